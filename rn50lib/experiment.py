@@ -1,0 +1,469 @@
+"""One experiment, a few axes: the description of a run that every flag, preset and notebook fills in.
+
+`Experiment` holds what was asked for (None: not given); `resolve` fills in the rest once, from the
+machine, the data set and the profile, and says why. A value that was given is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rn50lib import network as networks
+from rn50lib import recipe as recipes
+from rn50lib.errors import UserError
+
+BACKENDS = ("torch",)
+LOADERS = ("native", "synthetic")
+FORMATS = ("auto", "files", "recordio")
+DTYPES = ("float32", "bfloat16", "float16")
+PROFILES = ("auto", "ci", "cpu", "gpu")
+IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("must be at least 1")
+    return value
+
+
+def natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("must be 0 or more")
+    return value
+
+
+def not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("must be a number of 0 or more")
+    return value
+
+
+def image_shape(text: str) -> int:
+    """'3,224,224', the reference's form, or '224'. Returns the size in pixels."""
+    parts = [int(part) for part in text.split(",")]
+    if len(parts) == 3 and parts[0] == 3 and parts[1] == parts[2]:
+        parts = parts[1:2]
+    if len(parts) != 1 or parts[0] < 32:
+        raise ValueError("must be '3,SIZE,SIZE' or 'SIZE' with a size of at least 32 pixels")
+    return parts[0]
+
+
+def epoch_list(text: str) -> tuple[float, ...]:
+    """'30,60,80' as numbers in rising order; an empty text means that the rate never decays."""
+    steps = tuple(float(part) for part in text.split(",") if part.strip())
+    if list(steps) != sorted(steps) or any(step < 0 for step in steps):
+        raise ValueError("must be epochs in rising order, such as 30,60,80")
+    return steps
+
+
+def pace(text: str) -> float:
+    """'paced:1442.6' gives 1442.6 images per second."""
+    word, _, rate = text.partition(":")
+    if word != "paced" or not float(rate) > 0:
+        raise ValueError("must be paced:RATE, a rate in images per second")
+    return float(rate)
+
+
+def flag(
+    *names: str,
+    help: str,
+    kind: Callable[[str], Any] | None = None,
+    choices: tuple | None = None,
+    default: Any = None,
+    group: str = "run",
+) -> Any:
+    """A field of `Experiment` with the flag that sets it. `kind` None is a switch, `list` repeats."""
+    metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is trained, on what, how. Each field is a flag of `rn50 run`, `train` and `score`."""
+
+    # the axes
+    backend: str | None = flag(
+        "--backend", kind=str, choices=BACKENDS, group="axes", help="framework (default: torch)"
+    )
+    data_root: str | None = flag(
+        "--data-root", kind=str, group="axes",
+        help="folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg, val/CLASS/*.jpg"
+        f" (default: {IMAGENET_ROOT} where it exists, else the built-in road signs)",
+    )  # fmt: skip
+    data_format: str | None = flag(
+        "--data-format", kind=str, choices=FORMATS, group="axes",
+        help="how the images are stored (default: records where there are some, else files)",
+    )  # fmt: skip
+    loader: str | None = flag(
+        "--loader", kind=str, choices=LOADERS, group="axes",
+        help="input pipeline; synthetic makes random images without reading any (default: native)",
+    )  # fmt: skip
+    dtype: str | None = flag(
+        "--dtype", kind=str, choices=DTYPES, group="axes",
+        help="precision of the arithmetic (default: bfloat16 where the hardware has it)",
+    )  # fmt: skip
+    n: int | None = flag(
+        "-n", "--n-GPUs", kind=positive, group="axes",
+        help="workers, one a GPU; without GPUs, processes (default: 1)",
+    )  # fmt: skip
+    batch_size: int | None = flag(
+        "-b", "--batch-size", kind=positive, group="axes", help="images per worker and step"
+    )
+    # the model
+    network: str | None = flag(
+        "--network", kind=str, choices=("resnet", "tiny"), group="model",
+        help="tiny is the same code path in a fraction of the time, for tests (default: resnet)",
+    )  # fmt: skip
+    num_layers: int | None = flag(
+        "--num-layers", kind=int, choices=tuple(networks.STAGES), group="model",
+        help="depth of the ResNet (default: 50)",
+    )  # fmt: skip
+    resnet_version: str | None = flag(
+        "--resnet-version", kind=str, choices=networks.VERSIONS, group="model",
+        help="where the stride of a down-sampling bottleneck stands (default: v1.5)",
+    )  # fmt: skip
+    num_classes: int | None = flag(
+        "--num-classes", kind=positive, group="model", help="classes (default: the data set's)"
+    )
+    image_shape: int | None = flag(
+        "--image-shape", kind=image_shape, group="model",
+        help="input size, 3,224,224 or 224 (default: the recipe's)",
+    )  # fmt: skip
+    # the recipe
+    recipe: str | None = flag(
+        "--recipe", kind=str, choices=tuple(recipes.RECIPES), group="recipe",
+        help="which numbers the flags below start from (default: roadsigns for the built-in data)",
+    )  # fmt: skip
+    num_epochs: int | None = flag(
+        "-e", "--num-epochs", kind=positive, group="recipe", help="epochs (default: the recipe's)"
+    )
+    lr: float | None = flag(
+        "-l", "--lr", kind=not_negative, group="recipe",
+        help="learning rate at a global batch of 256, scaled linearly (default: the recipe's)",
+    )  # fmt: skip
+    warmup_epochs: float | None = flag(
+        "--warmup-epochs", kind=not_negative, group="recipe",
+        help="epochs over which the rate rises from 0 (default: the recipe's)",
+    )  # fmt: skip
+    lr_step_epochs: tuple[float, ...] | None = flag(
+        "--lr-step-epochs", kind=epoch_list, group="recipe",
+        help="epochs at which the rate falls to a tenth (default: the recipe's)",
+    )  # fmt: skip
+    mom: float | None = flag(
+        "--mom", kind=not_negative, group="recipe", help="momentum (default: 0.9)"
+    )
+    wd: float | None = flag(
+        "--wd", kind=not_negative, group="recipe", help="weight decay (default: 1e-4)"
+    )
+    val_resize: int | None = flag(
+        "--val-resize", kind=positive, group="recipe",
+        help="shorter side of a validation image before the centre crop (default: size x 256 / 224)",
+    )  # fmt: skip
+    seed: int | None = flag(
+        "--seed", kind=natural, group="recipe",
+        help="start of all randomness: initial weights, order, augmentation (default: 0)",
+    )  # fmt: skip
+    # what the run does
+    model_prefix: str | None = flag(
+        "--model-prefix", kind=str, help="write PREFIX-symbol.json and PREFIX-NNNN.safetensors"
+    )
+    save_period: int = flag(
+        "--save-period", kind=positive, default=1, help="epochs between checkpoints (default: 1)"
+    )
+    load_epoch: int | None = flag(
+        "--load-epoch", kind=natural, help="start from the checkpoint of this epoch, or score it"
+    )
+    resume: bool = flag(
+        "--resume", default=False,
+        help="go on from the newest checkpoint of --model-prefix that verifies",
+    )  # fmt: skip
+    report: str | None = flag("--report", kind=str, help="write a JSON report, after every epoch")
+    logdir: str | None = flag("--logdir", kind=str, help="write TensorBoard files to this folder")
+    profile_trace: str | None = flag(
+        "--profile-trace", kind=str, help="write a Chrome trace of a few steps to this file"
+    )
+    no_val: bool = flag("--no-val", default=False, help="train only")
+    only_inference: bool = flag("--only-inference", default=False, help="validate only")
+    no_metrics: bool = flag("--no-metrics", default=False, help="measure speed, not accuracy")
+    benchmark_iters: int | None = flag(
+        "--benchmark-iters", kind=positive, help="iterations per epoch (default: the whole data)"
+    )
+    num_examples: int | None = flag(
+        "--num-examples", kind=positive, help="use only this many training images per epoch"
+    )
+    test_io: bool = flag("--test-io", default=False, help="time the input pipeline alone")
+    step: float | None = flag(
+        "--step", kind=pace,
+        help="paced:RATE replaces the model by a wait that stands for RATE images a second",
+    )  # fmt: skip
+    override: tuple[str, ...] = flag(
+        "--override", kind=list, default=(),
+        help="SEAM=FILE:NAME puts a function of your own into the run",
+    )  # fmt: skip
+    disp_batches: int = flag(
+        "--disp-batches", kind=positive, default=20, help="iterations between readings (default: 20)"
+    )
+    # the machine
+    threads: int | None = flag(
+        "--threads", kind=positive, group="machine",
+        help="compute threads per worker (default: the cores it may use)",
+    )  # fmt: skip
+    data_nthreads: int | None = flag(
+        "--data-nthreads", kind=natural, group="machine",
+        help="loader workers per worker; 0 loads in the training process (default: the cores)",
+    )  # fmt: skip
+    profile: str = flag(
+        "--profile", kind=str, choices=PROFILES, default="auto", group="machine",
+        help="ci caps the run to seconds and prints every cap",
+    )  # fmt: skip
+
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from an experiment of which nothing was given."""
+        nothing = Experiment()
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(nothing, f.name)
+        }
+
+    def to_argv(self) -> list[str]:
+        """The flags that give this experiment again, long names, in the order of the fields."""
+        argv: list[str] = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value == f.default:
+                continue
+            name = f.metadata["names"][-1]
+            kind = f.metadata["kind"]
+            if kind is None:
+                argv.append(name)
+            elif kind is list:
+                for item in value:
+                    argv += [name, item]
+            elif kind is epoch_list:
+                argv += [name, ",".join(f"{step:g}" for step in value)]
+            elif kind is pace:
+                argv += [name, f"paced:{value:g}"]
+            else:
+                argv += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+        return argv
+
+    @property
+    def global_batch(self) -> int:
+        return self.n * self.batch_size
+
+    def to_recipe(self) -> recipes.Recipe:
+        """The recipe with this (resolved) experiment's own numbers in it."""
+        return replace(
+            recipes.RECIPES[self.recipe],
+            epochs=self.num_epochs,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            image_size=self.image_shape,
+            warmup_epochs=self.warmup_epochs,
+            lr_step_epochs=self.lr_step_epochs,
+            momentum=self.mom,
+            weight_decay=self.wd,
+        )
+
+    def to_network(self) -> networks.Network:
+        """The network of this (resolved) experiment."""
+        if self.network == "tiny":
+            return networks.tiny(self.num_classes, self.resnet_version)
+        return networks.resnet(self.num_layers, self.num_classes, self.resnet_version)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An experiment with every axis filled in, why each was chosen, and what a profile has capped."""
+
+    experiment: Experiment
+    reasons: Mapping[str, str]
+    caps: tuple[str, ...] = ()
+
+
+def data_home() -> Path:
+    """`$RN50_DATA`, default `data/` in the current folder."""
+    return Path(os.environ.get("RN50_DATA") or "data").absolute()
+
+
+def default_data_root() -> tuple[Path, str]:
+    """The data set of a run that names none, and why."""
+    if Path(IMAGENET_ROOT, "train.rec").exists():
+        return Path(IMAGENET_ROOT), "ImageNet is mounted where the reference expects it"
+    return data_home() / "roadsigns", "the built-in road signs, as no --data-root was given"
+
+
+def is_roadsigns(data_root: Path) -> bool:
+    """Whether a data root is the built-in data: its folder, or the records in it."""
+    return "roadsigns" in (data_root.name, data_root.parent.name)
+
+
+def resolve(asked: Experiment, machine, num_classes: int | None) -> Resolved:
+    """Fill in every axis that was not given, once.
+
+    `machine` is a `hardware.Machine`; `num_classes` is the data set's (None: not known, then
+    --num-classes must be given). Raises UserError where a given value is impossible here or two
+    given values contradict each other: the message names the flag and the remedy.
+    """
+    reasons: dict[str, str] = {name: "given" for name in asked.given()}
+    filled: dict[str, Any] = {}
+
+    def auto(name: str, value: Any, reason: str) -> Any:
+        if getattr(asked, name) is not None:
+            return getattr(asked, name)
+        filled[name], reasons[name] = value, reason
+        return value
+
+    check(asked, machine)
+    gpus = machine.gpus
+    root, reason = default_data_root()
+    root = Path(auto("data_root", str(root), reason))
+    built_in = is_roadsigns(root)
+    name = auto(
+        "recipe",
+        "roadsigns" if built_in else "reference",
+        "the built-in data's" if built_in else "the published recipe",
+    )
+    base = recipes.RECIPES[name]
+    epochs = auto("num_epochs", base.epochs, f"the recipe {name}")
+    if base.name == "roadsigns" and epochs != base.epochs:
+        base = recipes.shortened(base, epochs)
+    auto("backend", "torch", "the default")
+    auto("data_format", "auto", "records where there are some, else files")
+    auto("loader", "native", "the default")
+    dtype, reason = best_dtype(machine)
+    auto("dtype", dtype, reason)
+    auto("n", 1, "one process" if not gpus else "one process on one GPU")
+    if gpus and name == "reference":
+        auto("batch_size", base.batch_size, "the reference's, for 16 GB in FP16")
+    else:
+        auto("batch_size", 32, "the recipe's" if name == "roadsigns" else "no GPU: a small batch")
+    auto("network", "resnet", "the default")
+    auto("num_layers", 50, "the default")
+    auto("resnet_version", "v1.5", "the default")
+    if asked.num_classes is None and num_classes is None:
+        raise UserError("the number of classes is not known: give --num-classes")
+    auto("num_classes", num_classes, "counted in the data set")
+    auto("image_shape", base.image_size, f"the recipe {name}")
+    for flag_name, value in (
+        ("lr", base.lr),
+        ("warmup_epochs", base.warmup_epochs),
+        ("lr_step_epochs", base.lr_step_epochs),
+        ("mom", base.momentum),
+        ("wd", base.weight_decay),
+    ):
+        auto(flag_name, value, f"the recipe {name}")
+    size = asked.image_shape or base.image_size
+    auto("val_resize", recipes.val_resize(size), "size x 256 / 224")
+    auto("seed", 0, "the default")
+    auto("threads", machine.cores, f"the {machine.cores} cores this process may use")
+    auto("data_nthreads", machine.cores, f"the {machine.cores} cores this process may use")
+    if asked.profile == "auto":
+        filled["profile"] = "gpu" if gpus else "cpu"
+        reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
+    done = replace(asked, **filled)
+    caps: tuple[str, ...] = ()
+    if done.profile == "ci":
+        done, caps = cap_for_ci(done)
+    return Resolved(done, reasons, caps)
+
+
+def best_dtype(machine) -> tuple[str, str]:
+    """The precision that `auto` takes on this machine, and why."""
+    if machine.gpus:
+        if min(gpu.capability for gpu in machine.gpus) >= (8, 0):
+            return "bfloat16", "the GPU computes in bfloat16 (capability 8.0 or later)"
+        return "float32", "the GPU has no bfloat16 (capability below 8.0)"
+    if machine.bfloat16:
+        return "bfloat16", f"the processor computes in bfloat16 ({machine.bfloat16})"
+    return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"
+
+
+def check(asked: Experiment, machine) -> None:
+    """Raise UserError for the first value that is impossible here or contradicts another."""
+    capped = asked.profile == "ci"
+    if asked.dtype == "float16":
+        if not machine.gpus and not capped:
+            raise UserError(
+                "--dtype float16 needs a GPU, and there is none here: use --dtype bfloat16"
+                " (same range as float32) or --dtype float32"
+            )
+    if asked.n is not None and asked.n > 1 and not capped:
+        raise UserError(f"-n {asked.n}: this version trains in one process: use -n 1")
+    if asked.profile == "gpu" and not machine.gpus:
+        raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
+    for name in ("load_epoch", "resume"):
+        if getattr(asked, name) not in (None, False) and not asked.model_prefix:
+            raise UserError(f"--{name.replace('_', '-')} needs --model-prefix PREFIX")
+    if asked.resume and asked.load_epoch is not None:
+        raise UserError("--resume and --load-epoch contradict each other: give one of them")
+    if asked.only_inference and asked.no_val:
+        raise UserError("--only-inference and --no-val together leave nothing to do")
+    if asked.network == "tiny" and asked.num_layers is not None:
+        raise UserError("--num-layers does not go with --network tiny: leave one out")
+    if asked.step is not None and asked.model_prefix and asked.load_epoch is None:
+        raise UserError(
+            "--step paced has no model behind it, so there is nothing to save: leave out"
+            " --model-prefix"
+        )
+    if asked.val_resize is not None and asked.val_resize < (asked.image_shape or 32):
+        raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
+
+
+def cap_for_ci(full: Experiment) -> tuple[Experiment, tuple[str, ...]]:
+    """The resolved experiment made small enough for a test, and a line for each value that changed."""
+    limits: dict[str, Any] = {
+        "n": min(full.n, 1),
+        "batch_size": min(full.batch_size, 4),
+        "image_shape": 32,
+        "val_resize": recipes.val_resize(32),
+        "network": "tiny",
+        "num_epochs": min(full.num_epochs, 2),
+        "benchmark_iters": min(full.benchmark_iters or 2, 2),
+        "data_nthreads": 0,
+        "dtype": "float32" if full.dtype == "float16" else full.dtype,
+    }
+    changed = {name: value for name, value in limits.items() if value != getattr(full, name)}
+    lines = tuple(
+        f"profile ci: {flag_name(name)} {getattr(full, name)} capped to {value}"
+        for name, value in changed.items()
+    )
+    return replace(full, **changed), lines
+
+
+def flag_name(name: str) -> str:
+    """The flag of a field: 'batch_size' gives '--batch-size'."""
+    return {f.name: f.metadata["names"][-1] for f in fields(Experiment)}[name]
+
+
+def arithmetic(done: Experiment) -> str:
+    """Global batch and learning rate, worked out in one line."""
+    numbers = done.to_recipe()
+    peak = recipes.learning_rate(done.warmup_epochs, done.global_batch, numbers)
+    return (
+        f"global batch {done.n} x {done.batch_size} = {done.global_batch}; "
+        f"learning rate {done.lr:g} x {done.global_batch} / {numbers.lr_batch} = {peak:g}"
+    )
+
+
+def schedule_remark(done: Experiment) -> str | None:
+    """One line when the run ends before its warm-up or its first decay, else None."""
+    if done.num_epochs < done.warmup_epochs:
+        return (
+            f"the run ends after {done.num_epochs} epochs, inside its warm-up of "
+            f"{done.warmup_epochs:g}: the learning rate never reaches its full value"
+        )
+    if done.lr_step_epochs and done.num_epochs <= done.lr_step_epochs[0]:
+        return (
+            f"the run ends after {done.num_epochs} epochs, before its first decay at epoch "
+            f"{done.lr_step_epochs[0]:g}: expect less than the recipe's accuracy"
+        )
+    return None

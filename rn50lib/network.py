@@ -1,0 +1,237 @@
+"""ResNet as data: stages, widths and strides, from which both backends build the same model.
+
+The original network is v1 (He et al. 2015, arXiv:1512.03385). v1.5 moves the stride of a down-sampling
+bottleneck from its first 1x1 convolution to its 3x3 convolution: same parameters, a little more work.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+STAGES = {
+    18: ("basic", (2, 2, 2, 2)),
+    34: ("basic", (3, 4, 6, 3)),
+    50: ("bottleneck", (3, 4, 6, 3)),
+    101: ("bottleneck", (3, 4, 23, 3)),
+    152: ("bottleneck", (3, 8, 36, 3)),
+}
+VERSIONS = ("v1", "v1.5")
+EXPANSION = {"basic": 1, "bottleneck": 4}
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution without bias. Padding is symmetric, kernel // 2, in every backend."""
+
+    name: str
+    in_channels: int
+    out_channels: int
+    kernel: int
+    stride: int = 1
+
+    @property
+    def padding(self) -> int:
+        return self.kernel // 2
+
+    @property
+    def norm(self) -> str:
+        """The name of the batch normalisation that follows: bn1 after conv1."""
+        if self.name.endswith("downsample"):
+            return self.name + "_bn"
+        head, _, last = self.name.rpartition(".")
+        return (head + "." if head else "") + last.replace("conv", "bn")
+
+    def out_size(self, size: int) -> int:
+        """Height (= width) in pixels of the output for an input of `size` pixels."""
+        return (size + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """A residual block: its convolutions in order, and the projection of the shortcut if it has one."""
+
+    name: str
+    convs: tuple[Conv, ...]
+    downsample: Conv | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer as it is run: for counting work and memory. Sizes in pixels, `macs` per image."""
+
+    name: str
+    kind: str  # conv | batchnorm | relu | add | maxpool | avgpool | linear
+    channels: int
+    size: int
+    macs: int
+    parameters: int
+
+    @property
+    def activations(self) -> int:
+        """Elements of this layer's output per image."""
+        return self.channels * self.size * self.size
+
+
+@dataclass(frozen=True)
+class Network:
+    """A ResNet. `stages` are blocks per stage, `width` the channels of the stem, all strides explicit."""
+
+    name: str
+    version: str
+    num_classes: int
+    block: str
+    stages: tuple[int, ...]
+    width: int
+
+    @property
+    def stem(self) -> Conv:
+        return Conv("conv1", 3, self.width, kernel=7, stride=2)
+
+    @property
+    def features(self) -> int:
+        """Channels that go into the fully-connected layer."""
+        return self.width * 2 ** (len(self.stages) - 1) * EXPANSION[self.block]
+
+    def blocks(self) -> Iterator[Block]:
+        """The residual blocks in order. Here, and only here, stands where the stride goes."""
+        channels = self.width
+        for stage, count in enumerate(self.stages):
+            width = self.width * 2**stage
+            out = width * EXPANSION[self.block]
+            for index in range(count):
+                name = f"layer{stage + 1}.{index}"
+                stride = 2 if stage > 0 and index == 0 else 1
+                if self.block == "bottleneck":
+                    first, second = (stride, 1) if self.version == "v1" else (1, stride)
+                    convs = (
+                        Conv(f"{name}.conv1", channels, width, 1, first),
+                        Conv(f"{name}.conv2", width, width, 3, second),
+                        Conv(f"{name}.conv3", width, out, 1),
+                    )
+                else:  # a basic block has one place for the stride: v1 and v1.5 are the same
+                    convs = (
+                        Conv(f"{name}.conv1", channels, width, 3, stride),
+                        Conv(f"{name}.conv2", width, out, 3),
+                    )
+                project = stride != 1 or channels != out
+                shortcut = Conv(f"{name}.downsample", channels, out, 1, stride) if project else None
+                yield Block(name, convs, shortcut)
+                channels = out
+
+    def convolutions(self) -> Iterator[Conv]:
+        yield self.stem
+        for block in self.blocks():
+            yield from block.convs
+            if block.downsample:
+                yield block.downsample
+
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """Every array of a checkpoint with its shape: conv OIHW, fc (out, in), batch norm (channels,)."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for conv in self.convolutions():
+            weight = (conv.out_channels, conv.in_channels, conv.kernel, conv.kernel)
+            shapes[f"{conv.name}.weight"] = weight
+            for part in ("gamma", "beta", "running_mean", "running_var"):
+                shapes[f"{conv.norm}.{part}"] = (conv.out_channels,)
+        shapes["fc.weight"] = (self.num_classes, self.features)
+        shapes["fc.bias"] = (self.num_classes,)
+        return shapes
+
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """The arrays that are trained: `arrays()` without the running statistics."""
+        return {name: s for name, s in self.arrays().items() if ".running_" not in name}
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.parameters().values())
+
+    def layers(self, image_size: int) -> Iterator[Layer]:
+        """Every layer in order for square images of `image_size` pixels."""
+
+        def conv_norm(conv: Conv, size: int, relu: bool) -> Iterator[Layer]:
+            out, n = conv.out_size(size), conv.out_channels
+            weights = n * conv.in_channels * conv.kernel**2
+            yield Layer(conv.name, "conv", n, out, weights * out * out, weights)
+            yield Layer(conv.norm, "batchnorm", n, out, 0, 2 * n)
+            if relu:
+                yield Layer(conv.norm + ".relu", "relu", n, out, 0, 0)
+
+        yield from conv_norm(self.stem, image_size, relu=True)
+        size = (self.stem.out_size(image_size) + 2 - 3) // 2 + 1
+        yield Layer("maxpool", "maxpool", self.width, size, 0, 0)
+        for block in self.blocks():
+            into = size
+            for i, conv in enumerate(block.convs):
+                yield from conv_norm(conv, size, relu=i < len(block.convs) - 1)
+                size = conv.out_size(size)
+            if block.downsample:
+                yield from conv_norm(block.downsample, into, relu=False)
+            out = block.convs[-1].out_channels
+            yield Layer(block.name + ".add", "add", out, size, 0, 0)
+            yield Layer(block.name + ".relu", "relu", out, size, 0, 0)
+        yield Layer("avgpool", "avgpool", self.features, 1, 0, 0)
+        fc = self.features * self.num_classes
+        yield Layer("fc", "linear", self.num_classes, 1, fc, fc + self.num_classes)
+
+    def macs(self, image_size: int) -> int:
+        """Multiply-adds of one forward pass over one image: 4.1e9 for ResNet-50 at 224 pixels."""
+        return sum(layer.macs for layer in self.layers(image_size))
+
+    def train_flops(self, image_size: int) -> int:
+        """Floating-point operations to train on one image: 2 a multiply-add, backward costs twice forward."""
+        return 6 * self.macs(image_size)
+
+    def activations(self, image_size: int) -> int:
+        """Elements that a training step keeps for the backward pass, per image: inputs of conv,
+        batch norm and fc, the outputs of ReLU being those inputs. An estimate from the graph alone."""
+        kept = ("conv", "relu", "maxpool", "avgpool")
+        layers = (layer.activations for layer in self.layers(image_size) if layer.kind in kept)
+        return 3 * image_size**2 + sum(layers)
+
+    def symbol(self) -> dict:
+        """What `<prefix>-symbol.json` holds."""
+        return {
+            "format": "rn50-symbol-1",
+            "model": self.name,
+            "version": self.version,
+            "num_classes": self.num_classes,
+            "block": self.block,
+            "stages": list(self.stages),
+            "width": self.width,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.symbol(), indent=4) + "\n"
+
+    @classmethod
+    def from_symbol(cls, symbol: dict) -> Network:
+        """The network that `symbol()` described. Raises KeyError or ValueError on anything else."""
+        if symbol.get("format") != "rn50-symbol-1":
+            raise ValueError(f"format is {symbol.get('format')!r}, not 'rn50-symbol-1'")
+        return cls(
+            name=symbol["model"],
+            version=symbol["version"],
+            num_classes=int(symbol["num_classes"]),
+            block=symbol["block"],
+            stages=tuple(symbol["stages"]),
+            width=int(symbol["width"]),
+        )
+
+
+def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> Network:
+    """ResNet-18, 34, 50, 101 or 152. Raises KeyError for another depth, ValueError for another version."""
+    if version not in VERSIONS:
+        raise ValueError(f"version is {version!r}; it must be one of {', '.join(VERSIONS)}")
+    block, stages = STAGES[depth]
+    return Network(f"resnet{depth}", version, num_classes, block, stages, width=64)
+
+
+def tiny(num_classes: int = 12, version: str = "v1.5") -> Network:
+    """One bottleneck a stage, 16 channels wide: the code path of ResNet-50 in a fraction of the time.
+
+    For tests and quick runs that claim neither the accuracy nor the speed of ResNet-50.
+    """
+    return Network("resnet-tiny", version, num_classes, "bottleneck", (1, 1, 1, 1), width=16)

@@ -1,0 +1,181 @@
+"""The published ResNet-50 v1.5 recipe as numbers, and the presets that bundle it into named runs.
+
+Everything that decides accuracy stands here once; pipelines and backends read it, so that no loader
+or framework can train by slightly different rules.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))  # of RGB values 0..255
+STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
+
+BN_MOMENTUM = 0.9  # share of the old running average that is kept (torch calls 0.1 the same thing)
+BN_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to a training image before it becomes `size` x `size` pixels.
+
+    `area` is the share of the image's area that a crop may have, `aspect` the crop's width / height,
+    `flip` the probability of a mirror image.
+    """
+
+    area: tuple[float, float] = (0.05, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training recipe: what the run does, apart from the machine that it runs on.
+
+    `lr` is the learning rate at a global batch of `lr_batch`; epochs are counted from 0, and each
+    epoch of `lr_step_epochs` multiplies the rate by `lr_factor` from then on.
+    """
+
+    name: str
+    source: str
+    epochs: int
+    lr: float
+    batch_size: int  # per worker
+    image_size: int
+    warmup_epochs: float
+    lr_step_epochs: tuple[float, ...]
+    lr_batch: int = 256
+    lr_factor: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    augmentation: Augmentation = Augmentation()
+    expected: str = ""  # accuracy to expect, with its spread and where it was measured
+
+
+REFERENCE = Recipe(
+    name="reference",
+    source="ResNet50 v1.5 for MXNet, NVIDIA, 18.12; Goyal et al. 2017, arXiv:1706.02677",
+    epochs=90,
+    lr=0.1,
+    batch_size=208,
+    image_size=224,
+    warmup_epochs=5,
+    lr_step_epochs=(30, 60, 80),
+    expected="top-1 76.49 (FP16) and 76.67 (FP32) on ImageNet, 8 x V100, published",
+)
+
+
+def shortened(recipe: Recipe, epochs: int) -> Recipe:
+    """The same shape of schedule over another number of epochs: warm-up 1/18, decay at 1/3, 2/3, 8/9."""
+    from dataclasses import replace
+
+    steps = tuple(round(epochs * part, 6) for part in (1 / 3, 2 / 3, 8 / 9))
+    return replace(recipe, epochs=epochs, warmup_epochs=epochs / 18, lr_step_epochs=steps)
+
+
+# The built-in data: the reference's schedule, 90 epochs shrunk to 18.
+ROADSIGNS = shortened(
+    Recipe(
+        name="roadsigns",
+        source="the reference's schedule, shortened; learning rate from a sweep on this data set",
+        epochs=18,
+        lr=0.4,
+        batch_size=32,
+        image_size=64,
+        warmup_epochs=1,
+        lr_step_epochs=(6, 12, 16),
+    ),
+    epochs=18,
+)
+
+RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS)}
+
+
+def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE) -> float:
+    """The learning rate after `progress` epochs (fractions count: the warm-up is per step).
+
+    Linear scaling with the global batch, a linear warm-up from zero to the scaled rate over
+    `warmup_epochs`, and a factor of `lr_factor` at each of `lr_step_epochs`
+    (Goyal et al. 2017, sections 2.1 and 2.2).
+    """
+    peak = recipe.lr * global_batch / recipe.lr_batch
+    if progress < recipe.warmup_epochs:
+        return peak * progress / recipe.warmup_epochs
+    passed = sum(1 for epoch in recipe.lr_step_epochs if progress >= epoch)
+    return peak * recipe.lr_factor**passed
+
+
+def val_resize(image_size: int) -> int:
+    """Shorter side in pixels to which a validation image is resized before the centre crop: 256 for 224."""
+    return round(image_size * 256 / 224)
+
+
+Box = tuple[int, int, int, int]  # left, top, width, height in pixels
+
+
+def random_crop_box(
+    rng: random.Random, width: int, height: int, augmentation: Augmentation = Augmentation()
+) -> Box:
+    """A random crop: its area and aspect drawn from `augmentation`, ten tries, then the centre.
+
+    The aspect ratio is drawn uniformly in its logarithm, so that 3/4 is as likely as 4/3
+    (Szegedy et al. 2014, arXiv:1409.4842, section 6; the fallback is torchvision's).
+    """
+    from math import exp, log, sqrt
+
+    low, high = augmentation.aspect
+    for _ in range(10):
+        area = width * height * rng.uniform(*augmentation.area)
+        aspect = exp(rng.uniform(log(low), log(high)))
+        crop_width, crop_height = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+        if 0 < crop_width <= width and 0 < crop_height <= height:
+            left = rng.randint(0, width - crop_width)
+            top = rng.randint(0, height - crop_height)
+            return left, top, crop_width, crop_height
+    crop_width, crop_height = width, height
+    if width < low * height:
+        crop_height = max(1, round(width / low))
+    elif width > high * height:
+        crop_width = max(1, round(height * high))
+    return (width - crop_width) // 2, (height - crop_height) // 2, crop_width, crop_height
+
+
+def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:
+    """The part of the *original* image that "resize the shorter side, then crop the centre" keeps.
+
+    Cropping first and resizing the crop gives the same picture and decodes less.
+    `resize` is the shorter side after resizing, `val_resize(image_size)` unless given.
+    """
+    side = min(width, height) * image_size / (resize or val_resize(image_size))
+    side_px = max(1, min(round(side), width, height))
+    return (width - side_px) // 2, (height - side_px) // 2, side_px, side_px
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named run of the reference: the flags that it sets. `command` is the verb that it belongs to."""
+
+    command: str
+    flags: tuple[str, ...]
+
+
+def _presets() -> dict[str, Preset]:
+    presets = {}
+    for dtype, batch in (("FP16", 208), ("FP32", 96)):
+        flags = ["-b", str(batch), "--dtype", "float16" if dtype == "FP16" else "float32"]
+        for n in (1, 4, 8):
+            presets[f"RN50_{dtype}_{n}GPU"] = Preset(
+                "run", ("-n", str(n), *flags, "--model-prefix", "model")
+            )
+    for dtype, batch in (("FP16", 128), ("FP32", 64)):
+        name = "float16" if dtype == "FP16" else "float32"
+        presets[f"SCORE_{dtype}"] = Preset(
+            "score", ("-n", "1", "-b", str(batch), "--dtype", name, "-e", "1", "--only-inference")
+        )
+    presets["reference"] = Preset("run", ("--recipe", "reference"))
+    presets["roadsigns"] = Preset("run", ("--recipe", "roadsigns"))
+    return presets
+
+
+PRESETS = _presets()
