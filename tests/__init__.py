@@ -1,0 +1,1 @@
+"""The tests, a folder per part of the project; `tests.capabilities` asks what this machine has."""

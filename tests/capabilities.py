@@ -1,0 +1,127 @@
+"""Which capabilities of tests/capabilities.toml this machine has.
+
+One function per capability, named as in the file; none of them imports a framework, so that asking
+costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest brings tomli on Python 3.10
+    import tomli as tomllib
+
+TABLE = Path(__file__).with_name("capabilities.toml")
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One row of tests/capabilities.toml."""
+
+    name: str
+    what: str
+    get: str
+
+    @property
+    def present(self) -> bool:
+        """Whether this machine has it; asked once per run."""
+        return _present(self.name)
+
+
+@functools.cache
+def table() -> dict[str, Capability]:
+    """All capabilities by name. Raises KeyError if a row has no detector here."""
+    rows = tomllib.loads(TABLE.read_text())
+    for name in rows:
+        if name not in DETECTORS:
+            raise KeyError(f"{TABLE.name}: [{name}] has no detector in capabilities.py")
+    return {name: Capability(name, row["what"], row["get"]) for name, row in rows.items()}
+
+
+def mxnet_python() -> str | None:
+    """The Python that can import MXNet, or None."""
+    python = os.environ.get("RN50_MXNET_PYTHON")
+    return python if python and shutil.which(python) else None
+
+
+def chromium_binary() -> str | None:
+    """Path of the Chromium that the browser tests start, or None."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@functools.cache
+def _present(name: str) -> bool:
+    return bool(DETECTORS[name]())
+
+
+def _module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
+
+
+def _gpu() -> bool:
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return False
+    listed = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=60)
+    return listed.returncode == 0 and "GPU " in listed.stdout
+
+
+def _horovod_libraries() -> list[Path]:
+    spec = importlib.util.find_spec("horovod")
+    if spec is None or spec.origin is None:
+        return []
+    root = Path(spec.origin).parent
+    return [*root.glob("torch/mpi_lib_v2*.so"), *root.glob("tensorflow/mpi_lib*.so")]
+
+
+def _horovod_mpi() -> bool:
+    # An ELF file names the libraries it needs in plain text.
+    libraries = _horovod_libraries()
+    return bool(libraries) and all(b"libmpi.so" in path.read_bytes() for path in libraries)
+
+
+def _avx512_bf16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def _package_index() -> bool:
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", "tqdm"],
+        capture_output=True,
+        timeout=120,
+    )
+    return asked.returncode == 0
+
+
+DETECTORS = {
+    "gpu": _gpu,
+    "torch": lambda: _module("torch"),
+    "tensorflow": lambda: _module("tensorflow"),
+    "tf_keras": lambda: _module("tf_keras"),
+    "dali": lambda: _module("nvidia.dali"),
+    "horovod": lambda: len(_horovod_libraries()) == 2,
+    "mpi": lambda: shutil.which("mpirun"),
+    "horovod_mpi": _horovod_mpi,
+    "chromium": chromium_binary,
+    "mxnet": mxnet_python,
+    "avx512_bf16": _avx512_bf16,
+    "package_index": _package_index,
+    "jupyterlab": lambda: _module("jupyterlab"),
+    "fork": lambda: hasattr(os, "fork"),
+}
