@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 STAGES = {
     18: ("basic", (2, 2, 2, 2)),
     34: ("basic", (3, 4, 6, 3)),
@@ -147,6 +149,28 @@ class Network:
     @property
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.parameters().values())
+
+    def initial_arrays(self, seed: int = 0, zero_gamma: bool = False) -> dict[str, np.ndarray]:
+        """Initial values of every array, the same in both backends (float32).
+
+        He normal over the fan-in (He et al. 2015, arXiv:1502.01852) for convolutions and the
+        fully-connected layer; batch norm starts as the identity. `zero_gamma` starts the last batch
+        norm of each block at zero, so that a block begins as its shortcut (Goyal et al. 2017, 5.1).
+        """
+        rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1217]))
+        last = {block.convs[-1].norm for block in self.blocks()}
+        arrays: dict[str, np.ndarray] = {}
+        for name, shape in self.arrays().items():
+            owner, _, part = name.rpartition(".")
+            if part == "weight":
+                std = np.float32(math.sqrt(2 / math.prod(shape[1:])))
+                arrays[name] = rng.standard_normal(shape, np.float32) * std
+            elif part in ("gamma", "running_var"):
+                zero = zero_gamma and part == "gamma" and owner in last
+                arrays[name] = np.zeros(shape, np.float32) if zero else np.ones(shape, np.float32)
+            else:
+                arrays[name] = np.zeros(shape, np.float32)
+        return arrays
 
     def layers(self, image_size: int) -> Iterator[Layer]:
         """Every layer in order for square images of `image_size` pixels."""

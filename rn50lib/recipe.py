@@ -141,6 +141,15 @@ def random_crop_box(
     return (width - crop_width) // 2, (height - crop_height) // 2, crop_width, crop_height
 
 
+def augment(
+    seed: int, width: int, height: int, augmentation: Augmentation = Augmentation()
+) -> tuple[Box, bool]:
+    """The training crop of a `width` x `height` image and whether to mirror it, from `seed` alone."""
+    rng = random.Random(seed)
+    box = random_crop_box(rng, width, height, augmentation)
+    return box, rng.random() < augmentation.flip
+
+
 def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:
     """The part of the *original* image that "resize the shorter side, then crop the centre" keeps.
 

@@ -1,0 +1,67 @@
+"""The frameworks: each has `model`, `step` and `parallel`, and the loop sees only the `Step` protocol."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rn50lib.comm import Comm
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+from rn50lib.network import Network
+
+
+class Step(Protocol):
+    """What the loop asks of a backend. Sums stay on the device until `read_sums` is called."""
+
+    device: str
+
+    def train_step(self, batch, lr: float) -> None:
+        """Forward, backward, exchange, update on one batch of this rank."""
+        ...
+
+    def eval_step(self, batch) -> None:
+        """Forward on one batch; rows from `batch.valid` on count nowhere."""
+        ...
+
+    def read_sums(self) -> np.ndarray:
+        """Sums since the last reading, float64 (4,): see `metrics.SUMS`. Waits for the device."""
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The canonical arrays of a checkpoint: weights, running statistics, `velocity/NAME`."""
+        ...
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over arrays that `state()` gave, from either backend."""
+        ...
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Class probabilities (N, classes) float32 of uint8 NHWC images."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the framework and what it computes with, for the report."""
+        ...
+
+    def trace(self, file: Path) -> AbstractContextManager[Any]:
+        """Record a few steps as a Chrome trace; the loop calls `.step()` on it after each one."""
+        ...
+
+
+def build_step(experiment: Experiment, net: Network, comm: Comm) -> Step:
+    """The training step of a (resolved) experiment. Raises UserError when its framework is missing."""
+    if experiment.step is not None:
+        from rn50lib.backends.paced import PacedStep
+
+        return PacedStep(experiment.step, comm)
+    try:
+        from rn50lib.backends.torch.step import TorchStep
+    except ImportError as error:
+        raise UserError(
+            f"--backend torch: PyTorch does not import here ({error}): run `make setup`"
+        ) from error
+    return TorchStep(experiment, net, comm)

@@ -1,0 +1,57 @@
+"""A step that waits instead of computing: it stands for an accelerator of a given speed.
+
+With it a laptop can show what happens in front of a fast device, where decoding and not the model
+is the bottleneck. It learns nothing, measures no accuracy and is always labelled "paced".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rn50lib.comm import Comm
+from rn50lib.errors import UserError
+
+
+class PacedStep:
+    """Takes global_batch / rate seconds a step without using a core. See `rn50lib.backends.Step`."""
+
+    device = "paced"
+
+    def __init__(self, rate: float, comm: Comm) -> None:
+        self.rate, self.size = rate, comm.size
+        self.free_at = 0.0  # when the device is done with what it was given
+
+    def wait(self, batch) -> None:
+        """Wait until the device could take the next batch, as a queue of depth one would."""
+        seconds = len(batch.labels) * self.size / self.rate
+        begin = max(time.perf_counter(), self.free_at)
+        self.free_at = begin + seconds
+        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+
+    def train_step(self, batch, lr: float) -> None:
+        self.wait(batch)
+
+    def eval_step(self, batch) -> None:
+        self.wait(batch)
+
+    def read_sums(self) -> np.ndarray:
+        return np.zeros(4)
+
+    def state(self) -> dict[str, np.ndarray]:
+        raise UserError("--step paced has no weights to save")
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        raise UserError("--step paced has no weights to load")
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        raise UserError("--step paced has no model to predict with")
+
+    def versions(self) -> dict[str, str]:
+        return {"device": f"paced at {self.rate:g} img/s"}
+
+    def trace(self, file: Path):
+        return contextlib.nullcontext()

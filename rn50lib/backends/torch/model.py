@@ -1,0 +1,100 @@
+"""The ResNet of `rn50lib.network` as a PyTorch module, and its arrays under their canonical names."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rn50lib.network import Block, Conv, Network
+from rn50lib.recipe import BN_EPS, BN_MOMENTUM
+
+PARTS = {"gamma": "weight", "beta": "bias"}  # what torch calls the arrays of a batch norm
+
+
+def convolution(conv: Conv) -> nn.Conv2d:
+    return nn.Conv2d(
+        conv.in_channels, conv.out_channels, conv.kernel, conv.stride, conv.padding, bias=False
+    )
+
+
+def batch_norm(channels: int) -> nn.BatchNorm2d:
+    # torch's momentum is the share of the new value, not of the old one
+    return nn.BatchNorm2d(channels, eps=BN_EPS, momentum=1 - BN_MOMENTUM)
+
+
+class Residual(nn.Module):
+    """A residual block: convolutions with batch norm, ReLU between them, the shortcut added last."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.depth = len(block.convs)
+        for i, conv in enumerate(block.convs, start=1):
+            self.add_module(f"conv{i}", convolution(conv))
+            self.add_module(f"bn{i}", batch_norm(conv.out_channels))
+        if block.downsample:
+            self.downsample = convolution(block.downsample)
+            self.downsample_bn = batch_norm(block.downsample.out_channels)
+
+    def forward(self, x_NCHW: Tensor) -> Tensor:
+        x = x_NCHW
+        for i in range(1, self.depth + 1):
+            x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x))
+            if i < self.depth:
+                x = F.relu(x, inplace=True)
+        shortcut = x_NCHW
+        if hasattr(self, "downsample"):
+            shortcut = self.downsample_bn(self.downsample(x_NCHW))
+        return F.relu(x.add_(shortcut), inplace=True)
+
+
+class ResNet(nn.Module):
+    """Stem, stages of residual blocks, average pool, fully-connected layer. Returns float32 logits."""
+
+    def __init__(self, net: Network) -> None:
+        super().__init__()
+        self.conv1 = convolution(net.stem)
+        self.bn1 = batch_norm(net.width)
+        stages: dict[str, list[Residual]] = {}
+        for block in net.blocks():
+            stages.setdefault(block.name.split(".")[0], []).append(Residual(block))
+        self.stage_names = list(stages)
+        for name, blocks in stages.items():
+            self.add_module(name, nn.Sequential(*blocks))
+        self.fc = nn.Linear(net.features, net.num_classes)
+
+    def forward(self, x_NCHW: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(x_NCHW)), inplace=True)
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+        for name in self.stage_names:
+            x = getattr(self, name)(x)
+        pooled_NC = x.mean(dim=(2, 3), dtype=torch.float32)
+        # The last layer stays in float32: its logits feed the loss, where rounding costs most.
+        with torch.autocast(x.device.type, enabled=False):
+            return self.fc(pooled_NC)
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters and running statistics by canonical name, in the network's order."""
+    named: dict[str, Tensor] = {}
+    for owner, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            named[f"{owner}.weight"] = module.weight
+        elif isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
+            for part, attribute in PARTS.items():
+                named[f"{owner}.{part}"] = getattr(module, attribute)
+            named[f"{owner}.running_mean"] = module.running_mean
+            named[f"{owner}.running_var"] = module.running_var
+        elif isinstance(module, nn.Linear):
+            named[f"{owner}.weight"] = module.weight
+            named[f"{owner}.bias"] = module.bias
+    return named
+
+
+@torch.no_grad()
+def load_arrays(model: nn.Module, arrays: dict[str, np.ndarray]) -> None:
+    """Copy arrays, by canonical name, into the model. Raises KeyError for one that is missing."""
+    for name, tensor in tensors(model).items():
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))

@@ -1,0 +1,79 @@
+"""The per-run report: the reference's JSON, key for key, with everything else under `env`.
+
+A metric that was not measured is null; it is never 0.0 and never NaN, which is not JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rn50lib.errors import UserError
+
+PARTS = ("top1", "top5", "loss", "time", "total_ips")
+KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
+
+
+@dataclass
+class Report:
+    """One run. `metrics` maps each of KEYS to a list with a value per epoch, None where not measured.
+
+    top1 and top5 in per cent, loss in nats, time in seconds per iteration (the first iteration of the
+    epoch left out), total_ips in images per second over all workers, data and compute together.
+    """
+
+    model: str
+    ngpus: int
+    cmd: list[str]
+    env: dict[str, Any] = field(default_factory=dict)
+    total_duration: float = 0.0
+    metrics: dict[str, list[float | None]] = field(default_factory=lambda: {k: [] for k in KEYS})
+
+    def add(self, phase: str, values: dict[str, float | None]) -> None:
+        """Append one epoch of 'train' or 'val'; what `values` lacks was not measured."""
+        for part in PARTS:
+            self.metrics[f"{phase}.{part}"].append(values.get(part))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report in the reference's order; a phase that never ran has no keys."""
+        return {
+            "model": self.model,
+            "ngpus": self.ngpus,
+            "total_duration": self.total_duration,
+            "cmd": self.cmd,
+            "metrics": {key: values for key, values in self.metrics.items() if values},
+            "env": self.env,
+        }
+
+    def write(self, path: str | Path) -> None:
+        """Write beside and rename, so that a reader never sees half a report."""
+        write_json(path, self.to_dict())
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Strict JSON, indent 4, through a temporary file in the same folder. Raises UserError on OSError."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(content, indent=4, allow_nan=False) + "\n")
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """A report from its file. Raises UserError when it is missing or is not a report."""
+    try:
+        content = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"report {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"report {path} is not JSON: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
+        raise UserError(f"report {path} has no 'metrics': it was not written by --report")
+    return content

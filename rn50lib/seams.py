@@ -1,0 +1,112 @@
+"""The functions of a run that a learner may replace: a closed table, each with its signature and default.
+
+`rn50 run --override schedule=mine.py:schedule` puts a function of one's own into the real loop, on
+every rank and in every loader worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rn50lib.errors import UserError
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A replaceable function: its parameters, what it returns, and where the default stands."""
+
+    parameters: tuple[str, ...]
+    returns: str
+    default: str
+
+
+SEAMS = {
+    "schedule": Seam(
+        ("progress", "global_batch", "recipe"),
+        "the learning rate after `progress` epochs",
+        "rn50lib.recipe:learning_rate",
+    ),
+    "shard": Seam(
+        ("order", "rank", "size", "batch"),
+        "the image indexes of one rank, an array (steps, batch)",
+        "rn50lib.records.order:shard",
+    ),
+    "decay_groups": Seam(
+        ("names",),
+        "two lists of parameter names: with and without weight decay",
+        "rn50lib.optim:decay_groups",
+    ),
+    "augment": Seam(
+        ("seed", "width", "height", "augmentation"),
+        "(left, top, width, height) of the crop, and whether to mirror it",
+        "rn50lib.recipe:augment",
+    ),
+    "exchange_gradients": Seam(
+        ("gradients", "comm"),
+        "the gradients averaged over all ranks, a list of arrays",
+        "rn50lib.comm:average",
+    ),
+    "broadcast_start": Seam(
+        ("arrays", "comm"),
+        "rank 0's arrays, by name, on every rank",
+        "rn50lib.comm:broadcast_start",
+    ),
+    "metric_sums": Seam(
+        ("sums", "comm"),
+        "loss, top1 and top5 over all ranks, by name",
+        "rn50lib.metrics:metric_sums",
+    ),
+}
+
+_overrides: dict[str, Callable[..., Any]] = {}
+
+
+def get(name: str) -> Callable[..., Any]:
+    """The function in force at a seam: the learner's if one was installed, else the default."""
+    if name in _overrides:
+        return _overrides[name]
+    module, _, function = SEAMS[name].default.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def install(overrides: tuple[str, ...]) -> None:
+    """Put `SEAM=FILE:NAME` functions in force in this process, in place of any earlier ones.
+
+    Raises UserError for an unknown seam, a file that does not import, a name that it lacks, or
+    parameters other than the seam's.
+    """
+    _overrides.clear()
+    for text in overrides:
+        seam, _, place = text.partition("=")
+        file, _, name = place.rpartition(":")
+        if seam not in SEAMS:
+            raise UserError(f"--override {text}: no seam {seam!r}; there are {', '.join(SEAMS)}")
+        if not file or not Path(file).is_file():
+            raise UserError(f"--override {text}: no file {file!r}; the form is SEAM=FILE:NAME")
+        _overrides[seam] = _load(text, seam, Path(file), name)
+
+
+def _load(text: str, seam: str, file: Path, name: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(f"rn50_override_{seam}", file)
+    assert spec is not None and spec.loader is not None, file
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"--override {text}: {file} does not import: {error!r}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"--override {text}: {file} has no function {name!r}")
+    parameters = tuple(inspect.signature(function).parameters)
+    if len(parameters) != len(SEAMS[seam].parameters):
+        raise UserError(
+            f"--override {text}: {name}({', '.join(parameters)}) must take"
+            f" ({', '.join(SEAMS[seam].parameters)})"
+        )
+    return function
