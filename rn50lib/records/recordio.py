@@ -1,0 +1,393 @@
+"""RecordIO files: write them, and read their records at random or in order from many processes.
+
+The format is MXNet's and DALI's: `PREFIX.rec` holds the records, `PREFIX.idx` says where each
+starts.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from rn50lib.errors import UserError
+from rn50lib.records.framing import (
+    HEADER,
+    MAGIC,
+    MAGIC_BYTES,
+    MAX_PAYLOAD,
+    Damage,
+    Header,
+    RecordError,
+    Span,
+    frame,
+    join,
+    locate,
+    pack_header,
+    spans,
+    unpack_header,
+)
+from rn50lib.records.index import Index, index_remedy, pack_remedy, prefix_of, read_index
+from rn50lib.records.publish import OutputSet, finish_renaming
+
+__all__ = [
+    "HEADER",
+    "MAGIC",
+    "MAGIC_BYTES",
+    "MAX_PAYLOAD",
+    "Header",
+    "Reader",
+    "RecordError",
+    "Writer",
+    "frame",
+    "pack_header",
+    "unpack_header",
+]
+
+Labels = int | float | np.ndarray
+"""A record's label: an int where it is whole, as classes are; an array where there are several."""
+
+
+class Writer:
+    """Writes `PREFIX.rec` and `PREFIX.idx`; both appear, complete, when the `with` block ends well.
+
+    ``framing`` is the function that frames one payload (a seam for the notebooks). Raises UserError
+    if a key comes twice, if the folder cannot be written to, or if the disk becomes full.
+    """
+
+    def __init__(
+        self,
+        prefix: str | os.PathLike,
+        *,
+        framing: Callable[[bytes], bytes] = frame,
+        fsync: bool = True,
+    ) -> None:
+        self.path_rec = Path(f"{os.fspath(prefix)}.rec")
+        self.path_idx = Path(f"{os.fspath(prefix)}.idx")
+        self._framing = framing
+        self._outputs = OutputSet(self.path_rec, self.path_idx, fsync=fsync)
+        self._keys: set[int] = set()
+        self._offset = 0
+
+    def __enter__(self) -> Writer:
+        self._outputs.__enter__()
+        self._rec, self._idx = (io.BufferedWriter(f, 1 << 20) for f in self._outputs.files)
+        return self
+
+    def write(self, key: int, payload: bytes) -> None:
+        """Append one record (the header of ``pack_header`` and the image) under a key of its own."""
+        if key in self._keys:
+            raise UserError(
+                f"{self.path_idx}: the key {key} comes twice; every record needs its own"
+            )
+        self._keys.add(key)
+        framed = self._framing(payload)
+        self._idx.write(b"%d\t%d\n" % (key, self._offset))
+        self._rec.write(framed)
+        self._offset += len(framed)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            try:
+                self._rec.flush()
+                self._idx.flush()
+            except OSError as failed:
+                self._outputs.__exit__(type(failed), failed, failed.__traceback__)
+                raise
+        self._outputs.__exit__(kind, error, trace)
+
+
+class Reader:
+    """Random access to a record file by position, which is the order of the lines of its index.
+
+    ``reader[position]`` is (label, image bytes); iterating gives the same for all records in the
+    file's own order and needs no index. The file is mapped into memory when a process first reads
+    from it, so that a Reader can be pickled or inherited by workers (fork, spawn, forkserver) and
+    no two processes share a handle. All returned bytes are copies of their own.
+
+    Raises RecordError, with file, offset, number of good records before it and remedy, where the
+    file is damaged, cut short or changed meanwhile, or where the index belongs to another file.
+    """
+
+    def __init__(
+        self, path_rec: str | os.PathLike, path_idx: str | os.PathLike | None = None
+    ) -> None:
+        self.path_rec = os.fspath(path_rec)
+        self.path_idx = os.fspath(path_idx) if path_idx else prefix_of(path_rec) + ".idx"
+        self._map: Any = None
+        self._pid = -1
+        self._index: Index | None = None
+        _finish_renaming(self.path_rec)
+        self._identity = self._stat()
+        self._size = self._identity[0]
+        if path_idx is not None or os.path.exists(self.path_idx):
+            self._load_index()
+
+    # -- the file -------------------------------------------------------------------------------
+
+    def _stat(self) -> tuple[int, int, int]:
+        try:
+            status = os.stat(self.path_rec)
+        except OSError as error:
+            raise RecordError(
+                f"{self.path_rec}: the record file cannot be opened ({error.strerror}): "
+                f"{pack_remedy(self.path_rec)}",
+                self.path_rec,
+            ) from None
+        return status.st_size, status.st_mtime_ns, status.st_ino
+
+    def _data(self) -> Any:
+        """The mapped file, opened anew in every process."""
+        if self._pid == os.getpid():
+            return self._map
+        identity = self._stat()
+        if identity != self._identity:
+            raise RecordError(
+                f"{self.path_rec}: the file was changed after it had been opened; start again",
+                self.path_rec,
+            )
+        if self._size == 0:
+            raise RecordError(
+                f"{self.path_rec}: the file is empty: {pack_remedy(self.path_rec)}",
+                self.path_rec,
+                0,
+                0,
+            )
+        with open(self.path_rec, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._pid = os.getpid()
+        return self._map
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None, "_pid": -1}
+
+    def close(self) -> None:
+        """Let go of the mapped file; a later read opens it again."""
+        if self._map is not None and self._pid == os.getpid():
+            self._map.close()
+        self._map, self._pid = None, -1
+
+    # -- the index ------------------------------------------------------------------------------
+
+    def _load_index(self) -> Index:
+        if self._index is None:
+            index = read_index(self.path_idx, self.path_rec)
+            by_offset = np.argsort(index.offsets, kind="stable")
+            starts = index.offsets[by_offset]
+            stops = np.append(starts[1:], self._size)
+            self._stops = np.empty_like(stops)
+            self._stops[by_offset] = stops
+            # Indexes that were made from a .rec alone number the records as they stand there.
+            self._counted = bool(np.array_equal(index.keys[by_offset], np.arange(len(index))))
+            self._index = index
+            self._check_index(starts, stops, by_offset)
+        return self._index
+
+    def _check_index(self, starts: np.ndarray, stops: np.ndarray, by_offset: np.ndarray) -> None:
+        """Refuse at once an index whose offsets cannot be right; the rest is seen when reading."""
+        data = self._data()
+        if data[:4] != MAGIC_BYTES:
+            hint = (
+                " (a git-LFS pointer: `git lfs pull` fetches it)" if data[:7] == b"version" else ""
+            )
+            raise RecordError(
+                f"{self.path_rec}: this is not a record file, for it does not start with the "
+                f"magic{hint}: {pack_remedy(self.path_rec)}",
+                self.path_rec,
+                0,
+                0,
+            )
+        if starts[0] != 0:
+            raise self._misfit(0, "it has no entry for the record at offset 0")
+        bad = np.flatnonzero(stops - starts < 8)
+        if len(bad):
+            position = int(by_offset[bad[0]])
+            if stops[bad[0]] == self._size:
+                self._raise_if_truncated()
+            raise self._misfit(
+                int(starts[bad[0]]),
+                f"its entry for key {self.keys[position]} leaves no room for a record",
+            )
+        count = len(starts)
+        for place in {0, count - 1, *range(0, count, max(1, count // 16))}:
+            self._locate(int(by_offset[place]))
+
+    def _misfit(self, offset: int, reason: str) -> RecordError:
+        return RecordError(
+            f"{self.path_idx} does not belong to {self.path_rec}: {reason}: "
+            f"{index_remedy(self.path_rec)}",
+            self.path_rec,
+            offset,
+        )
+
+    def _damaged(self, damage: Damage) -> RecordError:
+        good = self.good_before(damage.offset)
+        return RecordError(
+            f"{self.path_rec}: damaged at offset {damage.offset:,}, after {good:,} good records: "
+            f"{damage.reason}: {pack_remedy(self.path_rec)}",
+            self.path_rec,
+            damage.offset,
+            good,
+        )
+
+    def _raise_if_truncated(self) -> None:
+        """Tell a cut file from a wrong index: walk the records, which needs no index."""
+        for _ in self._spans():
+            pass
+
+    def good_before(self, offset: int) -> int:
+        """How many whole records stand, one behind the other, before an offset of the file."""
+        count = 0
+        try:
+            for _, span in spans(self._data(), self._size):
+                if span.end > offset:
+                    break
+                count += 1
+        except Damage:
+            pass
+        return count
+
+    @property
+    def keys(self) -> np.ndarray:
+        """The keys of the records, int64 of shape (records,), in the order of the index."""
+        return self._load_index().keys
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where the records start, int64 of shape (records,), in the order of the index."""
+        return self._load_index().offsets
+
+    def __len__(self) -> int:
+        return len(self._load_index())
+
+    # -- records --------------------------------------------------------------------------------
+
+    def _locate(self, position: int) -> Span:
+        index = self._index or self._load_index()
+        offset = int(index.offsets[position])
+        try:
+            span = locate(self._data(), offset, self._size)
+            if span.end == self._stops[position]:
+                return span
+        except Damage as damage:
+            # Either the file is damaged there, or the index points to where no record starts: a
+            # walk from the file's start meets the damage in the one case and passes it in the
+            # other.
+            self._raise_if_truncated()
+            raise self._misfit(offset, f"at offset {offset:,}, {damage.reason}") from None
+        self._raise_if_truncated()
+        raise self._misfit(
+            offset,
+            f"the record at offset {offset:,} ends at {span.end:,}, "
+            f"but the index goes on at {self._stops[position]:,}",
+        )
+
+    def read(self, position: int) -> bytes:
+        """The record at a position of the index: its header and the encoded image."""
+        return join(self._data(), self._locate(position))
+
+    def __getitem__(self, position: int) -> tuple[Labels, bytes]:
+        """(label, encoded image) of the record at a position of the index."""
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"{self.path_rec} holds {len(self)} records, not {position}")
+        span = self._locate(position)
+        header, image = self._unpack(span)
+        key = self._index.keys[position]  # type: ignore[union-attr]
+        if header.id != key and not self._counted:
+            offset = int(self.offsets[position])
+            raise self._misfit(
+                offset,
+                f"the record at offset {offset:,} has the id {header.id}, the index says {key}",
+            )
+        return _label(header), image
+
+    def _unpack(self, span: Span) -> tuple[Header, bytes]:
+        data = self._data()
+        start, stop = span.parts[0]
+        if len(span.parts) == 1 and stop - start >= HEADER.size:
+            flag, label, id_, id2 = HEADER.unpack_from(data, start)
+            if flag == 0:  # the usual case, with one copy of the image
+                return Header(0, label, id_, id2), data[start + HEADER.size : stop]
+        try:
+            return unpack_header(join(data, span))
+        except RecordError as error:
+            raise self._damaged(Damage(start - 8, str(error))) from None
+
+    def _spans(self) -> Iterator[tuple[int, Span]]:
+        try:
+            yield from spans(self._data(), self._size)
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
+        """(label, encoded image) of all records in the order of the file; needs no index."""
+        for _, span in self._spans():
+            header, image = self._unpack(span)
+            yield _label(header), image
+
+    def headers(self) -> Iterator[tuple[int, Header]]:
+        """(offset, header) of all records in the order of the file; needs no index."""
+        for offset, span in self._spans():
+            yield offset, self._unpack(span)[0]
+
+    def labels(self) -> np.ndarray:
+        """The class of every record, int32 of shape (records,), in the order of the index.
+
+        Only the headers are read. Raises RecordError if a record is damaged, has several labels, or
+        has one that is no class (a whole number from 0 on).
+        """
+        offsets, stops = self.offsets, self._stops
+        words = np.frombuffer(self._data(), "<u4", count=self._size // 4)
+        # A header in one piece starts 8 bytes into its record; the few others are read one by one.
+        fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
+        at = np.where(fits, offsets, 0) // 4 if len(words) >= 8 else np.zeros(0, np.int64)
+        lengths = words[at + 1].astype(np.int64)
+        plain = fits & (words[at] == MAGIC) & (words[at + 2] == 0)
+        plain &= offsets + 8 + (lengths + 3) // 4 * 4 == stops  # a part's flag would make it longer
+        labels = words[at + 3].view("<f4").astype(np.float64)
+        del words  # else the map could not be closed
+        for position in np.flatnonzero(~plain):
+            label = np.ravel(self[int(position)][0])
+            labels[position] = label[0] if len(label) == 1 else np.nan
+        is_class = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
+        if not is_class.all():
+            position = int(np.argmin(is_class))
+            raise RecordError(
+                f"{self.path_rec}: the record with key {self.keys[position]} at offset "
+                f"{offsets[position]:,} has the label {self[position][0]}, which is no class; "
+                "a class is one whole number from 0 on",
+                self.path_rec,
+                int(offsets[position]),
+            )
+        return labels.astype(np.int32)
+
+
+def _label(header: Header) -> Labels:
+    if isinstance(header.label, tuple):
+        return np.array(header.label, dtype=np.float32)
+    return int(header.label) if header.label.is_integer() else header.label
+
+
+def _finish_renaming(path_rec: str) -> None:
+    """Before a record file is opened, put in place what a killed im2rec had complete but not
+    renamed.
+    """
+    try:
+        finish_renaming(path_rec)
+    except OSError as error:
+        raise RecordError(
+            f"{path_rec}: an interrupted im2rec left this file half replaced, and that cannot be "
+            f"finished here ({error.strerror}): run im2rec again where the folder can be written to",
+            path_rec,
+        ) from None
