@@ -71,6 +71,12 @@ def pace(text: str) -> float:
     return float(rate)
 
 
+def exact(value: float) -> str:
+    """The shortest text that reads back as the same number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 def flag(
     *names: str,
     help: str,
@@ -177,6 +183,9 @@ class Experiment:
     save_period: int = flag(
         "--save-period", kind=positive, default=1, help="epochs between checkpoints (default: 1)"
     )
+    keep: int | None = flag(
+        "--keep", kind=positive, help="checkpoints to keep, the newest (default: all)"
+    )
     load_epoch: int | None = flag(
         "--load-epoch", kind=natural, help="start from the checkpoint of this epoch, or score it"
     )
@@ -208,7 +217,10 @@ class Experiment:
         help="SEAM=FILE:NAME puts a function of your own into the run",
     )  # fmt: skip
     disp_batches: int = flag(
-        "--disp-batches", kind=positive, default=20, help="iterations between readings (default: 20)"
+        "--disp-batches",
+        kind=positive,
+        default=20,
+        help="iterations between readings (default: 20)",
     )
     # the machine
     threads: int | None = flag(
@@ -248,11 +260,11 @@ class Experiment:
                 for item in value:
                     argv += [name, item]
             elif kind is epoch_list:
-                argv += [name, ",".join(f"{step:g}" for step in value)]
+                argv += [name, ",".join(exact(step) for step in value)]
             elif kind is pace:
-                argv += [name, f"paced:{value:g}"]
+                argv += [name, f"paced:{exact(value)}"]
             else:
-                argv += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+                argv += [name, exact(value) if isinstance(value, float) else str(value)]
         return argv
 
     @property
@@ -347,7 +359,8 @@ def resolve(asked: Experiment, machine, num_classes: int | None) -> Resolved:
     else:
         auto("batch_size", 32, "the recipe's" if name == "roadsigns" else "no GPU: a small batch")
     auto("network", "resnet", "the default")
-    auto("num_layers", 50, "the default")
+    if asked.network != "tiny":
+        auto("num_layers", 50, "the default")
     auto("resnet_version", "v1.5", "the default")
     if asked.num_classes is None and num_classes is None:
         raise UserError("the number of classes is not known: give --num-classes")
@@ -426,6 +439,7 @@ def cap_for_ci(full: Experiment) -> tuple[Experiment, tuple[str, ...]]:
         "image_shape": 32,
         "val_resize": recipes.val_resize(32),
         "network": "tiny",
+        "num_layers": None,
         "num_epochs": min(full.num_epochs, 2),
         "benchmark_iters": min(full.benchmark_iters or 2, 2),
         "data_nthreads": 0,

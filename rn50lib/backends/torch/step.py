@@ -39,7 +39,8 @@ class TorchStep:
         start = seams.get("broadcast_start")(net.initial_arrays(experiment.seed), comm)
         load_arrays(self.model, start)
         self.model.to(self.device)
-        if self.device == "cuda":  # on the CPU a channels_last input alone is as fast
+        if comm.size == 1 or self.device == "cuda":
+            # NHWC weights spare a reorder per convolution; Horovod refuses them on the CPU
             self.model.to(memory_format=torch.channels_last)
         self.parameters = [p for p in self.model.parameters()]
         self.lr = torch.tensor(0.0, device=self.device)

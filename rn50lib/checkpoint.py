@@ -1,0 +1,207 @@
+"""Checkpoints: `<prefix>-symbol.json` and `<prefix>-NNNN.safetensors`, atomic and the same for both backends.
+
+A checkpoint holds float32 arrays under their canonical names (convolutions OIHW, fully-connected
+(out, in)), the velocity without the learning rate, and in its metadata what a resumed run needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib.errors import UserError
+from rn50lib.network import Network
+
+FORMAT = "rn50-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint in memory. `epoch` counts finished epochs; `metrics` is the report's so far."""
+
+    epoch: int
+    arrays: dict[str, np.ndarray]
+    identity: dict[str, Any]
+    experiment: dict[str, Any]
+    metrics: dict[str, list]
+
+
+def symbol_path(prefix: str | Path) -> Path:
+    return Path(f"{prefix}-symbol.json")
+
+
+def path(prefix: str | Path, epoch: int) -> Path:
+    """`<prefix>-0090.safetensors` for epoch 90."""
+    return Path(f"{prefix}-{epoch:04d}.safetensors")
+
+
+def epochs(prefix: str | Path) -> list[int]:
+    """The epochs that have a checkpoint under `prefix`, oldest first."""
+    prefix = Path(prefix)
+    pattern = re.compile(re.escape(prefix.name) + r"-(\d{4,})\.safetensors")
+    if not prefix.parent.is_dir():
+        return []
+    found = (pattern.fullmatch(entry.name) for entry in prefix.parent.iterdir())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def crc(arrays: dict[str, np.ndarray]) -> str:
+    """A CRC-32 over all arrays in the order of their names, as 8 hex digits."""
+    value = 0
+    for name in sorted(arrays):
+        value = zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), value)
+    return f"{value:08x}"
+
+
+def write_symbol(prefix: str | Path, net: Network) -> None:
+    """Write the architecture. Raises UserError when the folder cannot be written."""
+    write_atomic(symbol_path(prefix), net.to_json().encode())
+
+
+def read_network(prefix: str | Path) -> Network:
+    """The network of a checkpoint. Raises UserError when its symbol file is missing or is not one."""
+    file = symbol_path(prefix)
+    try:
+        return Network.from_symbol(json.loads(file.read_text()))
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error.strerror}): give the --model-prefix that the"
+            " training run was given"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} does not describe a network: {error}") from error
+
+
+def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint beside, sync it, rename it. Raises UserError, the earlier files untouched."""
+    from safetensors.numpy import save as serialise
+
+    metadata = {
+        "format": FORMAT,
+        "epoch": str(checkpoint.epoch),
+        "crc32": crc(checkpoint.arrays),
+        "identity": json.dumps(checkpoint.identity, sort_keys=True),
+        "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
+        "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
+    }
+    file = path(prefix, checkpoint.epoch)
+    write_atomic(file, serialise(checkpoint.arrays, metadata))
+    return file
+
+
+def write_atomic(file: Path, content: bytes) -> None:
+    """Write `content` to `file` so that at any moment either the old or the new file is there, whole."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for left in file.parent.glob(f".{file.name}.*.tmp"):
+            left.unlink(missing_ok=True)  # of a run that was killed here
+        with open(beside, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, file)
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
+        raise UserError(
+            f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB needed,"
+            f" {free / 1e6:.0f} MB free); earlier checkpoints are untouched: make room and go on"
+            " with --resume"
+        ) from error
+
+
+def read_metadata(file: Path) -> dict[str, str]:
+    """The metadata of a checkpoint, without its arrays. Raises UserError when the file is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+    except OSError as error:
+        raise UserError(f"checkpoint {file} cannot be read: {error}") from error
+    except SafetensorError as error:
+        raise UserError(f"checkpoint {file} is damaged: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
+    return metadata
+
+
+def load(prefix: str | Path, epoch: int) -> Checkpoint:
+    """Read and verify one checkpoint. Raises UserError when it is missing or damaged."""
+    from safetensors.numpy import load_file
+
+    file = path(prefix, epoch)
+    if not file.exists():
+        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
+        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
+    metadata = read_metadata(file)
+    arrays = load_file(file)
+    if crc(arrays) != metadata["crc32"]:
+        raise UserError(
+            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
+            " earlier epoch"
+        )
+    return Checkpoint(
+        epoch=int(metadata["epoch"]),
+        arrays=arrays,
+        identity=json.loads(metadata["identity"]),
+        experiment=json.loads(metadata["experiment"]),
+        metrics=json.loads(metadata["metrics"]),
+    )
+
+
+def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that verifies (None without any), and a line for each passed over."""
+    passed_over = []
+    for epoch in reversed(epochs(prefix)):
+        try:
+            return load(prefix, epoch), passed_over
+        except UserError as error:
+            passed_over.append(f"passed over: {error}")
+    return None, passed_over
+
+
+def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> None:
+    """Raise UserError when a checkpoint belongs to another model, seed or data set than this run."""
+    remedies = {
+        "model": "give the --network, --num-layers and --resnet-version it was trained with",
+        "num_classes": "give the data set, or the --num-classes, it was trained with",
+        "seed": "give the --seed it was trained with",
+        "data": "give the --data-root it was trained on",
+    }
+    for key, remedy in remedies.items():
+        if key in wanted and found.get(key) != wanted[key]:
+            raise UserError(
+                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: {remedy}"
+            )
+
+
+def check_shapes(arrays: dict[str, np.ndarray], net: Network, file: Path) -> None:
+    """Raise UserError when the arrays are not those of `net`."""
+    wanted = net.arrays()
+    for name, shape in wanted.items():
+        if name not in arrays or arrays[name].shape != shape:
+            there = arrays[name].shape if name in arrays else "nothing"
+            raise UserError(
+                f"{file} is not a {net.name}: {name} should have shape {shape}, there is {there}"
+            )
+
+
+def prune(prefix: str | Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints."""
+    for epoch in epochs(prefix)[:-keep]:
+        path(prefix, epoch).unlink(missing_ok=True)

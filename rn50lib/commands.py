@@ -1,0 +1,301 @@
+"""What the verbs of `rn50` do: fill in the experiment, prepare its data, launch it, report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from rn50lib import checkpoint, experiment, launch
+from rn50lib.cli import experiment_parser, parse_experiment
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment, Resolved
+from rn50lib.hardware import machine
+
+SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
+
+
+def run(argv: list[str]) -> int:
+    """`rn50 run`: choose what was not given, say so, launch the workers and wait."""
+    parser = experiment_parser("run")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
+    parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
+    asked, extra = parse_experiment(parser, argv)
+    return run_experiment(asked, extra.run_dir, extra.dry_run)
+
+
+def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool = False) -> int:
+    launch.die_with_parent()
+    resolved = prepare(asked, make_data=not dry_run)
+    if dry_run:
+        print(" ".join(launch.rank_command(resolved, None)))
+        print(experiment.arithmetic(resolved.experiment))
+        print("\n".join(resolved.caps))
+        return 0
+    folder = run_dir or launch.new_run("score" if asked.only_inference else "run")
+    folder.mkdir(parents=True, exist_ok=True)
+    if resolved.experiment.model_prefix is None and makes_a_model(resolved.experiment):
+        kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=2)
+        reasons = dict(resolved.reasons) | {"model_prefix": "in the run's folder, the newest two"}
+        resolved = Resolved(kept, reasons, resolved.caps)
+    say(describe(resolved))
+    status = launch.run_ranks(resolved, folder)
+    if status == 0:
+        say(f"report: {resolved.experiment.report or folder / 'report.json'}")
+    return status
+
+
+def makes_a_model(done: Experiment) -> bool:
+    """Whether a run leaves weights that one would want to keep."""
+    timed_only = done.benchmark_iters or done.no_metrics or done.test_io
+    return not (timed_only or done.only_inference or done.step or done.loader == "synthetic")
+
+
+def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
+    """Everything that is not given filled in; the built-in data drawn if it is asked for and missing."""
+    asked = with_checkpoint(asked)
+    root = Path(asked.data_root) if asked.data_root else experiment.default_data_root()[0]
+    classes = asked.num_classes
+    if asked.loader == "synthetic":
+        classes = classes or 1000
+    else:
+        experiment.check(asked, machine())  # before minutes are spent on drawing
+        if make_data and asked.data_root is None and root.name == "roadsigns":
+            make_roadsigns(root)
+        if make_data or root.exists():
+            from rn50lib.records.source import describe as describe_data
+
+            found = len(describe_data(root).classes)
+            if classes is not None and classes < found:
+                raise UserError(
+                    f"--num-classes {classes}: {root} has {found} classes; leave the flag out"
+                )
+            classes = classes or found
+    classes = classes or (12 if experiment.is_roadsigns(root) else 1000)
+    return experiment.resolve(asked, machine(), classes)
+
+
+def make_roadsigns(root: Path) -> None:
+    """Draw the built-in data and pack its records, where that is not done yet."""
+    from data_prep.im2rec import ensure_records
+    from data_prep.roadsigns import ensure
+
+    ensure(root)
+    ensure_records(root)
+
+
+def with_checkpoint(asked: Experiment) -> Experiment:
+    """Fill in what a checkpoint that is loaded decides: the network, and for scoring the input too."""
+    if not asked.model_prefix or (asked.load_epoch is None and not asked.resume):
+        return asked
+    if asked.resume and not checkpoint.symbol_path(asked.model_prefix).exists():
+        return asked
+    net = checkpoint.read_network(asked.model_prefix)
+    wanted: dict[str, Any] = {"num_classes": net.num_classes, "resnet_version": net.version}
+    if net.name == "resnet-tiny":
+        wanted["network"] = "tiny"
+    else:
+        wanted |= {"network": "resnet", "num_layers": int(net.name.removeprefix("resnet"))}
+    for name, value in wanted.items():
+        given = getattr(asked, name)
+        if given is not None and given != value:
+            raise UserError(
+                f"{experiment.flag_name(name)} {given}: the checkpoint {asked.model_prefix} is a"
+                f" {net.name} {net.version} with {net.num_classes} classes; leave the flag out"
+            )
+    if asked.only_inference and asked.load_epoch is not None:
+        file = checkpoint.path(asked.model_prefix, asked.load_epoch)
+        if file.exists():
+            trained = json.loads(checkpoint.read_metadata(file)["experiment"])
+            wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
+    return replace(asked, **{n: v for n, v in wanted.items() if getattr(asked, n) is None})
+
+
+def describe(resolved: Resolved) -> str:
+    """The axes of a run with the reason for each, and the arithmetic, as lines for people."""
+    done, lines = resolved.experiment, list(resolved.caps)
+    shown = ("data_root", "backend", "loader", "dtype", "n", "batch_size", "recipe", "num_epochs",
+             "image_shape", "num_classes", "threads", "data_nthreads", "model_prefix")  # fmt: skip
+    for name in shown:
+        value = getattr(done, name)
+        unread = name in ("data_root", "data_nthreads") and done.loader == "synthetic"
+        if value is not None and not unread:
+            reason = resolved.reasons.get(name, "given")
+            lines.append(f"  {experiment.flag_name(name):16} {value}  ({reason})")
+    lines.append(f"  {experiment.arithmetic(done)}")
+    remark = experiment.schedule_remark(done)
+    if done.step is not None:
+        lines.append(f"  paced at {done.step:g} img/s: the model is replaced by a wait")
+    elif done.loader == "synthetic":
+        lines.append("  synthetic images: speed is real, accuracy means nothing")
+    elif remark and not done.only_inference and not done.benchmark_iters:
+        lines.append(f"  {remark}")
+    return "\n".join(lines)
+
+
+def train(argv: list[str]) -> int:
+    """`rn50 train`: one worker, here. `rn50 run` starts it with the threads and allocator set."""
+    parser = experiment_parser("train")
+    parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
+    asked, extra = parse_experiment(parser, argv)
+    launch.die_with_parent()
+    resolved = prepare(asked)
+    return worker(resolved, extra.run_dir)
+
+
+def worker(resolved: Resolved, run_dir: Path | None) -> int:
+    """Run the loop in this process, with its report and progress files."""
+    from rn50lib import comm, training
+    from rn50lib.progress import Progress
+    from rn50lib.records.source import open_source
+    from rn50lib.report import Report
+
+    done = resolved.experiment
+    group = comm.connect()
+    splits = ["train", "val"]
+    if done.no_val or (done.test_io and not done.only_inference):
+        splits.remove("val")
+    if done.only_inference:
+        splits.remove("train")
+    sources: dict[str, Any] = dict.fromkeys(splits)
+    if done.loader != "synthetic":
+        for split in splits:
+            sources[split] = open_source(Path(done.data_root), split, done.data_format)
+    if done.test_io:
+        return time_input(done, sources)
+    net = done.to_network()
+    env = environment(resolved, run_dir, sources)
+    report = Report(model=net.name, ngpus=group.size, cmd=[sys.argv[0], *sys.argv[1:]], env=env)
+    file = done.report or (run_dir / "report.json" if run_dir else None)
+
+    def write_report(latest: Report) -> None:
+        speed = [x for x in latest.metrics["train.total_ips"] if x]
+        if speed and done.step is None:
+            flops = net.train_flops(done.image_shape)
+            latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
+        if file:
+            latest.write(file)
+
+    if run_dir:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    progress = Progress(run_dir, done.logdir, enabled=group.rank == 0)
+    group.run(
+        lambda _: training.train(done, net, sources, group, progress, report, write_report), None
+    )
+    return 0
+
+
+def environment(
+    resolved: Resolved, run_dir: Path | None, sources: dict[str, Any]
+) -> dict[str, Any]:
+    """The report's `env`: machine, axes with their reasons, caps and overrides."""
+    import importlib.metadata
+    import os
+
+    reasons, caps = dict(resolved.reasons), list(resolved.caps)
+    launched = run_dir / "experiment.json" if run_dir else None
+    if launched and launched.exists():  # `rn50 run` chose, and told this worker explicitly
+        told = json.loads(launched.read_text())
+        reasons, caps = told["reasons"], told["caps"]
+    done = resolved.experiment
+    axes = {
+        f.name: {"value": getattr(done, f.name), "reason": reasons.get(f.name, "default")}
+        for f in fields(Experiment)
+        if getattr(done, f.name) not in (None, False, ())
+    }
+    versions = {p: importlib.metadata.version(p) for p in ("numpy", "pillow")}
+    return {
+        "machine": machine().to_dict(),
+        "versions": versions,
+        "axes": axes,
+        "caps": caps,
+        "overrides": list(done.override),
+        "data": {
+            split: f"{s.path} ({len(s)} images, {s.format})" for split, s in sources.items() if s
+        },
+        "allocator": os.environ.get("GLIBC_TUNABLES"),
+    }
+
+
+def time_input(done: Experiment, sources: dict[str, Any]) -> int:
+    """`--test-io`: how many images per second the input pipeline alone delivers."""
+    import time
+
+    from rn50lib.pipelines import open_pipeline
+
+    split = "val" if done.only_inference else "train"
+    pipeline = open_pipeline(done, sources[split], split, rank=0, size=1)
+    try:
+        for epoch in range(done.num_epochs):
+            batches = pipeline.epoch(epoch)
+            next(batches)  # starts the workers; not timed
+            begin, images = time.perf_counter(), 0
+            for batch in batches:
+                images += batch.valid
+            seconds = time.perf_counter() - begin
+            rate = f"{images / seconds:.1f} img/s" if images else "too few batches to time"
+            print(f"epoch {epoch + 1}: {rate}, {len(pipeline)} batches of {done.batch_size}")
+    finally:
+        pipeline.close()
+    return 0
+
+
+def score(argv: list[str]) -> int:
+    """`rn50 score PREFIX EPOCH`: validate a checkpoint as it was trained."""
+    parser = experiment_parser("score")
+    parser.add_argument("prefix", help="the --model-prefix of the training run")
+    parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
+    parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
+    asked, extra = parse_experiment(parser, argv)
+    epochs = asked.num_epochs or 1
+    asked = replace(
+        asked,
+        model_prefix=extra.prefix,
+        load_epoch=extra.epoch,
+        num_epochs=epochs,
+        only_inference=True,
+    )
+    folder = extra.run_dir or launch.new_run("score")
+    status = run_experiment(asked, folder)
+    if status == 0:
+        from rn50lib.report import load
+
+        metrics = load(asked.report or folder / "report.json")["metrics"]
+        print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
+    return status
+
+
+def plot(argv: list[str]) -> int:
+    """`rn50 plot R1.json R2.json -o curves.png`."""
+    from rn50lib.cli import Parser
+
+    parser = Parser(prog="rn50 plot", description="Curves over epochs from report files.")
+    parser.add_argument("reports", nargs="+", help="files that --report wrote")
+    parser.add_argument("-o", "--output", required=True, help="picture to write (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--labels", nargs="+", help="a name for each report (default: its file name)"
+    )
+    args = parser.parse_args(argv)
+    if args.labels and len(args.labels) != len(args.reports):
+        parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
+    from rn50lib import plot as plots
+    from rn50lib.report import load
+
+    names = args.labels or [Path(name).stem for name in args.reports]
+    figure = plots.curves({n: load(r) for n, r in zip(names, args.reports, strict=True)})
+    plots.save(figure, args.output)
+    print(args.output)
+    return 0
+
+
+def doctor(argv: list[str]) -> int:
+    """`rn50 doctor`: checks with remedies."""
+    from rn50lib.doctor import main as doctor_main
+
+    return doctor_main(argv)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

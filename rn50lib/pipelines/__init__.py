@@ -1,0 +1,61 @@
+"""Input pipelines: from stored images to batches, in the order that `records.order` lays down.
+
+Every pipeline gives uint8 NHWC batches of one rank; normalising is the step's work, on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's batch. `images` uint8 (B, H, W, 3) RGB, `labels` int32 (B,), both arrays or tensors;
+    rows from `valid` on are padding and count nowhere."""
+
+    images: Any
+    labels: Any
+    valid: int
+
+
+class Pipeline(Protocol):
+    """One split of a data set as batches of one rank; `len()` is the steps of an epoch."""
+
+    examples: int
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from `start_step` on, the same ones every time it is asked."""
+        ...
+
+    def close(self) -> None:
+        """End the workers. Nothing is left running."""
+        ...
+
+
+def open_pipeline(experiment: Experiment, source, split: str, rank: int, size: int) -> Pipeline:
+    """The pipeline of a (resolved) experiment for 'train' or 'val'. `source` is None for synthetic.
+
+    Raises UserError when the data set holds less than one global batch.
+    """
+    if experiment.loader == "synthetic":
+        from rn50lib.pipelines.synthetic import Synthetic
+
+        return Synthetic(experiment, split, size)
+    from rn50lib.pipelines.torch_loader import TorchLoader
+
+    examples = len(source)
+    if split == "train":
+        examples = min(examples, experiment.num_examples or examples)
+        if examples < experiment.global_batch:
+            raise UserError(
+                f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
+                f" images and {source.path} gives {examples}; use a smaller batch"
+            )
+    return TorchLoader(experiment, source, split, examples, rank, size)

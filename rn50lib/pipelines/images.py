@@ -1,0 +1,56 @@
+"""From the bytes of an image file to a square of uint8 RGB pixels, with Pillow.
+
+Only the crop is resized, and a large JPEG is decoded at a half, a quarter or an eighth of its size
+where the crop is still larger than what is asked for: libjpeg does that in the frequency domain.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from rn50lib.errors import UserError
+from rn50lib.recipe import Box
+
+Image.MAX_IMAGE_PIXELS = 2**28  # refuse a decompression bomb, not a large photograph
+
+
+def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
+    """Read the header of an image file. Raises UserError naming `name` when it is not an image."""
+    try:
+        return Image.open(io.BytesIO(data))  # type: ignore[return-value]
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{name} is not an image that can be decoded{_remedy(data)}") from error
+
+
+def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str) -> np.ndarray:
+    """The `box` (in pixels of the whole image) resized to uint8 (size, size, 3), antialiased.
+
+    Grey, palette, CMYK and transparent images become RGB. Raises UserError for a damaged image.
+    """
+    left, top, width, height = box
+    full_width, full_height = opened.size
+    try:
+        # round up: a hair too small a request would decode at half of what the crop needs
+        wanted = (-(-full_width * size // width), -(-full_height * size // height))
+        opened.draft("RGB", wanted)
+        across, down = opened.size[0] / full_width, opened.size[1] / full_height
+        part = (left * across, top * down, (left + width) * across, (top + height) * down)
+        image = opened if opened.mode == "RGB" else opened.convert("RGB")
+        resized = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
+        return np.asarray(resized)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{name} is damaged and does not decode ({error}); {_VERIFY}") from error
+
+
+_VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
+
+
+def _remedy(data: bytes) -> str:
+    if data.startswith(b"version https://git-lfs"):
+        return ": it is a git-LFS pointer; run `git lfs pull` where the data came from"
+    if not data:
+        return f": it is empty; {_VERIFY}"
+    return f"; {_VERIFY}"

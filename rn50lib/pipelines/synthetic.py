@@ -1,0 +1,36 @@
+"""Random images made once and given again and again: the ceiling that any real input is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rn50lib.experiment import Experiment
+from rn50lib.pipelines import Batch
+
+STEPS = 100  # of an epoch, when neither --benchmark-iters nor --num-examples says otherwise
+
+
+class Synthetic:
+    """See `rn50lib.pipelines.Pipeline`. Accuracy on these images means nothing."""
+
+    def __init__(self, experiment: Experiment, split: str, size: int) -> None:
+        batch, pixels = experiment.batch_size, experiment.image_shape
+        wanted = experiment.num_examples if split == "train" else None
+        self.examples = wanted or (experiment.benchmark_iters or STEPS) * batch * size
+        self.steps = max(1, self.examples // (batch * size))
+        rng = np.random.default_rng(experiment.seed)
+        images = rng.integers(0, 256, (batch, pixels, pixels, 3), np.uint8)
+        labels = rng.integers(0, experiment.num_classes, batch, np.int32)
+        self.batch = Batch(images, labels, valid=batch)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        for _ in range(start_step, self.steps):
+            yield self.batch
+
+    def close(self) -> None:
+        return None

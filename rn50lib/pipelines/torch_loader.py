@@ -1,0 +1,146 @@
+"""The native loader: files or RecordIO, decoded in worker processes of a PyTorch DataLoader.
+
+A worker makes a whole batch at a time, so that one array travels and nothing is stacked twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from rn50lib import seams
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+from rn50lib.pipelines import Batch
+from rn50lib.pipelines.images import crop, open_image
+from rn50lib.recipe import Augmentation, center_crop_box
+from rn50lib.records import order
+
+SUBSET_SEED = 50  # the part that --num-examples keeps is the same in every run
+
+Key = tuple[int, int]  # epoch and image index: augmentation depends on both
+
+
+class Images(torch.utils.data.Dataset):
+    """Batches by their keys. Lives in the workers; `source` opens its files there, each its own."""
+
+    def __init__(self, source, train: bool, experiment: Experiment) -> None:
+        self.source, self.train = source, train
+        self.size, self.resize = experiment.image_shape, experiment.val_resize
+        self.seed, self.overrides = experiment.seed, experiment.override
+        self.augmentation = Augmentation()
+
+    def __getitems__(self, keys: list[Key]) -> np.ndarray | UserError:
+        """Images uint8 (B, size, size, 3). A bad image comes back as its error, not as a traceback."""
+        images = np.empty((len(keys), self.size, self.size, 3), np.uint8)
+        try:
+            for row, key in enumerate(keys):
+                images[row] = self.image(*key)
+        except UserError as error:
+            return error
+        return images
+
+    def image(self, epoch: int, index: int) -> np.ndarray:
+        name = self.source.name(index)
+        opened = open_image(self.source.read(index), name)
+        if not self.train:
+            box = center_crop_box(*opened.size, self.size, self.resize)
+            return crop(opened, box, self.size, name)
+        seed = order.image_seed(self.seed, epoch, index)
+        box, mirror = seams.get("augment")(seed, *opened.size, self.augmentation)
+        pixels = crop(opened, box, self.size, name)
+        return pixels[:, ::-1] if mirror else pixels
+
+
+class Batches(Sampler):
+    """The keys of each batch of an epoch: set `keys`, then iterate the loader."""
+
+    def __init__(self) -> None:
+        self.keys: list[list[Key]] = []
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def as_tensor(made: np.ndarray | UserError) -> torch.Tensor | UserError:
+    return made if isinstance(made, UserError) else torch.from_numpy(made)
+
+
+def start_worker(worker: int) -> None:
+    """Runs first in each worker: one thread each, and the learner's own functions in force."""
+    torch.set_num_threads(1)
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    seams.install(info.dataset.overrides)  # type: ignore[attr-defined]
+
+
+class TorchLoader:
+    """See `rn50lib.pipelines.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
+
+    def __init__(
+        self, experiment: Experiment, source, split: str, examples: int, rank: int, size: int
+    ) -> None:
+        self.examples, self.train = examples, split == "train"
+        self.seed, self.batch_size = experiment.seed, experiment.batch_size
+        self.rank, self.size = rank, size
+        self.labels = np.asarray(source.labels, np.int32)
+        # --num-examples takes a part drawn across all classes: files lie sorted by class
+        self.subset = order.epoch_order(len(source), SUBSET_SEED, 0)[:examples]
+        self.limit = experiment.benchmark_iters
+        self.batches = Batches()
+        self.source = source
+        workers = experiment.data_nthreads
+        options = {}
+        if workers:
+            # A fork server starts clean workers: forking a process that runs OpenMP, CUDA or MPI
+            # threads can hang, and spawning would import PyTorch once in every worker.
+            context = torch.multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["rn50lib.pipelines.torch_loader"])
+            options = {"multiprocessing_context": context, "persistent_workers": True}
+            options["prefetch_factor"] = 4
+        self.loader = DataLoader(
+            Images(source, self.train, experiment),
+            batch_sampler=self.batches,
+            num_workers=workers,
+            collate_fn=as_tensor,
+            worker_init_fn=start_worker,
+            pin_memory=torch.cuda.is_available(),
+            **options,
+        )
+
+    def plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Image indexes (steps, batch) of this rank, and how many of each batch count."""
+        if self.train:
+            shuffled = order.epoch_order(self.examples, self.seed, epoch)
+            if self.examples < len(self.labels):
+                shuffled = self.subset[shuffled]
+            rows = seams.get("shard")(shuffled, self.rank, self.size, self.batch_size)
+            valid = np.full(len(rows), self.batch_size)
+        else:
+            rows, valid = order.validation_shard(
+                self.examples, self.rank, self.size, self.batch_size
+            )
+        return rows[: self.limit], valid[: self.limit]
+
+    def __len__(self) -> int:
+        return len(self.plan(0)[0])
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan(epoch)
+        rows, valid = rows[start_step:], valid[start_step:]
+        self.batches.keys = [[(epoch, int(index)) for index in row] for row in rows]
+        for images, row, count in zip(self.loader, rows, valid, strict=True):
+            if isinstance(images, UserError):
+                raise images
+            yield Batch(images, self.labels[row], int(count))
+
+    def close(self) -> None:
+        iterator = getattr(self.loader, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()

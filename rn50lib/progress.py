@@ -1,0 +1,127 @@
+"""What a run tells while it runs: a bar, a line per epoch, `progress.jsonl` and TensorBoard files.
+
+The loop calls `reading` every `disp_batches` steps and `epoch_done` after each epoch, on rank 0 only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rn50lib.errors import UserError
+
+QUIET_S = 10.0  # seconds between lines where there is no terminal to draw a bar on
+
+
+class Progress:
+    """Everything that watches a run. `run_dir` None writes no file; `enabled` is false off rank 0."""
+
+    def __init__(self, run_dir: Path | None, logdir: str | None, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.begin = time.perf_counter()
+        self.file = open(run_dir / "progress.jsonl", "a") if enabled and run_dir else None
+        self.board = Board(logdir) if enabled and logdir else None
+        self.bar: tqdm | None = None
+        self.terminal = sys.stderr.isatty()
+        self.last_line = time.perf_counter()
+
+    def start(self, phase: str, epoch: int, epochs: int, steps: int, done: int = 0) -> None:
+        """A phase ('train' or 'val') of an epoch begins."""
+        self.phase, self.epoch, self.steps = phase, epoch, steps
+        self.label = f"epoch {epoch + 1}/{epochs} {phase}"
+        if self.enabled and self.terminal:
+            self.bar = tqdm(
+                total=steps, initial=done, desc=self.label, leave=False, dynamic_ncols=True,
+                unit="step",
+            )  # fmt: skip
+
+    def step(self) -> None:
+        if self.bar is not None:
+            self.bar.update()
+
+    def reading(self, step: int, values: dict[str, float | None], global_step: int) -> None:
+        """Loss, top1 (per cent), ips (images/s) and lr since the last reading."""
+        if not self.enabled:
+            return
+        line = {"phase": self.phase, "epoch": self.epoch, "step": step, "steps": self.steps}
+        self._write(line | values)
+        if self.board:
+            self.board.scalars(self.phase, values, global_step)
+        shown = " ".join(f"{k} {number(v)}" for k, v in values.items() if v is not None)
+        if self.bar is not None:
+            self.bar.set_postfix_str(shown)
+        elif time.perf_counter() - self.last_line > QUIET_S:
+            self.say(f"{self.label} {step}/{self.steps}: {shown}")
+
+    def stop(self) -> None:
+        """The phase is over."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def epoch_done(self, epoch: int, epochs: int, metrics: dict[str, Any], seconds: float) -> None:
+        if not self.enabled:
+            return
+        self._write({"phase": "epoch", "epoch": epoch} | metrics)
+        if self.board:
+            self.board.scalars("epoch", metrics, epoch)
+        named = {
+            "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
+            "train.total_ips": "img/s", "val.total_ips": "val img/s",
+        }  # fmt: skip
+        parts = [f"{text} {number(metrics[k])}" for k, text in named.items() if metrics.get(k)]
+        self.say(f"epoch {epoch + 1}/{epochs}: {', '.join(parts)} ({seconds:.1f} s)")
+
+    def say(self, text: str) -> None:
+        """One line to the user, past the bar."""
+        if self.enabled:
+            self.last_line = time.perf_counter()
+            tqdm.write(text, file=sys.stderr)
+            sys.stderr.flush()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.file:
+            line["seconds"] = round(time.perf_counter() - self.begin, 3)
+            self.file.write(json.dumps(line, allow_nan=False) + "\n")
+            self.file.flush()
+
+    def close(self) -> None:
+        self.stop()
+        for stream in (self.file, self.board):
+            if stream:
+                stream.close()
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+class Board:
+    """TensorBoard event files, written without any framework."""
+
+    def __init__(self, logdir: str) -> None:
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise UserError(f"--logdir needs the package tensorboard ({error})") from error
+        self.event, self.summary = Event, Summary
+        self.writer = EventFileWriter(logdir)
+
+    def scalars(self, prefix: str, values: dict[str, Any], step: int) -> None:
+        measured = [
+            self.summary.Value(tag=f"{prefix}/{key}", simple_value=value)
+            for key, value in values.items()
+            if isinstance(value, (int, float))
+        ]
+        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=measured))
+        self.writer.add_event(event)
+
+    def close(self) -> None:
+        self.writer.close()

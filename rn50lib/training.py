@@ -1,0 +1,279 @@
+"""The one loop: every run of every notebook, backend, loader and precision goes through `train`.
+
+It sees a pipeline, a step and a group of workers, never a framework, and adds nothing per image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib import checkpoint, seams
+from rn50lib.backends import Step, build_step
+from rn50lib.comm import Comm
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+from rn50lib.network import Network
+from rn50lib.pipelines import Pipeline, open_pipeline
+from rn50lib.progress import Progress
+from rn50lib.report import Report
+
+
+@dataclass
+class Run:
+    """What the phases of a run share."""
+
+    experiment: Experiment
+    comm: Comm
+    step: Step
+    progress: Progress
+    report: Report
+    seconds: dict[str, float]  # where the wall time of the loop went, by part
+
+
+def train(
+    experiment: Experiment,
+    net: Network,
+    sources: dict[str, Any],
+    comm: Comm,
+    progress: Progress,
+    report: Report,
+    write_report,
+) -> Report:
+    """Train and validate as `experiment` (resolved) says; returns the report.
+
+    `sources` maps 'train' and 'val' to opened data sets (None for synthetic). `write_report(report)`
+    is called after every epoch, on rank 0. Raises UserError for bad data or a diverged loss.
+    """
+    begin = time.perf_counter()
+    seams.install(experiment.override)
+    pipelines = {
+        split: open_pipeline(experiment, source, split, comm.rank, comm.size)
+        for split, source in sources.items()
+    }
+    try:
+        step = build_step(experiment, net, comm)
+        report.env["versions"] = report.env.get("versions", {}) | step.versions()
+        run = Run(
+            experiment, comm, step, progress, report, dict.fromkeys(("data", "step", "loop"), 0.0)
+        )
+        identity = identify(experiment, net, sources)
+        first = restore(run, net, identity)
+        if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
+            checkpoint.write_symbol(experiment.model_prefix, net)
+        for epoch in range(first, epochs_to_do(experiment, first)):
+            epoch_begin = time.perf_counter()
+            if not experiment.only_inference:
+                report.add("train", train_epoch(run, pipelines["train"], epoch))
+            if not experiment.no_val:
+                average_running_statistics(run)
+                report.add("val", validate(run, pipelines["val"], epoch))
+            if wants_checkpoint(experiment, epoch + 1):
+                save(run, identity, epoch + 1)
+            report.total_duration = time.perf_counter() - begin
+            report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
+            if comm.rank == 0:
+                write_report(report)
+            latest = {key: values[-1] for key, values in report.metrics.items() if values}
+            progress.epoch_done(
+                epoch, experiment.num_epochs, latest, time.perf_counter() - epoch_begin
+            )
+        return report
+    finally:
+        for pipeline in pipelines.values():
+            pipeline.close()
+        progress.close()
+
+
+def epochs_to_do(experiment: Experiment, first: int) -> int:
+    """One past the last epoch: inference alone repeats `num_epochs` times from wherever it loaded."""
+    return first + experiment.num_epochs if experiment.only_inference else experiment.num_epochs
+
+
+def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
+    """One epoch of training; its metrics over all workers."""
+    experiment, step = run.experiment, run.step
+    schedule, recipe = seams.get("schedule"), experiment.to_recipe()
+    steps = len(pipeline)
+    traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
+    timer = Timer(run, "train", epoch, steps)
+    with step.trace(Path(traced)) if traced else contextlib.nullcontext() as trace:
+        for i, batch in enumerate(timer.batches(pipeline.epoch(epoch))):
+            lr = schedule(epoch + i / steps, experiment.global_batch, recipe)
+            step.train_step(batch, lr)
+            timer.step_done(i, lr)
+            if trace is not None:
+                trace.step()
+    return timer.finish()
+
+
+def validate(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
+    """One pass over the validation images; its metrics over all workers."""
+    timer = Timer(run, "val", epoch, len(pipeline))
+    for i, batch in enumerate(timer.batches(pipeline.epoch(epoch))):
+        run.step.eval_step(batch)
+        timer.step_done(i, None)
+    return timer.finish()
+
+
+class Timer:
+    """Times a phase and reads the device's sums: after the first step, every `disp_batches`, at the end.
+
+    The first iteration of an epoch fills pipelines and caches; it is left out of `time`.
+    """
+
+    def __init__(self, run: Run, phase: str, epoch: int, steps: int) -> None:
+        self.run, self.phase, self.epoch, self.steps = run, phase, epoch, steps
+        self.total, self.window = np.zeros(4), np.zeros(4)
+        self.done = self.read_at = 0
+        self.data_s = self.step_s = 0.0
+        run.progress.start(phase, epoch, run.experiment.num_epochs, steps)
+        self.begin = self.read_time = self.first_time = time.perf_counter()
+
+    def batches(self, source: Iterator) -> Iterator:
+        """The batches of `source`; the time that waiting for them takes is counted apart."""
+        before = time.perf_counter()
+        for batch in source:
+            self.handed_over = time.perf_counter()
+            self.data_s += self.handed_over - before
+            yield batch
+            before = time.perf_counter()
+
+    def step_done(self, i: int, lr: float | None) -> None:
+        self.step_s += time.perf_counter() - self.handed_over
+        self.done = i + 1
+        self.run.progress.step()
+        if i == 0:
+            self.read(tell=False)
+            self.first_time = self.read_time = time.perf_counter()
+            self.read_at = 1
+        elif self.done % self.run.experiment.disp_batches == 0:
+            self.read(lr)
+
+    def read(self, lr: float | None = None, tell: bool = True) -> None:
+        before = time.perf_counter()
+        sums = self.run.step.read_sums()
+        now = time.perf_counter()
+        self.step_s += now - before  # on a GPU this waits for the steps in flight
+        self.total += sums
+        self.window += sums
+        if not math.isfinite(sums[0]):
+            raise UserError(
+                f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.done}: training has"
+                " diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
+            )
+        if self.done > self.read_at and tell:
+            seen = (self.done - self.read_at) * self.run.experiment.global_batch
+            loss, top1, _, examples = self.window
+            values: dict[str, float | None] = {
+                "loss": loss / examples if examples else None,
+                "top1": 100 * top1 / examples if examples else None,
+                "ips": seen / (now - self.read_time),
+                "lr": lr,
+            }
+            global_step = self.epoch * self.steps + self.done
+            self.run.progress.reading(self.done, values, global_step)
+            self.window = np.zeros(4)
+            self.read_at, self.read_time = self.done, now
+
+    def finish(self) -> dict[str, float | None]:
+        """Metrics over all workers, `time` in seconds per iteration and `total_ips`."""
+        self.read(tell=self.phase == "train")
+        now = time.perf_counter()
+        self.run.progress.stop()
+        metrics = dict(seams.get("metric_sums")(self.total, self.run.comm))
+        if self.done > 1:
+            metrics["time"] = (now - self.first_time) / (self.done - 1)
+            metrics["total_ips"] = self.run.experiment.global_batch / metrics["time"]
+        if self.phase == "train":
+            self.run.seconds["data"] += self.data_s
+            self.run.seconds["step"] += self.step_s
+            self.run.seconds["loop"] += now - self.begin - self.data_s - self.step_s
+        return metrics
+
+
+def average_running_statistics(run: Run) -> None:
+    """Give every rank the mean of all ranks' running statistics.
+
+    Training batch norm is per rank. After this, validation on N ranks and a later score of the
+    checkpoint in one process see the same network.
+    """
+    if run.comm.size == 1 or run.experiment.step is not None:
+        return
+    arrays = run.step.state()
+    names = [name for name in arrays if ".running_" in name]
+    totals = run.comm.sum([arrays[name] for name in names])
+    run.step.load(arrays | {n: t / run.comm.size for n, t in zip(names, totals, strict=True)})
+
+
+def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint and a run that resumes it must have in common."""
+    source = sources.get("train")
+    found: dict[str, Any] = {
+        "model": f"{net.name} {net.version}",
+        "num_classes": net.num_classes,
+        "seed": experiment.seed,
+    }
+    if source is not None:
+        labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
+        found["data"] = f"{len(source)} images, labels {labels:08x}"
+    return found
+
+
+def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
+    """Load the checkpoint that the experiment asks for; returns the first epoch to do."""
+    experiment, prefix = run.experiment, run.experiment.model_prefix
+    if experiment.resume:
+        found, passed_over = checkpoint.newest(prefix)
+        for line in passed_over:
+            run.progress.say(line)
+        if found is None:
+            run.progress.say(f"nothing to resume under {prefix}: starting from the first epoch")
+            return 0
+    elif experiment.load_epoch is not None:
+        found = checkpoint.load(prefix, experiment.load_epoch)
+    else:
+        return 0
+    file = checkpoint.path(prefix, found.epoch)
+    wanted = identity
+    if experiment.only_inference:  # any data may be scored, by any seed
+        wanted = {key: identity[key] for key in ("model", "num_classes")}
+    checkpoint.check_identity(found.identity, wanted, file)
+    checkpoint.check_shapes(found.arrays, net, file)
+    run.step.load(found.arrays)
+    if experiment.only_inference:
+        return found.epoch
+    run.report.metrics.update(found.metrics)
+    run.progress.say(f"resumed from {file}: {found.epoch} epochs are done")
+    return found.epoch
+
+
+def wants_checkpoint(experiment: Experiment, finished: int) -> bool:
+    if not experiment.model_prefix or experiment.only_inference:
+        return False
+    return finished % experiment.save_period == 0 or finished == experiment.num_epochs
+
+
+def save(run: Run, identity: dict[str, Any], finished: int) -> None:
+    """Write the checkpoint of `finished` epochs, on rank 0."""
+    if run.comm.rank == 0:
+        prefix = run.experiment.model_prefix
+        content = checkpoint.Checkpoint(
+            finished,
+            run.step.state(),
+            identity,
+            run.experiment.given(),
+            run.report.metrics,
+        )
+        checkpoint.save(prefix, content)
+        if run.experiment.keep:
+            checkpoint.prune(prefix, run.experiment.keep)
+    run.comm.barrier()
