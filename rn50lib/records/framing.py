@@ -20,7 +20,7 @@ MAGIC_BYTES = struct.pack("<I", MAGIC)
 HEADER = struct.Struct("<IfQQ")
 """The image header inside a record: flag, float32 label, id, id2. It takes 24 bytes."""
 
-_PART = struct.Struct("<II")
+PART = struct.Struct("<II")
 _LENGTH_BITS = 29
 MAX_PAYLOAD = (1 << _LENGTH_BITS) - 1
 """Bytes that one record can hold: the length field has 29 bits."""
@@ -117,11 +117,11 @@ def frame(payload: bytes) -> bytes:
     start = 0
     for number, cut in enumerate(cuts):
         flag = FIRST if number == 0 else MIDDLE
-        pieces += [_PART.pack(MAGIC, (flag << _LENGTH_BITS) | (cut - start)), payload[start:cut]]
+        pieces += [PART.pack(MAGIC, (flag << _LENGTH_BITS) | (cut - start)), payload[start:cut]]
         start = cut + 4
     flag = LAST if cuts else WHOLE
     rest = payload[start:]
-    pieces += [_PART.pack(MAGIC, (flag << _LENGTH_BITS) | len(rest)), rest]
+    pieces += [PART.pack(MAGIC, (flag << _LENGTH_BITS) | len(rest)), rest]
     pieces.append(bytes(-len(payload) % 4))
     return b"".join(pieces)
 
@@ -168,7 +168,7 @@ def locate(data: bytes, offset: int, size: int) -> Span:
         raise Damage(
             offset, f"only {max(0, size - offset)} of the 8 bytes of a record's start are there"
         )
-    magic, lrec = _PART.unpack_from(data, offset)
+    magic, lrec = PART.unpack_from(data, offset)
     if magic != MAGIC:
         raise Damage(
             offset, f"a record should start with 0x{MAGIC:08x}, but 0x{magic:08x} stands there"
@@ -197,7 +197,7 @@ def _locate_parts(data: bytes, offset: int, size: int, start: int, stop: int, en
             raise Damage(offset, f"part {len(parts)} of the record has an odd length")
         if end + 8 > size:
             raise Damage(offset, f"the file ends before part {len(parts) + 1} of the record")
-        magic, lrec = _PART.unpack_from(data, end)
+        magic, lrec = PART.unpack_from(data, end)
         flag, length = lrec >> _LENGTH_BITS, lrec & MAX_PAYLOAD
         if magic != MAGIC or flag not in (MIDDLE, LAST):
             raise Damage(

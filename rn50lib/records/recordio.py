@@ -357,8 +357,8 @@ class Reader:
         plain &= offsets + 8 + (lengths + 3) // 4 * 4 == stops  # a part's flag would make it longer
         labels = words[at + 3].view("<f4").astype(np.float64)
         del words  # else the map could not be closed
-        for position in np.flatnonzero(~plain):
-            label = np.ravel(self[int(position)][0])
+        for position in map(int, np.flatnonzero(~plain)):
+            label = np.ravel(self[position][0])
             labels[position] = label[0] if len(label) == 1 else np.nan
         is_class = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
         if not is_class.all():
@@ -380,14 +380,12 @@ def _label(header: Header) -> Labels:
 
 
 def _finish_renaming(path_rec: str) -> None:
-    """Before a record file is opened, put in place what a killed im2rec had complete but not
-    renamed.
-    """
+    """Put in place what a killed im2rec had complete but not renamed, before the file is opened."""
     try:
         finish_renaming(path_rec)
     except OSError as error:
         raise RecordError(
             f"{path_rec}: an interrupted im2rec left this file half replaced, and that cannot be "
-            f"finished here ({error.strerror}): run im2rec again where the folder can be written to",
+            f"finished here ({error.strerror}): run im2rec again where it may write",
             path_rec,
         ) from None

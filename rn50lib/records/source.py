@@ -199,13 +199,13 @@ def _record_folder(root: Path) -> Path | None:
 def _neither(root: Path) -> UserError:
     if root.name in SPLITS and any(entry.is_dir() for entry in root.iterdir()):
         return UserError(
-            f"--data-root {root}: this is one split; give the folder above it, {root.parent}, which "
-            "holds train and val"
+            f"--data-root {root}: this is one split; give the folder above it, {root.parent}, "
+            "which holds train and val"
         )
     return UserError(
-        f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, val.idx) "
-        "nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg). `python -m data_prep.roadsigns "
-        "data/roadsigns` draws the built-in data set"
+        f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
+        "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg). "
+        "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
     )
 
 
@@ -244,13 +244,13 @@ def _open_records(root: Path, split: str) -> RecordSource:
 
 
 def _record_path(root: Path, split: str) -> Path:
-    path = (_record_folder(root) or root) / f"{split}.rec"
+    path = (_record_folder(root) or root / "records") / f"{split}.rec"
     if path.exists():
         return path
     command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
     raise RecordError(
-        f"{path}: there is no such record file: make it with `{command % '--list --recursive'}` and "
-        f"then `{command % '--pass-through'}`",
+        f"{path}: there is no such record file: make it with `{command % '--list --recursive'}` "
+        f"and then `{command % '--pass-through'}`",
         path,
     )
 
@@ -303,7 +303,7 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
         return classes
     if any(entry.name.lower().endswith(IMAGE_EXTENSIONS) for entry in found):
         raise UserError(
-            f"{folder}: the images lie flat in this folder, so that nothing says their classes; "
+            f"{folder}: the images lie flat in this folder, so nothing says their classes; "
             "sort them into one folder for each class. For ImageNet's validation images, "
             "`python -m data_prep.imagenet` does it"
         )
@@ -322,8 +322,8 @@ def _check_same_classes(
         name, inside, lacking = min(there), other, split
     raise UserError(
         f"{root}: train and val do not have the same class folders ({split} has {len(classes)}, "
-        f"{other} has {len(other_classes)}): {name!r} is in {inside} and not in {lacking}, so a label "
-        "would mean one class in training and another in validation. Make the folders the same"
+        f"{other} has {len(other_classes)}): {name!r} is in {inside} and not in {lacking}, so a "
+        "label would mean one class in training and another in validation. Make them the same"
     )
 
 
@@ -340,7 +340,7 @@ def _collect(folder: str, relative: bytes, names: list[bytes]) -> None:
 
 
 def _refuse_nested(folder: str) -> None:
-    """im2rec would make such a folder a class of its own: labels of files and records would differ."""
+    """im2rec would make such a folder a class: labels of files and records would differ."""
     for path, _, files in os.walk(folder):
         if any(name.lower().endswith(IMAGE_EXTENSIONS) for name in files):
             raise UserError(

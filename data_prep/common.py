@@ -1,0 +1,139 @@
+"""What the data preparation programs share: errors as one line, disk room, cores, and progress.
+
+It imports little, so that a program that only prints its help starts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rn50lib.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, `error: ...`, like all others; exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and where help is found, then exit."""
+        self.exit(2, f"error: {message} (`{self.prog} --help` lists the flags)\n")
+
+
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Run a program's ``main`` and exit with its status; bad input is one line on stderr, status 2.
+
+    A termination signal is turned into an exception first, so that unfinished files are removed.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except UserError as error:
+        code = _say(str(error))
+    except KeyboardInterrupt:
+        _say("interrupted; what was there before is untouched, and running it again starts anew")
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); nothing more can or need be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        code = _say(f"{error.filename or 'output'}: {error.strerror}")
+    sys.exit(code)
+
+
+def _say(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, cut by the CPU quota of its cgroup."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no such cgroup file, or "max": no quota
+    return cores
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in words: 1,234 bytes, 12.3 MB, 140.1 GB (powers of ten)."""
+    if count < 1e6:
+        return f"{int(count):,} bytes"
+    for unit, size in (("MB", 1e6), ("GB", 1e9)):
+        if count < 999.95 * size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e12:.1f} TB"
+
+
+def check_room(folder: str | os.PathLike, needed: int, what: str) -> None:
+    """Raise UserError before any work if ``needed`` bytes do not fit on the disk of ``folder``."""
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if needed > free:
+        raise UserError(
+            f"{os.fspath(folder)}: {what} needs {format_bytes(needed)}, but {format_bytes(free)} "
+            "are free on this disk; make room, or write to another one"
+        )
+
+
+class Progress:
+    """Progress with rate and time left on stderr: a bar on a terminal, else a line every 2 seconds.
+
+    ``unit`` is the plural of what is counted. ``quiet`` shows nothing.
+    """
+
+    def __init__(self, total: int, what: str, unit: str = "images", quiet: bool = False) -> None:
+        self.total, self.what, self.unit, self.quiet = total, what, unit, quiet
+        self.done = 0
+        self._start = self._last = time.monotonic()
+        self._bar: Any = None
+        if not quiet and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.1
+            )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def add(self, count: int) -> None:
+        """Count what was done since the last call."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif not self.quiet:
+            now = time.monotonic()
+            if now - self._last >= 2:
+                self._last = now
+                rate = self.done / (now - self._start)
+                left = int((self.total - self.done) / rate) if rate else 0
+                print(
+                    f"{self.what}: {self.done:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
+                    f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start

@@ -1,0 +1,123 @@
+"""im2rec without --pass-through: decode an image, crop and resize it, encode it again, with Pillow.
+
+Pillow is imported here and nowhere else in im2rec, so that passing files through does not wait for
+it.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps
+
+from data_prep.lists import Entry
+from data_prep.packing import BadImages, join_records, label_header
+from rn50lib.errors import UserError
+from rn50lib.records.framing import frame
+
+COLOR, GREY, AS_IS = 1, 0, -1
+"""The values of --color, as OpenCV numbers them."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What happens to each image. ``resize`` 0 keeps the size; ``quality`` None is the usual one.
+
+    ``quality`` is 1–100 for JPEG (usual: 95) and the compression 1–9 for PNG (usual: 6).
+    """
+
+    resize: int = 0
+    center_crop: bool = False
+    quality: int | None = None
+    color: int = COLOR
+    encoding: str = ".jpg"
+
+    def __post_init__(self) -> None:
+        most = 9 if self.encoding == ".png" else 100
+        if self.quality is not None and not 1 <= self.quality <= most:
+            raise UserError(
+                f"--quality {self.quality}: for {self.encoding} it goes from 1 to {most}"
+            )
+        if self.resize < 0:
+            raise UserError(f"--resize {self.resize}: give the shorter side's length in pixels")
+
+    def apply(self, data: bytes) -> bytes:
+        """Transform one encoded image. Raises an error of Pillow's, of any kind, if it is damaged."""
+        image: Image.Image = Image.open(io.BytesIO(data))
+        if self.color != AS_IS:
+            image = _upright(image).convert("L" if self.color == GREY else "RGB")
+        elif image.mode not in ("L", "RGB") and not (
+            self.encoding == ".png" and image.mode in ("RGBA", "LA", "I;16")
+        ):
+            image = image.convert("RGBA" if _has_alpha(image, self.encoding) else "RGB")
+        if self.center_crop:
+            image = _square(image)
+        if self.resize:
+            image = image.resize(_shorter_side(image.size, self.resize), Image.Resampling.BILINEAR)
+        out = io.BytesIO()
+        if self.encoding == ".png":
+            image.save(out, "PNG", compress_level=self.quality or 6)
+        else:
+            image.save(out, "JPEG", quality=self.quality or 95)
+        return out.getvalue()
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn the image as its EXIF block says, as OpenCV does; a corrupt block is passed over."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # Pillow raises many kinds here; the pixels are fine without the block
+        image.load()
+        return image
+
+
+def _has_alpha(image: Image.Image, encoding: str) -> bool:
+    return encoding == ".png" and ("A" in image.mode or "transparency" in image.info)
+
+
+def _square(image: Image.Image) -> Image.Image:
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return image.crop((left, top, left + side, top + side))
+
+
+def _shorter_side(size: tuple[int, int], target: int) -> tuple[int, int]:
+    """MXNet's rule: the shorter side becomes ``target``, the other is rounded down."""
+    width, height = size
+    if height > width:
+        return target, height * target // width
+    return width * target // height, target
+
+
+class Encode:
+    """Packs images that go through a Transform; those that do not decode are left out and named."""
+
+    def __init__(
+        self,
+        entries: list[Entry],
+        root: str,
+        pack_label: bool,
+        transform: Transform,
+        bad: BadImages,
+    ) -> None:
+        self.entries, self.root, self.pack_label = entries, root, pack_label
+        self.transform, self.bad = transform, bad
+        self._lock = threading.Lock()
+
+    def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
+        """See ``packing.Filler``; the buffer is not needed here."""
+        return join_records([self._one(entry) for entry in self.entries[first:last]])
+
+    def _one(self, entry: Entry) -> bytes:
+        path = f"{self.root}/{entry.path}"
+        try:
+            with open(path, "rb") as file:
+                image = self.transform.apply(file.read())
+        except Exception as error:  # a damaged image makes Pillow raise many kinds of errors
+            with self._lock:
+                self.bad.add(path, f"it does not decode ({error})")
+            return b""
+        return frame(label_header(entry, self.pack_label) + image)
