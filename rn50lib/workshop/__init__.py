@@ -1,0 +1,25 @@
+"""What the notebooks use: `from rn50lib import workshop`, then `workshop.start("02", profile)`.
+
+Only names are taken here; plotting and widgets are imported when they are first used.
+"""
+
+from rn50lib.workshop.errors import RunFailed
+from rn50lib.workshop.map import course_map
+from rn50lib.workshop.output import explore, figure, images, table
+from rn50lib.workshop.runs import Run, train
+from rn50lib.workshop.session import Session, start
+from rn50lib.workshop.source import show
+
+__all__ = [
+    "Run",
+    "RunFailed",
+    "Session",
+    "course_map",
+    "explore",
+    "figure",
+    "images",
+    "show",
+    "start",
+    "table",
+    "train",
+]

@@ -1,0 +1,96 @@
+"""Recorded results with their provenance: `notebooks/expected/*.json`, keys unique over all files.
+
+They stand beside a learner's own number as "what you should see", or in its place where this machine
+cannot measure it; either way with the hardware, the versions and the date, or the publication.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rn50lib.errors import UserError
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One recorded result. `spread` is the half-width over `runs` runs, in the unit of `value`.
+
+    `kind` is "measured" (then hardware, versions and date are there) or "published" (then source).
+    """
+
+    key: str
+    what: str
+    value: float
+    kind: str
+    unit: str = ""
+    spread: float | None = None
+    runs: int | None = None
+    hardware: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    date: str = ""
+    source: str = ""
+    command: str = ""
+
+    @property
+    def provenance(self) -> str:
+        """Where the value comes from, as one line."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        if self.kind == "published":
+            parts = ["published", self.source, self.hardware]
+        else:
+            runs = f"{self.runs} runs" if self.runs and self.runs > 1 else ""
+            parts = [f"recorded on {self.hardware}", versions, self.date, runs]
+        return ", ".join(part for part in parts if part)
+
+
+def problem(item: Expected) -> str | None:
+    """What is missing from a recorded result, None when it is complete."""
+    if not isinstance(item.value, int | float) or isinstance(item.value, bool):
+        return "value must be a number"
+    if not item.what:
+        return "what (one line that says what was measured) is empty"
+    if item.kind == "measured":
+        missing = [name for name in ("hardware", "versions", "date") if not getattr(item, name)]
+        return f"a measured result needs {', '.join(missing)}" if missing else None
+    if item.kind == "published":
+        return None if item.source else "a published result needs its source"
+    return f'kind is {item.kind!r}; it must be "measured" or "published"'
+
+
+def load(folder: Path) -> dict[str, Expected]:
+    """All results of a folder by key. Raises UserError with file and key for the first that is wrong."""
+    found: dict[str, Expected] = {}
+    for path in sorted(folder.glob("*.json")):
+        for key, entry in _entries(path).items():
+            try:
+                item = Expected(key=key, **entry)
+            except TypeError as wrong:
+                raise UserError(
+                    f"{path}: {key}: {str(wrong).partition(') ')[2] or wrong}"
+                ) from None
+            if (lack := problem(item)) is not None:
+                raise UserError(f"{path}: {key}: {lack}")
+            if key in found:
+                raise UserError(f"{path}: {key} stands in another file too: keys must be unique")
+            found[key] = item
+    return found
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise UserError(f'{path} is not JSON of the form {{"results": {{...}}}}: {wrong}') from None
+    return dict(results)
+
+
+def problems(folder: Path) -> list[str]:
+    """The findings of lint: one line, or none."""
+    try:
+        load(folder)
+    except UserError as wrong:
+        return [str(wrong)]
+    return []

@@ -1,0 +1,218 @@
+"""What a cell shows: HTML with a text beside it, tables, figures with alt text, and slots that update.
+
+Everything goes through `display`, so an executed notebook keeps it, and its page shows the same thing.
+The colours are JupyterLab's own variables, so that a light and a dark theme both fit.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+RESULT_MIME = "application/vnd.rn50.result+json"
+
+STYLE = """<style>
+.rn50{color:var(--jp-ui-font-color1,#1f2328);font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);
+margin:2px 0 6px}
+.rn50 table{border-collapse:collapse;margin:4px 0;font-size:14px}
+.rn50 caption{text-align:left;font-weight:600;padding:2px 0 4px}
+.rn50 th,.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;background:none;
+border:0;border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal}
+.rn50 th{font-weight:600}
+.rn50 td.n,.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
+.rn50 .bar{height:8px;max-width:460px;border-radius:4px;background:var(--jp-border-color2,#d0d7de);
+overflow:hidden;margin:4px 0}
+.rn50 .bar i{display:block;height:100%;background:#0072b2}
+.rn50 .box{border-left:4px solid #0072b2;padding:2px 0 2px 12px}
+.rn50 .warn{border-left-color:#d55e00}
+.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px}
+</style>"""
+
+
+def wrap(html: str) -> str:
+    return f'{STYLE}<div class="rn50">{html}</div>'
+
+
+def bundle(html: str, text: str) -> dict[str, Any]:
+    """A display bundle: HTML for the notebook, text for a terminal or a reader without HTML."""
+    return {"text/html": wrap(html), "text/plain": text}
+
+
+def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
+    """Display HTML with its text; `extra` adds MIME types such as RESULT_MIME."""
+    from IPython.display import display
+
+    display({**bundle(html, text), **(extra or {})}, raw=True)
+
+
+class Slot:
+    """A place in the cell's output that is updated where it stands, and stays as it was last.
+
+    Works alike in JupyterLab, where it redraws in place, and in a headless run, where the notebook
+    keeps the last state.
+    """
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex
+        self.shown = False
+
+    def update(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        """Show a display bundle here."""
+        from IPython.display import display, update_display
+
+        again = update_display if self.shown else display
+        self.shown = True
+        again(dict(data), raw=True, metadata=dict(metadata or {}), display_id=self.id)
+
+    def html(self, html: str, text: str) -> None:
+        self.update(bundle(html, text))
+
+    def figure(self, fig: Any, alt: str, dpi: int = 110) -> None:
+        """Show a matplotlib figure here, and close it."""
+        data, metadata = figure_bundle(fig, alt, dpi)
+        self.update(data, metadata)
+
+
+def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A figure as PNG with its alt text: (data, metadata) of a display bundle. Closes the figure."""
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
+    plt.close(fig)
+    png = base64.b64encode(buffer.getvalue()).decode()
+    return {"image/png": png, "text/plain": alt}, {"image/png": {"alt": alt}}
+
+
+def figure(fig: Any, alt: str, dpi: int = 110) -> None:
+    """Show a matplotlib figure as a picture with alt text, and close it."""
+    Slot().figure(fig, alt, dpi)
+
+
+def cell_text(value: Any) -> str:
+    """A table's cell as text: numbers short, None as a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        size = abs(value)
+        if size >= 1000:
+            return f"{value:,.0f}"
+        return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+    return str(value)
+
+
+def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
+    """The table as HTML; a column of numbers is right-aligned."""
+    numeric = [
+        any(isinstance(row[i], int | float) for row in rows)
+        and all(row[i] is None or isinstance(row[i], int | float) for row in rows)
+        for i in range(len(columns))
+    ]
+    kind = [' class="n"' if number else "" for number in numeric]
+    head = "".join(f"<th{k}>{escape(c)}</th>" for k, c in zip(kind, columns, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{k}>{escape(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
+    """The same table in plain text."""
+    lines = [list(columns), *[[cell_text(value) for value in row] for row in rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    text = ["  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join(([caption] if caption else []) + [line.rstrip() for line in text])
+
+
+def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> None:
+    """Show a small table: each row a sequence with one value per column, None for "not measured"."""
+    rows = [list(row) for row in rows]
+    show(table_html(rows, columns, caption), table_text(rows, columns, caption))
+
+
+def images(
+    pictures: Sequence[Any],
+    alt: str,
+    labels: Sequence[str] | None = None,
+    columns: int = 6,
+    caption: str = "",
+) -> None:
+    """A contact sheet of pictures: paths, PIL images or uint8 arrays (height, width, 3)."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from PIL import Image
+
+    rows = -(-len(pictures) // columns)
+    fig, axes = plt.subplots(
+        rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
+    )
+    for i, axis in enumerate(axes.flat):
+        axis.axis("off")
+        if i < len(pictures):
+            item = pictures[i]
+            is_path = isinstance(item, str) or hasattr(item, "__fspath__")
+            opened = Image.open(item).convert("RGB") if is_path else item
+            axis.imshow(np.asarray(opened), interpolation="nearest")
+            if labels is not None:
+                axis.set_title(str(labels[i]), fontsize=9)
+    if caption:
+        fig.suptitle(caption, fontsize=11)
+    fig.tight_layout()
+    figure(fig, alt)
+
+
+def explore(
+    draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any
+) -> dict[str, Any]:
+    """A figure with controls: drawn at once, redrawn in place when a control moves.
+
+    `draw(**values)` returns a matplotlib figure, or a figure and a sentence that says what it shows.
+    Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a widget.
+    `alt` is a text or a function of the same values. Returns the widgets by name. Without a front end
+    the figure of the starting values stays, so the executed notebook shows the same thing.
+    """
+    import ipywidgets
+    from IPython.display import display
+
+    widgets = {}
+    for name, control in controls.items():
+        widget = control
+        if not isinstance(control, ipywidgets.Widget):
+            widget = ipywidgets.interactive.widget_from_abbrev(control, default=None)
+            if widget is None:
+                raise TypeError(
+                    f"explore: {name}={control!r} is not a control that ipywidgets knows"
+                )
+        widget.description = widget.description or name.replace("_", " ")
+        widget.style = {"description_width": "initial"}
+        if hasattr(widget, "continuous_update"):
+            widget.continuous_update = True
+        widgets[name] = widget
+    picture, finding = Slot(), Slot()
+
+    def redraw(_change: Any = None) -> None:
+        values = {name: widget.value for name, widget in widgets.items()}
+        drawn = draw(**values)
+        fig, sentence = drawn if isinstance(drawn, tuple) else (drawn, None)
+        picture.figure(fig, alt(**values) if callable(alt) else alt)
+        if sentence is not None:
+            finding.html(f"<p>{escape(sentence)}</p>", sentence)
+
+    display(ipywidgets.VBox(list(widgets.values())))
+    redraw()
+    for widget in widgets.values():
+        widget.observe(redraw, names="value")
+    return widgets

@@ -1,0 +1,98 @@
+"""Exercise cells: the part between `### BEGIN SOLUTION` and `### END SOLUTION`, kept or made a stub.
+
+The markers are nbgrader's. A stub assigns `...` to the names that the solution assigns, which runs
+without an error and is recognised by the checks as "not attempted".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+from rn50lib.errors import UserError
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+
+
+def regions(source: str, where: str) -> list[tuple[str, list[str], bool]]:
+    """The cell in pieces (indent, lines, is_solution). Raises UserError for markers that do not pair."""
+    pieces: list[tuple[str, list[str], bool]] = [("", [], False)]
+    for line in source.splitlines():
+        mark = line.strip()
+        inside = pieces[-1][2]
+        if mark == BEGIN or mark == END:
+            if (mark == BEGIN) == inside:
+                raise UserError(f"{where}: {mark} without its partner in the cell {source[:40]!r}")
+            indent = line[: len(line) - len(line.lstrip())]
+            pieces.append((indent, [], mark == BEGIN))
+        else:
+            pieces[-1][1].append(line)
+    if pieces[-1][2]:
+        raise UserError(f"{where}: {BEGIN} without {END} in the cell {source[:40]!r}")
+    return pieces
+
+
+def solved(source: str, where: str = "exercise") -> str:
+    """The cell with its solution in place and the markers gone."""
+    return "\n".join(line for _, lines, _ in regions(source, where) for line in lines)
+
+
+def stub(source: str, where: str = "exercise") -> str:
+    """The cell with each solution replaced by assignments of `...`."""
+    out: list[str] = []
+    for indent, lines, is_solution in regions(source, where):
+        if is_solution:
+            try:
+                left = stub_lines(textwrap.dedent("\n".join(lines)))
+            except SyntaxError as problem:
+                raise UserError(f"{where}: a solution is not valid Python: {problem}") from None
+            out += [indent + line for line in left]
+        else:
+            out += lines
+    return "\n".join(out)
+
+
+def stub_lines(solution: str) -> list[str]:
+    """What a learner gets instead: `def` lines with their docstring, `name = ...`, `return ...`."""
+    lines: list[str] = []
+    names: list[str] = []
+    for node in ast.parse(solution).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            lines += _header(solution, node)
+        elif isinstance(node, ast.Return):
+            lines.append("return ...")
+        else:
+            for name in _assigned(node):
+                if name not in names:
+                    names.append(name)
+                    lines.append(f"{name} = ...")
+    return lines or ["..."]
+
+
+def _assigned(node: ast.stmt) -> list[str]:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = list(node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+        targets = [node.target]
+    names: list[str] = []
+    for target in targets:
+        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        names += [part.id for part in parts if isinstance(part, ast.Name)]
+    return names
+
+
+def _header(solution: str, node: ast.FunctionDef | ast.ClassDef) -> list[str]:
+    """The definition's own lines up to its body, its docstring, then `...`."""
+    all_lines = solution.splitlines()
+    first = node.body[0]
+    has_doc = ast.get_docstring(node) is not None
+    last = (first.end_lineno or first.lineno) if has_doc else first.lineno - 1
+    start = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+    head = all_lines[start - 1 : last]
+    if first.lineno == node.lineno:  # all on one line
+        return [f"{ast.unparse(node).splitlines()[0]}", "    ..."]
+    while head and re.fullmatch(r"\s*(#.*)?", head[-1]) and not has_doc:
+        head.pop()  # comments of the solution
+    return [*head, " " * first.col_offset + "..."]
