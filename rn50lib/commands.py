@@ -42,7 +42,7 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
         resolved = Resolved(kept, reasons, resolved.caps)
     say(describe(resolved))
     status = launch.run_ranks(resolved, folder)
-    if status == 0:
+    if status == 0 and not resolved.experiment.test_io:
         say(f"report: {resolved.experiment.report or folder / 'report.json'}")
     return status
 
@@ -55,7 +55,7 @@ def makes_a_model(done: Experiment) -> bool:
 
 def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
     """Everything that is not given filled in; the built-in data drawn if it is asked for and missing."""
-    asked = with_checkpoint(asked)
+    user, asked = asked, with_checkpoint(asked)
     root = Path(asked.data_root) if asked.data_root else experiment.default_data_root()[0]
     classes = asked.num_classes
     if asked.loader == "synthetic":
@@ -74,7 +74,9 @@ def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
                 )
             classes = classes or found
     classes = classes or (12 if experiment.is_roadsigns(root) else 1000)
-    return experiment.resolve(asked, machine(), classes)
+    resolved = experiment.resolve(asked, machine(), classes)
+    loaded = {name: "the checkpoint's" for name in asked.given() if name not in user.given()}
+    return replace(resolved, reasons=dict(resolved.reasons) | loaded)
 
 
 def make_roadsigns(root: Path) -> None:
@@ -124,14 +126,15 @@ def describe(resolved: Resolved) -> str:
         if value is not None and not unread:
             reason = resolved.reasons.get(name, "given")
             lines.append(f"  {experiment.flag_name(name):16} {value}  ({reason})")
-    lines.append(f"  {experiment.arithmetic(done)}")
-    remark = experiment.schedule_remark(done)
+    if done.loader == "synthetic":
+        lines.append("  synthetic images: speed is real, accuracy means nothing")
     if done.step is not None:
         lines.append(f"  paced at {done.step:g} img/s: the model is replaced by a wait")
-    elif done.loader == "synthetic":
-        lines.append("  synthetic images: speed is real, accuracy means nothing")
-    elif remark and not done.only_inference and not done.benchmark_iters:
-        lines.append(f"  {remark}")
+    elif not (done.only_inference or done.test_io):
+        lines.append(f"  {experiment.arithmetic(done)}")
+        remark = experiment.schedule_remark(done)
+        if remark and not done.benchmark_iters:
+            lines.append(f"  {remark}")
     return "\n".join(lines)
 
 

@@ -132,6 +132,7 @@ def rank_environment(experiment: Experiment) -> dict[str, str]:
         "OMP_NUM_THREADS": str(experiment.threads),
         "MKL_NUM_THREADS": str(experiment.threads),
         "PYTHONUNBUFFERED": "1",
+        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "5"),  # the profiler's own chatter
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
     if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):

@@ -6,6 +6,8 @@ The loop calls `reading` every `disp_batches` steps and `epoch_done` after each 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -75,7 +77,8 @@ class Progress:
             "train.total_ips": "img/s", "val.total_ips": "val img/s",
         }  # fmt: skip
         parts = [f"{text} {number(metrics[k])}" for k, text in named.items() if metrics.get(k)]
-        self.say(f"epoch {epoch + 1}/{epochs}: {', '.join(parts)} ({seconds:.1f} s)")
+        word = "pass" if "train.loss" not in metrics else "epoch"
+        self.say(f"{word} {epoch + 1}/{epochs}: {', '.join(parts)} ({seconds:.1f} s)")
 
     def say(self, text: str) -> None:
         """One line to the user, past the bar."""
@@ -102,17 +105,24 @@ def number(value: float | None) -> str:
 
 
 class Board:
-    """TensorBoard event files, written without any framework."""
+    """TensorBoard event files, written without importing TensorFlow, which the usual writer does."""
 
     def __init__(self, logdir: str) -> None:
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
             raise UserError(f"--logdir needs the package tensorboard ({error})") from error
         self.event, self.summary = Event, Summary
-        self.writer = EventFileWriter(logdir)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        try:
+            Path(logdir).mkdir(parents=True, exist_ok=True)
+            self.file = open(Path(logdir) / name, "wb")
+        except OSError as error:
+            raise UserError(f"--logdir {logdir} cannot be written: {error.strerror}") from error
+        self.writer = RecordWriter(self.file)
+        self._write(file_version="brain.Event:2")
 
     def scalars(self, prefix: str, values: dict[str, Any], step: int) -> None:
         measured = [
@@ -120,8 +130,11 @@ class Board:
             for key, value in values.items()
             if isinstance(value, (int, float))
         ]
-        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=measured))
-        self.writer.add_event(event)
+        self._write(step=step, summary=self.summary(value=measured))
+
+    def _write(self, **content: Any) -> None:
+        self.writer.write(self.event(wall_time=time.time(), **content).SerializeToString())
+        self.writer.flush()
 
     def close(self) -> None:
-        self.writer.close()
+        self.file.close()

@@ -69,7 +69,7 @@ def train(
         first = restore(run, net, identity)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
             checkpoint.write_symbol(experiment.model_prefix, net)
-        for epoch in range(first, epochs_to_do(experiment, first)):
+        for epoch in range(first, experiment.num_epochs):
             epoch_begin = time.perf_counter()
             if not experiment.only_inference:
                 report.add("train", train_epoch(run, pipelines["train"], epoch))
@@ -91,11 +91,6 @@ def train(
         for pipeline in pipelines.values():
             pipeline.close()
         progress.close()
-
-
-def epochs_to_do(experiment: Experiment, first: int) -> int:
-    """One past the last epoch: inference alone repeats `num_epochs` times from wherever it loaded."""
-    return first + experiment.num_epochs if experiment.only_inference else experiment.num_epochs
 
 
 def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
@@ -249,8 +244,9 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
     checkpoint.check_identity(found.identity, wanted, file)
     checkpoint.check_shapes(found.arrays, net, file)
     run.step.load(found.arrays)
+    run.report.env["checkpoint"] = str(file)
     if experiment.only_inference:
-        return found.epoch
+        return 0  # as many passes as --num-epochs says, each over all images
     run.report.metrics.update(found.metrics)
     run.progress.say(f"resumed from {file}: {found.epoch} epochs are done")
     return found.epoch
