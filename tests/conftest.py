@@ -8,6 +8,7 @@ counts skips by capability and seconds by part.
 from __future__ import annotations
 
 import collections
+import json
 import os
 import re
 import subprocess
@@ -22,7 +23,7 @@ from tests import capabilities
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = "RN50_REQUIRE_CAPABILITIES"
-SETUP_SECONDS = "RN50_SETUP_SECONDS"  # handed over by scripts/check.py, for the table of parts
+PARTS = "RN50_PARTS"  # seconds of what ran before pytest, handed over by scripts/check.py
 
 _skips: collections.Counter[str] = collections.Counter()
 _seconds: collections.Counter[str] = collections.Counter()
@@ -116,11 +117,11 @@ def pytest_terminal_summary(
         for name, count in _skips.most_common():
             row = capabilities.table()[name]
             say(f"{name}: {count} skipped, no {row.what}; to run them: {row.get}")
-    if SETUP_SECONDS in os.environ:
+    if PARTS in os.environ:
         terminalreporter.section("parts")
-        say(f"set-up     {float(os.environ[SETUP_SECONDS]):7.1f} s")
-        for part in ("notebooks", "pytest"):
-            say(f"{part:10} {_seconds[part]:7.1f} s")
+        parts = {**json.loads(os.environ[PARTS]), "notebooks": 0.0, "pytest": 0.0, **_seconds}
+        for part, seconds in parts.items():
+            say(f"{part:10} {seconds:7.1f} s")
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         say("No test ran: nothing matched what was asked for. That counts as a failure.", red=True)
 

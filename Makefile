@@ -1,0 +1,47 @@
+# The workbook's commands. Each sets up what is missing first; a second call is fast.
+#
+#   make run          the course, headless, on the built-in data -> runs/.../index.html
+#   make test         every promise once, small        make quick   unit tests and lint
+#   make acceptance   the large tests; T=name for one
+#   make lab          JupyterLab at the course; BIND=0.0.0.0 PORT=8888 to reach it from elsewhere
+#   make setup        the environment alone            make horovod builds Horovod again if it failed
+#   make clean        removes .venv and caches; data/ and runs/ stay
+#
+# PYTHON=python3.12   which Python               DALI=cuda120   which DALI wheel (or none)
+# WITH=torch          in a container: a framework to add although the container lacks it
+
+PYTHON ?= python3
+BIND ?= localhost
+PORT ?= 8888
+export DALI WITH
+
+# The conda environment of environment.yml serves instead of .venv while it is active.
+PLACE := $(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv)
+VENV := $(PLACE)/bin
+
+.PHONY: help run test quick acceptance lab setup horovod clean
+
+help:
+	@sed -n '3,12s/^# \{0,1\}//p' Makefile
+
+setup:
+	@$(PYTHON) scripts/setup.py --venv $(PLACE)
+
+run: setup
+	@$(VENV)/rn50 workshop run --all
+
+test quick: setup
+	@$(VENV)/python scripts/check.py $@
+
+acceptance: setup
+	@$(VENV)/python scripts/check.py acceptance $(if $(T),-k "$(T)")
+
+lab: setup
+	@$(VENV)/python scripts/lab.py --bind $(BIND) --port $(PORT)
+
+horovod:
+	@$(PYTHON) scripts/setup.py --venv $(PLACE) --retry
+
+clean:
+	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

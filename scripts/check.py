@@ -1,0 +1,77 @@
+"""Runs the checks of one tier and says how long each took: `quick`, `test` or `acceptance`.
+
+.venv/bin/python scripts/check.py test [pytest arguments]      (`make test`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from requirements import ROOT
+
+BIN = Path(sys.executable).parent
+LINT = (
+    ("ruff check", (BIN / "ruff", "check", "--quiet")),
+    ("ruff format", (BIN / "ruff", "format", "--check", "--quiet")),
+    ("mypy", (BIN / "mypy", "--no-error-summary")),
+    ("notebooks built", (BIN / "rn50", "workshop", "build", "--check")),
+)
+TIERS = {
+    "quick": ("-q", "-m", "not slow and not acceptance"),
+    "test": ("-m", "not acceptance", "--durations=10"),
+    "acceptance": ("-v", "--durations=10"),
+}
+NO_TESTS = 5  # pytest's exit code
+
+
+def main() -> int:
+    """Run all checks of the tier, however the earlier ones end; 1 if any failed."""
+    if len(sys.argv) < 2 or sys.argv[1] not in TIERS:
+        sys.exit(f"error: name a tier: {', '.join(TIERS)}")
+    tier, extra = sys.argv[1], sys.argv[2:]
+    failed = []
+    seconds = {"set-up": setup_seconds()}
+    if tier != "acceptance":
+        start = time.monotonic()
+        failed += [name for name, command in LINT if not passes(name, command)]
+        seconds["lint"] = time.monotonic() - start
+    # pytest's summary tells the parts of its own; it is handed what came before.
+    env = {**os.environ, "RN50_PARTS": json.dumps(seconds)}
+    command = [sys.executable, "-m", "pytest", *TIERS[tier], *extra]
+    code = subprocess.run(command, cwd=ROOT, env=env).returncode
+    if code == NO_TESTS:
+        print("error: no test matches what was asked for")
+    failed += ["pytest"] if code else []
+    if failed:
+        print(f"make {tier} FAILED: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def passes(name: str, command: tuple[str | Path, ...]) -> bool:
+    """Run one linter; its output is shown only if it fails."""
+    start = time.monotonic()
+    done = subprocess.run(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    good = done.returncode == 0
+    print(f"{name:16} {'ok' if good else 'FAILED'}  {time.monotonic() - start:.1f} s", flush=True)
+    if not good:
+        print(done.stdout, flush=True)
+    return good
+
+
+def setup_seconds() -> float:
+    """How long the set-up took that ran just before this."""
+    try:
+        return float((Path(sys.prefix) / "rn50-setup" / "seconds").read_text())
+    except OSError:
+        return 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""Builds Horovod 0.28.1 for the PyTorch and TensorFlow of this environment, and keeps the wheel.
+
+    .venv/bin/python scripts/horovod_wheel.py [--install]
+
+Horovod's last release predates both: four edits to its source make it build and run. The wheel lies
+in the user's cache folder under a hash of all that it depends on: the minutes are spent once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from facts import mpi_version
+
+VERSION = "0.28.1"
+BUILD_SWITCHES = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU_OP", "HOROVOD_CUDA", "HOROVOD_NCCL")
+SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+
+class WheelError(Exception):
+    """The wheel cannot be built; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace the one line of a file that reads `old`, indentation aside."""
+
+    file: str
+    old: str
+    new: str
+    why: str
+
+
+EDITS = (
+    Edit(
+        "CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 17)",
+        "the headers of PyTorch >= 2.1 are C++17",
+    ),
+    Edit(
+        "horovod/torch/CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 17)",
+        "both files, or the libraries do not link",
+    ),
+    Edit(
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
+        "",
+        "TensorFlow no longer ships the XLA headers that it includes",
+    ),
+    Edit(
+        "horovod/tensorflow/keras/__init__.py",
+        "from keras import backend as K",
+        "K = keras.backend",
+        "tensorflow.keras may be Keras 2 (tf-keras) while `keras` is Keras 3",
+    ),
+    Edit(
+        "horovod/tensorflow/keras/callbacks.py",
+        "from keras import backend as K",
+        "K = keras.backend",
+        "the same",
+    ),
+    Edit(
+        "horovod/tensorflow/__init__.py",
+        "_SessionRunHook = tf.estimator.SessionRunHook",
+        "_SessionRunHook = tf.compat.v1.train.SessionRunHook",
+        "tf.estimator is gone; without the hook a MonitoredTrainingSession does not broadcast",
+    ),
+)
+
+
+def apply_edits(source: Path) -> None:
+    """Make all edits in an unpacked source tree.
+
+    Raises WheelError, naming the file, unless each line is there exactly once.
+    """
+    for edit in EDITS:
+        path = source / edit.file
+        lines = path.read_text().splitlines() if path.exists() else []
+        hits = [i for i, line in enumerate(lines) if line.strip() == edit.old]
+        if len(hits) != 1:
+            raise WheelError(
+                f"Horovod's source has changed: {edit.file} holds the line {edit.old!r} {len(hits)}"
+                " times instead of once; adapt EDITS in scripts/horovod_wheel.py"
+            )
+        line = lines[hits[0]]
+        lines[hits[0]] = line.replace(edit.old, edit.new).rstrip()
+        path.write_text("\n".join(lines) + "\n")
+
+
+def frameworks() -> dict[str, str]:
+    """Name -> version of the frameworks in this environment that Horovod is built for."""
+    found = {}
+    for name, distributions in {
+        "torch": ("torch",),
+        "tensorflow": ("tensorflow-cpu", "tensorflow"),
+    }.items():
+        for distribution in distributions:
+            try:
+                found[name] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def switches() -> dict[str, str]:
+    """Horovod's build switches: what is here, then what the user has set."""
+    have = frameworks()
+    named = {"TENSORFLOW": "tensorflow" in have, "PYTORCH": "torch" in have, "MXNET": False}
+    named |= {"GLOO": True, "MPI": mpi_version() is not None}
+    chosen = {f"HOROVOD_WITH{'' if on else 'OUT'}_{name}": "1" for name, on in named.items()}
+    return chosen | {k: v for k, v in os.environ.items() if k.startswith(BUILD_SWITCHES)}
+
+
+def key() -> str:
+    """Hash of all that the wheel depends on."""
+    parts = [VERSION, SHA256, sys.version, sysconfig.get_platform(), str(platform.libc_ver())]
+    parts += [
+        str(sorted(frameworks().items())),
+        str(mpi_version()),
+        str(sorted(switches().items())),
+    ]
+    parts += [repr(EDITS)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Where this environment's wheel is kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rn50" / "horovod" / key()
+
+
+def cached() -> Path | None:
+    """The kept wheel for this environment, if there is one."""
+    return next(iter(sorted(cache_folder().glob("horovod-*.whl"))), None)
+
+
+def build() -> Path:
+    """Build the wheel, try it, keep it; returns where it lies. Raises WheelError."""
+    if not frameworks():
+        raise WheelError("neither PyTorch nor TensorFlow is installed; run `make setup` first")
+    if shutil.which("g++") is None or shutil.which("make") is None:
+        raise WheelError("g++ and make are needed: `apt-get install g++ make`, then `make horovod`")
+    folder = cache_folder()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=folder.parent) as work:
+        source = _download(Path(work))
+        apply_edits(source)
+        out = Path(work, "out")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+        flags = {"MAKEFLAGS": f"-j{cores}", "LDFLAGS": "-s"}
+        command = [*PIP, "wheel", "-v", "--no-build-isolation", "--no-deps", "-w", str(out), "."]
+        _run(command, cwd=source, env={**os.environ, **switches(), **flags, "PATH": _path()})
+        wheel = next(out.glob("horovod-*.whl"))
+        _try(wheel, Path(work, "try"))
+        folder.mkdir(exist_ok=True)
+        return wheel.replace(folder / wheel.name)
+
+
+PIP = (sys.executable, "-m", "pip")
+
+
+def _path() -> str:
+    # cmake comes with this environment; the system's may be too old or too new (4 fails).
+    return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+
+
+def _download(work: Path) -> Path:
+    wanted = work / "horovod.txt"
+    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
+    command = [*PIP, "download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation"]
+    _run([*command, "-d", str(work), "-r", str(wanted)])
+    with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
+        archive.extractall(work)  # its hash has been checked
+    return work / f"horovod-{VERSION}"
+
+
+def _try(wheel: Path, folder: Path) -> None:
+    """Import the built libraries, so that a wheel that does not load is never kept."""
+    _run([*PIP, "install", "--no-deps", "--target", str(folder), str(wheel)])
+    modules = ", ".join(f"horovod.{name}" for name in frameworks())
+    env = {**os.environ, "PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    _run([sys.executable, "-c", f"import {modules}"], env=env)
+
+
+def _run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, env=env)
+    if done.returncode != 0:
+        raise WheelError(f"this failed with exit code {done.returncode}: {' '.join(command)}")
+
+
+def main() -> int:
+    """Build or find the wheel, install it if asked, print its path last."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--install", action="store_true", help="install it into this environment")
+    install = parser.parse_args().install
+    try:
+        wheel = cached() or build()
+        if install:
+            _run([*PIP, "install", "--no-deps", "--force-reinstall", str(wheel)])
+    except WheelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(wheel, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Plans the environment of an ordinary machine: exact versions, DALI by driver, Horovod built.
+
+The versions are those of requirements-cpu.txt, or of requirements-gpu.txt where a driver for CUDA
+12 or later answers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import requirements
+from facts import Facts
+from plan import Plan, Step, choose_dali, project_step, state
+from requirements import ROOT, name_of
+
+
+def make(facts: Facts, venv: Path, dali: str) -> Plan:
+    """The plan: every pinned version; `dali` is as in `plan.choose_dali`."""
+    notes = []
+    gpu = facts.linux_x86_64 and (facts.cuda or 0) >= 12
+    if facts.cuda is not None and not gpu:
+        notes.append(
+            "GPU: the CUDA builds of requirements-gpu.txt need Linux x86_64 and a driver for"
+            " CUDA 12 or later; the CPU builds are installed."
+        )
+    wanted = requirements.read(ROOT / ("requirements-gpu.txt" if gpu else "requirements-cpu.txt"))
+    wheel, why = choose_dali(facts, dali)
+    notes.append(f"DALI: {wheel or 'none'} ({why})")
+    lines = [line for line in wanted.asked if not name_of(line).startswith("nvidia-dali-")]
+    lines += [wheel] if wheel else []
+    pip = (str(venv / "bin" / "python"), "-m", "pip", "install")
+    packages = "\n".join([*lines, *wanted.brought, ""])
+    steps = [
+        *_apt(facts, notes),
+        Step(
+            "packages",
+            ((*pip, "-r", str(state(venv) / "requirements.txt")),),
+            "look at the log; `make setup` goes on from here",
+            key=packages + facts.python,
+        ),
+        Step(
+            "tf-keras",
+            ((*pip, "--no-deps", *wanted.no_deps),),
+            "look at the log; `make setup` goes on from here",
+            key=facts.python,
+        ),
+        project_step(pip, facts),
+        *_horovod(facts, venv, packages, notes),
+    ]
+    return Plan(False, wanted.path.name, tuple(steps), {"requirements.txt": packages}, tuple(notes))
+
+
+def _apt(facts: Facts, notes: list[str]) -> list[Step]:
+    """Compiler and Open MPI from Debian's packages, where this user may install them."""
+    if facts.system != "Linux" or (facts.compiler and facts.mpi):
+        return []
+    names = [] if facts.compiler else ["g++", "make"]
+    names += [] if facts.mpi else ["openmpi-bin", "libopenmpi-dev"]
+    if not facts.may_apt:
+        without = "Horovod is built with Gloo only" if facts.compiler else "Horovod is not built"
+        notes.append(
+            f"{without}; for it, `sudo apt-get install {' '.join(names)}`, then `make horovod`"
+        )
+        return []
+    apt = ("apt-get", "-q", "-o", "Dpkg::Use-Pty=0")
+    install = (*apt, "install", "-y", "--no-install-recommends", *names)
+    remedy = f"install them yourself (apt-get install {' '.join(names)}), or go on without"
+    return [Step("apt: " + " ".join(names), ((*apt, "update"), install), remedy, fatal=False)]
+
+
+def _horovod(facts: Facts, venv: Path, packages: str, notes: list[str]) -> list[Step]:
+    if facts.system != "Linux":
+        notes.append(
+            "Horovod: built on Linux only; PyTorch's DDP runs the lessons on several processes."
+        )
+        return []
+    if not (facts.compiler or facts.may_apt):
+        return []  # _apt has said so
+    script = ROOT / "scripts" / "horovod_wheel.py"
+    return [
+        Step(
+            "horovod",
+            ((str(venv / "bin" / "python"), str(script), "--install"),),
+            "the rest works, and DDP runs the lessons on several processes; `make horovod` retries",
+            key="".join((packages, facts.python, str(facts.mpi), script.read_text())),
+            fatal=False,
+        )
+    ]
