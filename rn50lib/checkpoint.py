@@ -1,7 +1,8 @@
-"""Checkpoints: `<prefix>-symbol.json` and `<prefix>-NNNN.safetensors`, atomic and the same for both backends.
+"""Checkpoints, atomic and the same for both backends: `<prefix>-NNNN.safetensors`.
 
-A checkpoint holds float32 arrays under their canonical names (convolutions OIHW, fully-connected
-(out, in)), the velocity without the learning rate, and in its metadata what a resumed run needs.
+The network stands beside them, in `<prefix>-symbol.json`. A checkpoint holds float32 arrays under
+their canonical names (convolutions OIHW, fully-connected (out, in)), the velocity without the
+learning rate, and in its metadata what a resumed run needs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FORMAT = "rn50-checkpoint-1"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint in memory. `epoch` counts finished epochs; `metrics` is the report's so far."""
+    """One checkpoint. `epoch` counts finished epochs, `metrics` are the report's up to there."""
 
     epoch: int
     arrays: dict[str, np.ndarray]
@@ -67,7 +68,7 @@ def write_symbol(prefix: str | Path, net: Network) -> None:
 
 
 def read_network(prefix: str | Path) -> Network:
-    """The network of a checkpoint. Raises UserError when its symbol file is missing or is not one."""
+    """The network of a checkpoint. Raises UserError when its symbol file is missing or odd."""
     file = symbol_path(prefix)
     try:
         return Network.from_symbol(json.loads(file.read_text()))
@@ -81,7 +82,7 @@ def read_network(prefix: str | Path) -> Network:
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint beside, sync it, rename it. Raises UserError, the earlier files untouched."""
+    """Write a checkpoint, whole or not at all. Raises UserError where there is no room."""
     from safetensors.numpy import save as serialise
 
     metadata = {
@@ -98,7 +99,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
 
 
 def write_atomic(file: Path, content: bytes) -> None:
-    """Write `content` to `file` so that at any moment either the old or the new file is there, whole."""
+    """Write beside, sync, rename: at any moment the old or the new `file` is there, whole."""
     beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -118,14 +119,14 @@ def write_atomic(file: Path, content: bytes) -> None:
         beside.unlink(missing_ok=True)
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
         raise UserError(
-            f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB needed,"
-            f" {free / 1e6:.0f} MB free); earlier checkpoints are untouched: make room and go on"
-            " with --resume"
+            f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB"
+            f" needed, {free / 1e6:.0f} MB free); earlier checkpoints are untouched: make room and"
+            " go on with --resume"
         ) from error
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """The metadata of a checkpoint, without its arrays. Raises UserError when the file is damaged."""
+    """The metadata of a checkpoint, without its arrays. Raises UserError for a damaged file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -176,7 +177,7 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> None:
-    """Raise UserError when a checkpoint belongs to another model, seed or data set than this run."""
+    """Raise UserError when a checkpoint is of another model, seed or data set than this run."""
     remedies = {
         "model": "give the --network, --num-layers and --resnet-version it was trained with",
         "num_classes": "give the data set, or the --num-classes, it was trained with",
@@ -186,7 +187,8 @@ def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) ->
     for key, remedy in remedies.items():
         if key in wanted and found.get(key) != wanted[key]:
             raise UserError(
-                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: {remedy}"
+                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}:"
+                f" {remedy}"
             )
 
 

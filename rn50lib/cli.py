@@ -79,7 +79,7 @@ def checked(kind):
 
 
 def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Any, argparse.Namespace]:
-    """The Experiment that `argv` asks for, and the other flags. Presets come first, so flags win."""
+    """The Experiment that `argv` asks for, and the other flags. Flags win over the preset."""
     from rn50lib.experiment import Experiment
     from rn50lib.recipe import PRESETS
 

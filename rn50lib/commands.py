@@ -54,7 +54,7 @@ def makes_a_model(done: Experiment) -> bool:
 
 
 def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
-    """Everything that is not given filled in; the built-in data drawn if it is asked for and missing."""
+    """Fill in what is not given; draw the built-in data where it is asked for and missing."""
     user, asked = asked, with_checkpoint(asked)
     root = Path(asked.data_root) if asked.data_root else experiment.default_data_root()[0]
     classes = asked.num_classes
@@ -89,7 +89,7 @@ def make_roadsigns(root: Path) -> None:
 
 
 def with_checkpoint(asked: Experiment) -> Experiment:
-    """Fill in what a checkpoint that is loaded decides: the network, and for scoring the input too."""
+    """Fill in what a loaded checkpoint decides: the network, and for scoring the input too."""
     if not asked.model_prefix or (asked.load_epoch is None and not asked.resume):
         return asked
     if asked.resume and not checkpoint.symbol_path(asked.model_prefix).exists():

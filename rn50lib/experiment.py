@@ -1,4 +1,4 @@
-"""One experiment, a few axes: the description of a run that every flag, preset and notebook fills in.
+"""One experiment, a few axes: the run as data, which flags, presets and notebooks fill in.
 
 `Experiment` holds what was asked for (None: not given); `resolve` fills in the rest once, from the
 machine, the data set and the profile, and says why. A value that was given is never changed.
@@ -85,7 +85,7 @@ def flag(
     default: Any = None,
     group: str = "run",
 ) -> Any:
-    """A field of `Experiment` with the flag that sets it. `kind` None is a switch, `list` repeats."""
+    """A field of `Experiment` and its flag. `kind` None makes a switch, `list` a flag to repeat."""
     metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
     return field(default=default, metadata=metadata)
 
@@ -100,8 +100,8 @@ class Experiment:
     )
     data_root: str | None = flag(
         "--data-root", kind=str, group="axes",
-        help="folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg, val/CLASS/*.jpg"
-        f" (default: {IMAGENET_ROOT} where it exists, else the built-in road signs)",
+        help="folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg and"
+        f" val/CLASS/*.jpg (default: {IMAGENET_ROOT} where it exists, else the road signs)",
     )  # fmt: skip
     data_format: str | None = flag(
         "--data-format", kind=str, choices=FORMATS, group="axes",
@@ -170,7 +170,7 @@ class Experiment:
     )
     val_resize: int | None = flag(
         "--val-resize", kind=positive, group="recipe",
-        help="shorter side of a validation image before the centre crop (default: size x 256 / 224)",
+        help="shorter side of a validation image before the crop (default: size x 256 / 224)",
     )  # fmt: skip
     seed: int | None = flag(
         "--seed", kind=natural, group="recipe",
@@ -294,7 +294,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Resolved:
-    """An experiment with every axis filled in, why each was chosen, and what a profile has capped."""
+    """An experiment with every axis filled in, why each was chosen, and what was capped."""
 
     experiment: Experiment
     reasons: Mapping[str, str]
@@ -325,7 +325,7 @@ def resolve(asked: Experiment, machine, num_classes: int | None) -> Resolved:
     --num-classes must be given). Raises UserError where a given value is impossible here or two
     given values contradict each other: the message names the flag and the remedy.
     """
-    reasons: dict[str, str] = {name: "given" for name in asked.given()}
+    reasons: dict[str, str] = dict.fromkeys(asked.given(), "given")
     filled: dict[str, Any] = {}
 
     def auto(name: str, value: Any, reason: str) -> Any:
@@ -432,7 +432,7 @@ def check(asked: Experiment, machine) -> None:
 
 
 def cap_for_ci(full: Experiment) -> tuple[Experiment, tuple[str, ...]]:
-    """The resolved experiment made small enough for a test, and a line for each value that changed."""
+    """The experiment made small enough for a test, and a line for each value that changed."""
     limits: dict[str, Any] = {
         "n": min(full.n, 1),
         "batch_size": min(full.batch_size, 4),

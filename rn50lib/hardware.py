@@ -102,7 +102,7 @@ def _processor() -> tuple[str, frozenset[str]]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that `nvidia-smi` lists and CUDA_VISIBLE_DEVICES leaves visible, none without a driver."""
+    """The GPUs that `nvidia-smi` lists and CUDA_VISIBLE_DEVICES leaves visible."""
     if shutil.which("nvidia-smi") is None:
         return ()
     query = "index,name,memory.total,compute_cap,driver_version,uuid"

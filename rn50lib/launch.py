@@ -21,8 +21,9 @@ from rn50lib.experiment import Experiment, Resolved
 from rn50lib.report import write_json
 
 PARENT = "RN50_PARENT"  # tells a rank whose death must be its own
-# glibc gives large blocks back to the kernel at every free, and a training step frees its activations
-# every time: keeping them spares the page faults. Measured on two cores, a step gets 10-30 % faster.
+# glibc gives large blocks back to the kernel at every free, and a training step frees its
+# activations each time: keeping them spares the page faults. On two cores a step was measured to be
+# 10-30 % faster.
 ALLOCATOR = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592"
 GRACE_S = 5.0  # between asking a process to end and ending it
 
@@ -149,8 +150,8 @@ def rank_command(resolved: Resolved, run_dir: Path | None) -> list[str]:
 def run_ranks(resolved: Resolved, run_dir: Path) -> int:
     """Run the ranks of a resolved experiment to their end; returns the exit status for the user.
 
-    Writes RUN/experiment.json first. A rank killed by a signal is named on stderr, and the status is
-    128 + the signal, as a shell would say.
+    Writes RUN/experiment.json first. A rank killed by a signal is named on stderr, and the status
+    is 128 + the signal, as a shell would say.
     """
     command = rank_command(resolved, run_dir)
     write_json(
@@ -193,7 +194,7 @@ def wait_or_kill(process: subprocess.Popen) -> int:
 
 
 def die_with_parent() -> None:
-    """Called by a rank at its start: when the process that launched it dies, so does the rank (Linux)."""
+    """Called by a rank at its start: it ends when the process that launched it dies (Linux)."""
     parent = os.environ.get(PARENT)
     if not parent or sys.platform != "linux":
         return

@@ -12,10 +12,11 @@ SUMS = ("loss", "top1", "top5", "examples")  # what a step adds up, in this orde
 
 
 def metric_sums(sums: np.ndarray, comm) -> dict[str, float | None]:
-    """Loss (nats) and top-1, top-5 (per cent) from one worker's sums of shape (4,), over all workers.
+    """Loss (nats), top-1 and top-5 (per cent) over all workers, from one worker's sums.
 
-    `sums` holds the summed loss, the images whose label is the first guess, those whose label is
-    among the first five, and the number of images. Without images every metric is None.
+    `sums`, shape (4,), holds the summed loss, the images whose label is the first guess, those
+    whose label is among the first five, and the number of images. Without images every metric is
+    None.
     """
     (total,) = comm.sum([np.asarray(sums, np.float64)])
     loss, top1, top5, examples = (float(x) for x in total)

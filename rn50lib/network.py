@@ -1,7 +1,7 @@
 """ResNet as data: stages, widths and strides, from which both backends build the same model.
 
-The original network is v1 (He et al. 2015, arXiv:1512.03385). v1.5 moves the stride of a down-sampling
-bottleneck from its first 1x1 convolution to its 3x3 convolution: same parameters, a little more work.
+The original is v1 (He et al. 2015, arXiv:1512.03385). v1.5 moves the stride of a down-sampling
+bottleneck from its first 1x1 convolution to its 3x3: same parameters, a little more work.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Block:
-    """A residual block: its convolutions in order, and the projection of the shortcut if it has one."""
+    """A residual block: its convolutions in order, and its shortcut's projection if it has one."""
 
     name: str
     convs: tuple[Conv, ...]
@@ -79,7 +79,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """A ResNet. `stages` are blocks per stage, `width` the channels of the stem, all strides explicit."""
+    """A ResNet. `stages` are the blocks of each stage, `width` the channels of the stem."""
 
     name: str
     version: str
@@ -131,7 +131,7 @@ class Network:
                 yield block.downsample
 
     def arrays(self) -> dict[str, tuple[int, ...]]:
-        """Every array of a checkpoint with its shape: conv OIHW, fc (out, in), batch norm (channels,)."""
+        """Every array of a checkpoint: conv OIHW, fc (out, in), batch norm (channels,)."""
         shapes: dict[str, tuple[int, ...]] = {}
         for conv in self.convolutions():
             weight = (conv.out_channels, conv.in_channels, conv.kernel, conv.kernel)
@@ -205,12 +205,15 @@ class Network:
         return sum(layer.macs for layer in self.layers(image_size))
 
     def train_flops(self, image_size: int) -> int:
-        """Floating-point operations to train on one image: 2 a multiply-add, backward costs twice forward."""
+        """FLOP to train on one image: 2 a multiply-add, backward costs twice forward."""
         return 6 * self.macs(image_size)
 
     def activations(self, image_size: int) -> int:
-        """Elements that a training step keeps for the backward pass, per image: inputs of conv,
-        batch norm and fc, the outputs of ReLU being those inputs. An estimate from the graph alone."""
+        """Elements that a training step keeps for the backward pass, per image.
+
+        The inputs of convolutions, batch norms and fc; a ReLU's output is the next one's input. An
+        estimate from the graph alone.
+        """
         kept = ("conv", "relu", "maxpool", "avgpool")
         layers = (layer.activations for layer in self.layers(image_size) if layer.kind in kept)
         return 3 * image_size**2 + sum(layers)
@@ -246,7 +249,7 @@ class Network:
 
 
 def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> Network:
-    """ResNet-18, 34, 50, 101 or 152. Raises KeyError for another depth, ValueError for another version."""
+    """ResNet-18, 34, 50, 101 or 152. KeyError for another depth, ValueError for a version."""
     if version not in VERSIONS:
         raise ValueError(f"version is {version!r}; it must be one of {', '.join(VERSIONS)}")
     block, stages = STAGES[depth]
@@ -254,7 +257,7 @@ def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> N
 
 
 def tiny(num_classes: int = 12, version: str = "v1.5") -> Network:
-    """One bottleneck a stage, 16 channels wide: the code path of ResNet-50 in a fraction of the time.
+    """One bottleneck a stage, 16 channels wide: ResNet-50's code path in a fraction of the time.
 
     For tests and quick runs that claim neither the accuracy nor the speed of ResNet-50.
     """

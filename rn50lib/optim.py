@@ -1,6 +1,7 @@
-"""The optimizer's rules as pure functions on NumPy arrays: the reference that both backends are tested against.
+"""The optimizer's rules as pure functions on NumPy arrays.
 
-The backends use their framework's fused implementations of the same rules.
+The backends use their framework's fused implementations of the same rules, and are tested against
+these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of reports and notebooks, in one style: colours that everybody can tell apart, markers, units."""
+"""The figures of reports and notebooks, in one style that everybody can read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rn50lib.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which survives the common kinds of colour blindness; black is left for text
+# Okabe and Ito's palette, which survives the common kinds of colour blindness; black is for text
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE: dict[str, Any] = {
@@ -78,7 +78,7 @@ def has_values(values: list | None) -> bool:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure in the format that its suffix names. Raises UserError for one it cannot write."""
+    """Write a figure in the format of its suffix. Raises UserError for one it cannot write."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

@@ -1,6 +1,6 @@
 """What a run tells while it runs: a bar, a line per epoch, `progress.jsonl` and TensorBoard files.
 
-The loop calls `reading` every `disp_batches` steps and `epoch_done` after each epoch, on rank 0 only.
+The loop calls `reading` every `disp_batches` steps and `epoch_done` after each epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUIET_S = 10.0  # seconds between lines where there is no terminal to draw a bar
 
 
 class Progress:
-    """Everything that watches a run. `run_dir` None writes no file; `enabled` is false off rank 0."""
+    """All that watches a run. `run_dir` None writes no file; `enabled` is false off rank 0."""
 
     def __init__(self, run_dir: Path | None, logdir: str | None, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -105,7 +105,7 @@ def number(value: float | None) -> str:
 
 
 class Board:
-    """TensorBoard event files, written without importing TensorFlow, which the usual writer does."""
+    """TensorBoard event files, without importing TensorFlow, as the usual writer does."""
 
     def __init__(self, logdir: str) -> None:
         try:

@@ -20,7 +20,7 @@ BN_EPS = 1e-5
 class Augmentation:
     """What happens to a training image before it becomes `size` x `size` pixels.
 
-    `area` is the share of the image's area that a crop may have, `aspect` the crop's width / height,
+    `area` is the share of the image's area that a crop may have, `aspect` its width / height,
     `flip` the probability of a mirror image.
     """
 
@@ -67,7 +67,7 @@ REFERENCE = Recipe(
 
 
 def shortened(recipe: Recipe, epochs: int) -> Recipe:
-    """The same shape of schedule over another number of epochs: warm-up 1/18, decay at 1/3, 2/3, 8/9."""
+    """The same schedule over other `epochs`: warm-up 1/18 of them, decay at 1/3, 2/3, 8/9."""
     from dataclasses import replace
 
     steps = tuple(round(epochs * part, 6) for part in (1 / 3, 2 / 3, 8 / 9))
@@ -107,7 +107,7 @@ def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE
 
 
 def val_resize(image_size: int) -> int:
-    """Shorter side in pixels to which a validation image is resized before the centre crop: 256 for 224."""
+    """A validation image's shorter side in pixels before the centre crop: 256 for 224."""
     return round(image_size * 256 / 224)
 
 
@@ -144,7 +144,7 @@ def random_crop_box(
 def augment(
     seed: int, width: int, height: int, augmentation: Augmentation = Augmentation()
 ) -> tuple[Box, bool]:
-    """The training crop of a `width` x `height` image and whether to mirror it, from `seed` alone."""
+    """The training crop of a `width` x `height` image and whether to mirror it, by `seed`."""
     rng = random.Random(seed)
     box = random_crop_box(rng, width, height, augmentation)
     return box, rng.random() < augmentation.flip
@@ -163,7 +163,7 @@ def center_crop_box(width: int, height: int, image_size: int, resize: int | None
 
 @dataclass(frozen=True)
 class Preset:
-    """A named run of the reference: the flags that it sets. `command` is the verb that it belongs to."""
+    """A named run of the reference: the verb that it belongs to and the flags that it sets."""
 
     command: str
     flags: tuple[str, ...]

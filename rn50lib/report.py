@@ -19,10 +19,10 @@ KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 
 @dataclass
 class Report:
-    """One run. `metrics` maps each of KEYS to a list with a value per epoch, None where not measured.
+    """One run. `metrics` has a list for each of KEYS, a value per epoch, None if not measured.
 
-    top1 and top5 in per cent, loss in nats, time in seconds per iteration (the first iteration of the
-    epoch left out), total_ips in images per second over all workers, data and compute together.
+    top1 and top5 in per cent, loss in nats, time in seconds per iteration (the first iteration of
+    the epoch left out), total_ips in images per second over all workers, data and compute together.
     """
 
     model: str
@@ -54,7 +54,7 @@ class Report:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Strict JSON, indent 4, through a temporary file in the same folder. Raises UserError on OSError."""
+    """Strict JSON, indent 4, written beside and renamed. Raises UserError where it cannot be."""
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

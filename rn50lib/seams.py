@@ -1,4 +1,4 @@
-"""The functions of a run that a learner may replace: a closed table, each with its signature and default.
+"""The functions of a run that a learner may replace: a closed table with their signatures.
 
 `rn50 run --override schedule=mine.py:schedule` puts a function of one's own into the real loop, on
 every rank and in every loader worker.

@@ -50,7 +50,7 @@ def train(
 ) -> Report:
     """Train and validate as `experiment` (resolved) says; returns the report.
 
-    `sources` maps 'train' and 'val' to opened data sets (None for synthetic). `write_report(report)`
+    `sources` maps 'train' and 'val' to opened data sets (None: synthetic). `write_report(report)`
     is called after every epoch, on rank 0. Raises UserError for bad data or a diverged loss.
     """
     begin = time.perf_counter()
@@ -120,9 +120,10 @@ def validate(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None
 
 
 class Timer:
-    """Times a phase and reads the device's sums: after the first step, every `disp_batches`, at the end.
+    """Times a phase and reads the device's sums.
 
-    The first iteration of an epoch fills pipelines and caches; it is left out of `time`.
+    It reads after the first step, every `disp_batches` and at the end. The first iteration of an
+    epoch fills pipelines and caches; it is left out of `time`.
     """
 
     def __init__(self, run: Run, phase: str, epoch: int, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""The frameworks: each has `model`, `step` and `parallel`, and the loop sees only the `Step` protocol."""
+"""The frameworks: each has `model`, `step` and `parallel`; the loop sees only the `Step`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Step(Protocol):
 
 
 def build_step(experiment: Experiment, net: Network, comm: Comm) -> Step:
-    """The training step of a (resolved) experiment. Raises UserError when its framework is missing."""
+    """The training step of an experiment. Raises UserError when its framework is missing."""
     if experiment.step is not None:
         from rn50lib.backends.paced import PacedStep
 

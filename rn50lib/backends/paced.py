@@ -17,7 +17,7 @@ from rn50lib.errors import UserError
 
 
 class PacedStep:
-    """Takes global_batch / rate seconds a step without using a core. See `rn50lib.backends.Step`."""
+    """A `Step` that takes global_batch / rate seconds a batch without using a core."""
 
     device = "paced"
 

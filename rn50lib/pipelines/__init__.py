@@ -15,8 +15,10 @@ from rn50lib.experiment import Experiment
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's batch. `images` uint8 (B, H, W, 3) RGB, `labels` int32 (B,), both arrays or tensors;
-    rows from `valid` on are padding and count nowhere."""
+    """One rank's batch: `images` uint8 (B, H, W, 3) RGB and `labels` int32 (B,).
+
+    Both are arrays or tensors; rows from `valid` on are padding and count nowhere.
+    """
 
     images: Any
     labels: Any

@@ -1,4 +1,4 @@
-"""Random images made once and given again and again: the ceiling that any real input is measured against."""
+"""Random images, made once and given again and again: the ceiling for any real input."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Images(torch.utils.data.Dataset):
         self.augmentation = Augmentation()
 
     def __getitems__(self, keys: list[Key]) -> np.ndarray | UserError:
-        """Images uint8 (B, size, size, 3). A bad image comes back as its error, not as a traceback."""
+        """Images uint8 (B, size, size, 3); a bad image comes back as its error, not a traceback."""
         images = np.empty((len(keys), self.size, self.size, 3), np.uint8)
         try:
             for row, key in enumerate(keys):

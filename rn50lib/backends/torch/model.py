@@ -1,4 +1,4 @@
-"""The ResNet of `rn50lib.network` as a PyTorch module, and its arrays under their canonical names."""
+"""The ResNet of `rn50lib.network` as a PyTorch module, and its arrays by canonical name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batch_norm(channels: int) -> nn.BatchNorm2d:
 
 
 class Residual(nn.Module):
-    """A residual block: convolutions with batch norm, ReLU between them, the shortcut added last."""
+    """A residual block: convolutions, each with batch norm, and the shortcut added last."""
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stem, stages of residual blocks, average pool, fully-connected layer. Returns float32 logits."""
+    """Stem, stages of residual blocks, average pool, fully-connected layer; float32 logits."""
 
     def __init__(self, net: Network) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ class Exchange(Protocol):
 
 
 def exchange_for(comm: groups.Comm) -> Exchange:
-    """The exchange for a group of workers: nothing to do for one, unless a learner put in their own."""
+    """The exchange for a group of workers; one alone has nothing to do, save a learner's own."""
     function = seams.get("exchange_gradients")
     if function is groups.average and comm.size == 1:
         return lambda parameters: None

@@ -42,7 +42,7 @@ class TorchStep:
         if comm.size == 1 or self.device == "cuda":
             # NHWC weights spare a reorder per convolution; Horovod refuses them on the CPU
             self.model.to(memory_format=torch.channels_last)
-        self.parameters = [p for p in self.model.parameters()]
+        self.parameters = list(self.model.parameters())
         self.lr = torch.tensor(0.0, device=self.device)
         self.optimizer = torch.optim.SGD(
             self._groups(experiment.wd), lr=self.lr, momentum=experiment.mom, fused=True
@@ -63,7 +63,7 @@ class TorchStep:
         return [group for group in groups if group["params"]]
 
     def inputs(self, batch) -> tuple[Tensor, Tensor]:
-        """Images as normalised float32 NCHW in channels_last memory, labels as int64, on the device."""
+        """Normalised float32 images (NCHW, channels_last memory) and int64 labels, on the device."""
         images_NHWC = torch.as_tensor(batch.images).to(self.device, non_blocking=True)
         labels = torch.as_tensor(batch.labels).to(self.device, torch.int64, non_blocking=True)
         images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
