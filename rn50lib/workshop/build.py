@@ -1,4 +1,5 @@
-"""Masters to notebooks: `notebooks/source/NN_name.py` becomes `notebooks/NN_name.ipynb`, byte for byte.
+"""Masters to notebooks: `notebooks/source/NN_name.py` becomes `notebooks/NN_name.ipynb`, byte
+for byte.
 
 The same master gives the same bytes on every machine: cell ids come from the content, there are no
 outputs, and nothing of the tool's own versions is written. `rn50 workshop build` writes them.
@@ -34,7 +35,8 @@ class Built:
 
 
 def read_master(path: Path) -> list[Cell]:
-    """The cells of a py:percent master as (cell_type, source, tags). Raises UserError if unreadable."""
+    """The cells of a py:percent master as (cell_type, source, tags). Raises UserError if
+    unreadable."""
     import jupytext
 
     try:
@@ -182,7 +184,8 @@ def build_solutions(root: Path, folder: Path) -> list[Path]:
 
 
 def drift(root: Path) -> list[str]:
-    """One line for each committed notebook that is not what its master gives; empty when all are."""
+    """One line for each committed notebook that is not what its master gives; empty when all
+    are."""
     lines = []
     expected = set()
     for master in masters(root):

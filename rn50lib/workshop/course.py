@@ -1,7 +1,7 @@
 """The course as data: its notebooks, their minutes and budgets, and the question each one asks.
 
-A lesson exists when its master stands in `notebooks/source`; adding one is a master, its line here and
-nothing else.
+A lesson exists when its master stands in `notebooks/source`; adding one is a master, its line
+here and nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ CPU_S = 300.0  # what Run All may take under profile cpu
 
 @dataclass(frozen=True)
 class Lesson:
-    """One notebook. `minutes` is a learner's time, `ci_seconds` the budget under profile ci; `topic`
-    is the part of a step that the lesson looks at, `question` what it answers."""
+    """One notebook. `minutes` is a learner's time, `ci_seconds` the budget under profile ci;
+    `topic` is the part of a step that the lesson looks at, `question` what it answers."""
 
     number: str
     name: str  # the file's name without its ending
@@ -30,15 +30,24 @@ class Lesson:
 
 
 COURSE = (
-    Lesson("00", "00_start_here", "Start here", 5, 15, "machine", "What does this machine have?"),
-    Lesson("01", "01_dataset_preparation", "Data", 30, 60, "input", "How do a million JPEGs get read?"),
-    Lesson("02", "02_single_gpu", "One GPU", 40, 90, "compute", "What happens in a training step?"),
-    Lesson("03", "03_horovod", "Horovod", 45, 120, "communication", "How do many workers train one model?"),
-    Lesson("04", "04_tfrecord", "TFRecord", 35, 60, "input", "Can the input keep up?"),
-    Lesson("05", "05_dali", "DALI", 40, 60, "input", "Who decodes the pictures?"),
-    Lesson("06", "06_mixed_precision", "Mixed precision", 40, 90, "compute", "How few bits are enough?"),
-    Lesson("07", "07_inference", "Inference", 25, 60, "latency", "How fast is one answer?"),
-    Lesson("08", "08_scaling", "Scaling", 35, 90, "everything", "What will more hardware bring?"),
+    Lesson("00", "00_start_here", "Start here", 5, 15,
+           "machine", "What does this machine have?"),
+    Lesson("01", "01_dataset_preparation", "Data", 30, 60,
+           "input", "How does a model read a million JPEGs?"),
+    Lesson("02", "02_single_gpu", "One GPU", 40, 90,
+           "compute", "What happens in a training step?"),
+    Lesson("03", "03_horovod", "Horovod", 45, 120,
+           "communication", "How do many workers train one model?"),
+    Lesson("04", "04_tfrecord", "TFRecord", 35, 60,
+           "input", "Can the input keep up?"),
+    Lesson("05", "05_dali", "DALI", 40, 60,
+           "input", "Who decodes the pictures?"),
+    Lesson("06", "06_mixed_precision", "Mixed precision", 40, 90,
+           "compute", "How few bits are enough?"),
+    Lesson("07", "07_inference", "Inference", 25, 60,
+           "latency", "How fast is one answer?"),
+    Lesson("08", "08_scaling", "Scaling", 35, 90,
+           "everything", "What will more hardware bring?"),
 )  # fmt: skip
 
 

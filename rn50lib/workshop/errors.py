@@ -1,4 +1,5 @@
-"""Errors as a notebook shows them: the message that the user is meant to read, without a traceback."""
+"""Errors as a notebook shows them: the message that the user is meant to read, without a
+traceback."""
 
 from __future__ import annotations
 

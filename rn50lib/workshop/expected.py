@@ -1,7 +1,8 @@
 """Recorded results with their provenance: `notebooks/expected/*.json`, keys unique over all files.
 
-They stand beside a learner's own number as "what you should see", or in its place where this machine
-cannot measure it; either way with the hardware, the versions and the date, or the publication.
+They stand beside a learner's own number as "what you should see", or in its place where this
+machine cannot measure it; either way with the hardware, the versions and the date, or the
+publication.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def problem(item: Expected) -> str | None:
 
 
 def load(folder: Path) -> dict[str, Expected]:
-    """All results of a folder by key. Raises UserError with file and key for the first that is wrong."""
+    """All results of a folder by key. Raises UserError with file and key for the first that is
+    wrong."""
     found: dict[str, Expected] = {}
     for path in sorted(folder.glob("*.json")):
         for key, entry in _entries(path).items():

@@ -1,7 +1,7 @@
 """Who holds GPU memory: other processes, as far as the driver tells.
 
-Another notebook's kernel keeps its memory until it is shut down, which is the usual reason why a first
-training run does not fit.
+Another notebook's kernel keeps its memory until it is shut down, which is the usual reason why a
+first training run does not fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The running job in a cell: a bar, and curves of loss, top-1, speed, learning rate and utilisation.
+"""The running job in a cell: a bar, and curves of loss, top-1, speed, learning rate and
+utilisation.
 
-One picture is redrawn in place while the run goes on and stays as it was last, so an executed notebook
-and its page show the same thing. The readings come from the run's progress.jsonl, psutil and NVML.
+One picture is redrawn in place while the run goes on and stays as it was last, so an executed
+notebook and its page show the same thing. The readings come from the run's progress.jsonl,
+psutil and NVML.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa4499"  # Okab
 class Load:
     """Utilisation over time: `seconds` since the run's start, per cent per core, and per GPU.
 
-    `loop_began` is when the training loop began, in the same seconds: progress.jsonl counts from there.
+    `loop_began` is when the training loop began, in the same seconds: progress.jsonl counts from
+    there.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -45,7 +48,8 @@ class GpuLoad:
 
 
 class Meter:
-    """Reads the load of the cores that this process may use, and of the GPUs; silent where it cannot."""
+    """Reads the load of the cores that this process may use, and of the GPUs; silent where it
+    cannot."""
 
     def __init__(self) -> None:
         self.load = Load()
@@ -233,7 +237,8 @@ def cores(axis: Any, load: Load) -> None:
 
 
 def gpu(axis: Any, load: Load) -> None:
-    """GPU utilisation, the mean over GPUs, with memory and power of the last reading in the title."""
+    """GPU utilisation, the mean over GPUs, with memory and power of the last reading in the
+    title."""
     last = load.gpus[-1]
     memory = sum(item.memory for item in last) / 2**30
     power = sum(item.power for item in last)

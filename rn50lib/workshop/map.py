@@ -59,7 +59,8 @@ def _station(item: course.Lesson, index: int, exists: bool) -> str:
 
 
 def svg(there: set[str]) -> str:
-    """The map as SVG in the colours of the theme; `there` holds the numbers of existing notebooks."""
+    """The map as SVG in the colours of the theme; `there` holds the numbers of existing
+    notebooks."""
     width = 28 + ROW * WIDE + (ROW - 1) * GAP
     height = 46 + 2 * HIGH + 46 + 60
     corners = [_place(i) for i in range(len(course.COURSE))]
@@ -84,10 +85,10 @@ def svg(there: set[str]) -> str:
 
 def alt_text(there: set[str]) -> str:
     """The map in words."""
-    parts = [
-        f"{item.number} {item.short} ({item.topic}{'' if item.number in there else ', comes later'})"
-        for item in course.COURSE
-    ]
+    parts = []
+    for item in course.COURSE:
+        later = "" if item.number in there else ", comes later"
+        parts.append(f"{item.number} {item.short} ({item.topic}{later})")
     return "Map of the course, a road from a folder of JPEGs to a trained ResNet-50: " + ", ".join(
         parts
     )

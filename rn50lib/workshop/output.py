@@ -1,7 +1,8 @@
-"""What a cell shows: HTML with a text beside it, tables, figures with alt text, and slots that update.
+"""What a cell shows: HTML with a text beside it, tables, figures with alt text, and slots that
+update.
 
-Everything goes through `display`, so an executed notebook keeps it, and its page shows the same thing.
-The colours are JupyterLab's own variables, so that a light and a dark theme both fit.
+Everything goes through `display`, so an executed notebook keeps it, and its page shows the same
+thing. The colours are JupyterLab's own variables, so that a light and a dark theme both fit.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 RESULT_MIME = "application/vnd.rn50.result+json"
 
 STYLE = """<style>
-.rn50{color:var(--jp-ui-font-color1,#1f2328);font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);
-margin:2px 0 6px}
+.rn50{color:var(--jp-ui-font-color1,#1f2328);margin:2px 0 6px;
+font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
 .rn50 table{border-collapse:collapse;margin:4px 0;font-size:14px}
 .rn50 caption{text-align:left;font-weight:600;padding:2px 0 4px}
 .rn50 th,.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;background:none;
@@ -79,7 +80,8 @@ class Slot:
 
 
 def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A figure as PNG with its alt text: (data, metadata) of a display bundle. Closes the figure."""
+    """A figure as PNG with its alt text: (data, metadata) of a display bundle. Closes the
+    figure."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
@@ -138,7 +140,8 @@ def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
 
 
 def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> None:
-    """Show a small table: each row a sequence with one value per column, None for "not measured"."""
+    """Show a small table: each row a sequence with one value per column, None for "not
+    measured"."""
     rows = [list(row) for row in rows]
     show(table_html(rows, columns, caption), table_text(rows, columns, caption))
 
@@ -179,10 +182,11 @@ def explore(
 ) -> dict[str, Any]:
     """A figure with controls: drawn at once, redrawn in place when a control moves.
 
-    `draw(**values)` returns a matplotlib figure, or a figure and a sentence that says what it shows.
-    Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a widget.
-    `alt` is a text or a function of the same values. Returns the widgets by name. Without a front end
-    the figure of the starting values stays, so the executed notebook shows the same thing.
+    `draw(**values)` returns a matplotlib figure, or a figure and a sentence that says what it
+    shows. Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a
+    widget. `alt` is a text or a function of the same values. Returns the widgets by name.
+    Without a front end the figure of the starting values stays, so the executed notebook shows
+    the same thing.
     """
     import ipywidgets
     from IPython.display import display

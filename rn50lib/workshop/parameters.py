@@ -1,7 +1,7 @@
 """The parameters of a notebook: read from its tagged cell, and given values checked against them.
 
-papermill only warns about a parameter that a notebook does not know; here it is an error, and so is a
-value of another type than the one declared.
+papermill only warns about a parameter that a notebook does not know; here it is an error, and so
+is a value of another type than the one declared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def cells_tagged(cells: Sequence[Mapping[str, Any]], tag: str) -> list[Mapping[s
 
 
 def parse(source: str) -> list[Parameter]:
-    """The parameters that a cell declares. Raises ValueError with what is wrong and in which line."""
+    """The parameters that a cell declares. Raises ValueError with what is wrong and in which
+    line."""
     lines = source.splitlines()
     found = []
     for node in ast.parse(source).body:
@@ -53,7 +54,8 @@ def parse(source: str) -> list[Parameter]:
 
 
 def convert(parameter: Parameter, text: str, where: str) -> Any:
-    """The value that a text of the command line stands for. Raises UserError where it has another type."""
+    """The value that a text of the command line stands for. Raises UserError where it has
+    another type."""
     kind = TYPES[parameter.kind.removesuffix(" | None")]
     if parameter.kind.endswith("None") and text == "None":
         return None
@@ -70,7 +72,8 @@ def convert(parameter: Parameter, text: str, where: str) -> Any:
 
 
 def check(given: Mapping[str, str], known: Sequence[Parameter], where: str) -> dict[str, Any]:
-    """The given values, converted. Raises UserError for the first that the notebook does not know."""
+    """The given values, converted. Raises UserError for the first that the notebook does not
+    know."""
     names = {parameter.name: parameter for parameter in known}
     for name in given:
         if name not in names:

@@ -43,7 +43,8 @@ def writable(folder: Path) -> bool:
 
 
 def data_home() -> Path:
-    """`$RN50_DATA`; else `data/` of the checkout, or a cache folder where that cannot be written."""
+    """`$RN50_DATA`; else `data/` of the checkout, or a cache folder where that cannot be
+    written."""
     if os.environ.get("RN50_DATA"):
         return Path(os.environ["RN50_DATA"]).absolute()
     default = (checkout() or Path.cwd()) / "data"

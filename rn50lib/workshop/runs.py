@@ -1,4 +1,5 @@
-"""`train(...)`: a training run started from a notebook, in processes of its own, and a handle to it.
+"""`train(...)`: a training run started from a notebook, in processes of its own, and a handle to
+it.
 
 The run is what `rn50 run` would do with the same flags; the handle reads the files that it writes.
 """
@@ -54,7 +55,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start, start of the processes included; fixed once the run has ended."""
+        """Seconds since the start, start of the processes included; fixed once the run has
+        ended."""
         now = time.monotonic() - self._begin
         if self._seconds is None and not self.running:
             self._seconds = now
@@ -99,7 +101,8 @@ class Run:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What the run chose: experiment, reasons, caps and command. Raises UserError before it has."""
+        """What the run chose: experiment, reasons, caps and command. Raises UserError before it
+        has."""
         return self._read(self.dir / "experiment.json", "has not chosen its settings yet")
 
     @property
@@ -170,7 +173,8 @@ class Run:
         return self._check()
 
     def live(self) -> Run:
-        """Watch the run in this cell until it ends; its figure stays. Raises RunFailed if it fails."""
+        """Watch the run in this cell until it ends; its figure stays. Raises RunFailed if it
+        fails."""
         from rn50lib.workshop import live
 
         live.watch(self)
@@ -202,7 +206,8 @@ class Run:
         return self
 
     def resume(self) -> Run:
-        """A new start of the same run in the same folder, from its newest checkpoint that verifies."""
+        """A new start of the same run in the same folder, from its newest checkpoint that
+        verifies."""
         if self.running:
             raise UserError("the run is still running: stop() or kill() it before resume()")
         again = replace(self.experiment, resume=True, load_epoch=None)
@@ -215,7 +220,8 @@ def train(experiment: Experiment | None = None, /, name: str = "run", **changes:
     """Start a run and return at once. Keywords are the fields of Experiment.
 
     Profile and data come from the session where they are not given; a relative `model_prefix` or
-    `report` lands in the run's folder. Raises UserError for an unknown field or an impossible value.
+    `report` lands in the run's folder. Raises UserError for an unknown field or an impossible
+    value.
     """
     places.settle()
     known = [f.name for f in fields(Experiment)]
@@ -227,7 +233,7 @@ def train(experiment: Experiment | None = None, /, name: str = "run", **changes:
     given = (experiment.given() if experiment else {}) | changes
     asked = replace(experiment or Experiment(), **session.session_fields(given), **changes)
     run_dir = launch.new_run(name)
-    in_run = {
+    in_run: dict[str, Any] = {
         field: str(run_dir / value)
         for field in ("model_prefix", "report", "logdir", "profile_trace")
         if (value := getattr(asked, field)) and not Path(value).is_absolute()

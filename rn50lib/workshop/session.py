@@ -1,6 +1,5 @@
-"""`start("02", profile)`: what a notebook begins with. It shows the machine, says which profile fits
-and why, and makes sure that the data is there.
-"""
+"""`start("02", profile)`: what a notebook begins with. It shows the machine, says which profile
+fits and why, and makes sure that the data is there."""
 
 from __future__ import annotations
 
@@ -215,9 +214,9 @@ def ensure_data(root: Path, profile: str) -> None:
         from data_prep import im2rec, roadsigns
     except ImportError as problem:
         raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
-    sizes = {"train": CI_IMAGES[0], "val": CI_IMAGES[1]} if profile == "ci" else {}
+    sizes: dict[str, Any] = {"train": CI_IMAGES[0], "val": CI_IMAGES[1]}
     with redirect_stderr(_Watch(slot)):  # type: ignore[type-var]
-        roadsigns.ensure(root, **sizes)
+        roadsigns.ensure(root, **(sizes if profile == "ci" else {}))
         im2rec.ensure_records(root)
     line = f"The data is in {root}" + ("." if there else ", drawn just now.")
     slot.html(progress_html(line, None), line)

@@ -1,4 +1,5 @@
-"""Exercise cells: the part between `### BEGIN SOLUTION` and `### END SOLUTION`, kept or made a stub.
+"""Exercise cells: the part between `### BEGIN SOLUTION` and `### END SOLUTION`, kept or made a
+stub.
 
 The markers are nbgrader's. A stub assigns `...` to the names that the solution assigns, which runs
 without an error and is recognised by the checks as "not attempted".
@@ -16,7 +17,8 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
 def regions(source: str, where: str) -> list[tuple[str, list[str], bool]]:
-    """The cell in pieces (indent, lines, is_solution). Raises UserError for markers that do not pair."""
+    """The cell in pieces (indent, lines, is_solution). Raises UserError for markers that do not
+    pair."""
     pieces: list[tuple[str, list[str], bool]] = [("", [], False)]
     for line in source.splitlines():
         mark = line.strip()

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import output, places
+from rn50lib.workshop import places
 
 # Token classes of Pygments in the colours of JupyterLab's editor, so that every theme fits.
 COLOURS = {

@@ -1,0 +1,238 @@
+"""`rn50 workshop`: list, build, lint, run and reset the notebooks of the course."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import shlex
+import signal
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rn50lib.errors import UserError
+
+PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",
+            "papermill", "ipykernel", "jupyterlab")  # fmt: skip
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
+    )
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    verbs.add_parser("list", help="the notebooks, their time, and whether they stand as built")
+    build = verbs.add_parser("build", help="write the notebooks from their masters")
+    build.add_argument("--check", action="store_true", help="change nothing; fail on drift or lint")
+    build.add_argument(
+        "--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR"
+    )
+    lint = verbs.add_parser("lint", help="check the masters against the house rules")
+    lint.add_argument("masters", nargs="*", type=Path, help="masters to check (default: all)")
+    run = verbs.add_parser("run", help="execute notebooks and write an HTML index")
+    run.add_argument("notebooks", nargs="*", help='numbers ("02"), names or paths')
+    run.add_argument("--all", action="store_true", help="every notebook of the course")
+    run.add_argument(
+        "-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="a parameter; one that a notebook does not have is an error",
+    )  # fmt: skip
+    run.add_argument(
+        "--profile", choices=("auto", "ci", "cpu", "gpu"),
+        help="the same as -p profile; ci cuts every run to seconds (default: auto)",
+    )  # fmt: skip
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help="results (default: a new folder in runs/)"
+    )
+    run.add_argument(
+        "--time-limit", type=seconds, metavar="S",
+        help="seconds per notebook, its kernel's start not counted"
+        " (default: three times its budget)",
+    )  # fmt: skip
+    run.add_argument(
+        "--jobs", type=count, default=1, metavar="N", help="notebooks at a time (default: 1)"
+    )
+    run.add_argument("--resume", action="store_true", help="leave out what passed in --out before")
+    reset = verbs.add_parser(
+        "reset", help="put a notebook back as it was built, keeping a copy of yours"
+    )
+    reset.add_argument("notebook", help='number ("02") or name')
+    return made
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of 1 or more")
+    return int(text)
+
+
+def main(argv: list[str]) -> int:
+    """Run one verb; returns the exit status. Raises UserError for bad input."""
+    args = parser().parse_args(argv)
+    args.argv = argv
+    verbs = {
+        "list": list_notebooks,
+        "build": build_notebooks,
+        "lint": lint_masters,
+        "run": run_course,
+        "reset": reset_notebook,
+    }
+    status: int = verbs[args.verb](args)
+    return status
+
+
+def list_notebooks(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import course, places
+
+    root = places.need_checkout()
+    for item in course.COURSE:
+        path = root / "notebooks" / f"{item.name}.ipynb"
+        if item in course.existing(root):
+            state = (
+                str(path.relative_to(root)) if path.exists() else "not built: rn50 workshop build"
+            )
+        else:
+            state = "comes later"
+        print(f"{item.number}  {item.short:16} {item.minutes:3} min  {state}")
+    return 0
+
+
+def build_notebooks(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import build, lint, places
+
+    root = places.need_checkout()
+    if args.solutions:
+        for path in build.build_solutions(root, args.solutions):
+            print(path)
+        return 0
+    if args.check:
+        lines = build.drift(root) + lint.lint(root)
+        for line in lines:
+            print(line, file=sys.stderr)
+        if not lines:
+            print(f"{len(build.masters(root))} notebooks are as their masters give them")
+        return 1 if lines else 0
+    for master in build.masters(root):
+        made = build.build(root, master)
+        state = "written" if build.write(made) else "unchanged"
+        print(f"{made.path.relative_to(root)}: {state}")
+    return 0
+
+
+def lint_masters(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import lint, places
+
+    root = places.need_checkout()
+    missing = [str(path) for path in args.masters if not path.exists()]
+    if missing:
+        raise UserError(f"there is no master {missing[0]}")
+    lines = lint.lint(root, [path.absolute() for path in args.masters] or None)
+    for line in lines:
+        print(line, file=sys.stderr)
+    return 1 if lines else 0
+
+
+def run_course(args: argparse.Namespace) -> int:
+    from rn50lib.hardware import machine
+    from rn50lib.workshop import places, results, runner
+    from rn50lib.workshop.pages import index
+
+    given = dict(args.parameter)
+    if args.profile:
+        if given.get("profile", args.profile) != args.profile:
+            raise UserError("--profile and -p profile contradict each other: give one of them")
+        given["profile"] = args.profile
+    if bool(args.notebooks) == args.all:
+        raise UserError('name the notebooks to run, such as "02", or give --all (not both)')
+    if args.resume and not args.out:
+        raise UserError("--resume needs --out, the folder of the run to go on with")
+    root = places.checkout()
+    profile = given.get("profile", "auto")
+    paths = runner.find_notebooks(args.notebooks, root, args.all)
+    jobs = runner.prepare(paths, given, profile, args.time_limit)
+    begin, stamp = time.monotonic(), datetime.now(timezone.utc)
+    out = (args.out or places.runs_home() / f"{stamp:%Y%m%dT%H%M%SZ}-course").absolute()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"--out {out} cannot be made: {problem.strerror}") from None
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    def write_index(outcomes: list[results.Outcome]) -> results.CourseRun:
+        run = results.CourseRun(
+            started=stamp.isoformat(timespec="seconds"),
+            seconds=round(time.monotonic() - begin, 3),
+            profile=profile,
+            command=shlex.join(["rn50", "workshop", *args.argv]),
+            machine=machine().to_dict(),
+            versions=versions(),
+            notebooks=outcomes,
+        )
+        index(run, out)
+        return run
+
+    course = runner.Runner(out, say, write_index)
+    run = write_index(course.run(jobs, args.jobs, args.resume))
+    good = sum(item.passed for item in run.notebooks)
+    print(f"{good} of {len(run.notebooks)} notebooks passed in {run.seconds:.0f} s")
+    path = out / "index.html"
+    print(f"{path}\n{path.as_uri()}")
+    return 0 if run.passed else 1
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def versions() -> dict[str, str]:
+    """The versions of what a notebook uses, as far as it is installed."""
+    found = {"Python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def reset_notebook(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import build, places, runner
+
+    root = places.need_checkout()
+    stem = Path(args.notebook).stem
+    matches = [m for m in build.masters(root) if runner.is_meant(m, stem)]
+    if not matches:
+        names = ", ".join(m.stem for m in build.masters(root))
+        raise UserError(f"there is no notebook {args.notebook}: there are {names}")
+    made = build.build(root, matches[0])
+    if made.path.exists() and made.path.read_text(encoding="utf-8") != made.text:
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        kept = made.path.with_name(f"{made.path.stem}.changed-{stamp}.ipynb")
+        if kept.exists():
+            raise UserError(f"{kept} exists already: wait a second and try again")
+        os.rename(made.path, kept)
+        print(f"your changed notebook: {kept}")
+    build.write(made)
+    print(f"as it was built: {made.path}")
+    return 0

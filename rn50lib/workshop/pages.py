@@ -1,0 +1,120 @@
+"""The pages of a course run: each executed notebook as HTML, and the index over them.
+
+Every page stands alone: styles and pictures are in it, nothing is loaded from anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rn50lib.workshop import results
+from rn50lib.workshop.output import cell_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARKS = {
+    results.PASSED: "✓",
+    results.FAILED: "✗",
+    results.TIME_LIMIT: "◷",
+    results.NOT_RUN: "–",
+}
+
+
+def duration(seconds: float) -> str:
+    """'8.2 s', '1 min 05 s'."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60:02d} s"
+
+
+def day(iso: str) -> str:
+    """'21 November 2026, 06:31 UTC'."""
+    when = datetime.fromisoformat(iso)
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"
+
+
+@cache
+def environment() -> Any:
+    """Jinja with the templates of this folder, everything escaped unless marked safe."""
+    import jinja2
+
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    env.filters.update(duration=duration, day=day, value=cell_text)
+    env.globals.update(marks=MARKS, style=(TEMPLATES / "style.css").read_text(encoding="utf-8"))
+    return env
+
+
+def index(run: results.CourseRun, folder: Path) -> Path:
+    """Write `index.html` and `course.json`; returns the path of the page."""
+    pages = {item.name for item in run.notebooks if (folder / item.page).exists()}
+    text = environment().get_template("index.html").render(run=run, pages=pages)
+    (folder / "course.json").write_text(run.to_json(), encoding="utf-8")
+    path = folder / "index.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@cache
+def exporter() -> Any:
+    """nbconvert's HTML exporter with a template of our own: its others load scripts from the
+    net."""
+    from nbconvert.exporters import HTMLExporter
+    from traitlets.config import Config
+
+    priority = [
+        "application/vnd.jupyter.widget-view+json",
+        "text/html",
+        "text/markdown",
+        "image/svg+xml",
+        "image/png",
+        "image/jpeg",
+        "text/plain",
+    ]
+    config = Config()
+    config.NbConvertBase.display_data_priority = priority
+    config.HTMLExporter.embed_images = True
+    config.HTMLExporter.exclude_input_prompt = True
+    config.HTMLExporter.exclude_output_prompt = True
+    made = HTMLExporter(config=config, template_name="classic")
+    made.raw_template = (TEMPLATES / "page.html").read_text(encoding="utf-8")
+    return made
+
+
+def page(folder: Path, outcome: results.Outcome, names: Sequence[str]) -> Path | None:
+    """Write the HTML of an executed notebook; None where there is no notebook to show.
+
+    Links to the notebooks `names` lead to their pages.
+    """
+    import nbformat
+
+    source = folder / outcome.notebook
+    try:
+        book = nbformat.read(source, as_version=4)
+    except (OSError, ValueError):
+        return None
+    book.metadata.pop("widgets", None)
+    resources = {
+        "metadata": {"name": outcome.title, "path": str(folder)},
+        "rn50": {
+            "style": (TEMPLATES / "style.css").read_text(encoding="utf-8"),
+            "title": outcome.title,
+            "status": outcome.status,
+            "mark": MARKS[outcome.status],
+            "duration": duration(outcome.seconds),
+            "parameters": outcome.parameters,
+            "notebook": outcome.notebook,
+        },
+    }
+    html, _ = exporter().from_notebook_node(book, resources=resources)
+    for name in names:
+        html = re.sub(rf'href="{re.escape(name)}\.ipynb"(?! download)', f'href="{name}.html"', html)
+    path = folder / outcome.page
+    path.write_text(html, encoding="utf-8")
+    return path

@@ -1,0 +1,62 @@
+"""Every process that a notebook started, found by a mark in its environment and ended together.
+
+A process group or a parent's list is not enough: a kernel, the runs that it starts and their
+workers each make a session of their own, and a child whose parent died belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import uuid
+
+import psutil
+
+MARK = "RN50_NOTEBOOK_RUN"  # environment variable that every descendant inherits
+GRACE_S = 5.0
+
+
+def new_mark() -> str:
+    return uuid.uuid4().hex
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The living processes that carry `mark`, this one left out."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(MARK) == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue  # it ended meanwhile, or belongs to somebody else
+    return found
+
+
+def end(mark: str) -> list[str]:
+    """End everything that carries `mark`: asked first, then killed. Returns what was ended, a line
+    each, and comes back only when nothing is left (or nothing more can be done)."""
+    ended: dict[int, str] = {}
+    deadline = time.monotonic() + GRACE_S
+    while processes := marked(mark):
+        late = time.monotonic() > deadline
+        for process in processes:
+            try:
+                ended.setdefault(process.pid, f"pid {process.pid}: {' '.join(process.cmdline())}")
+                process.send_signal(signal.SIGKILL if late else signal.SIGTERM)
+            except psutil.Error:
+                continue
+        if time.monotonic() > deadline + GRACE_S:
+            break
+        psutil.wait_procs(processes, timeout=0.5)
+    return list(ended.values())
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it dies (Linux only)."""
+    if sys.platform == "linux":
+        set_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
