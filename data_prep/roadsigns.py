@@ -1,0 +1,311 @@
+"""Draws the built-in data set: JPEG pictures of twelve classes of road signs, in ImageNet's layout.
+
+    python -m data_prep.roadsigns data/roadsigns --train 2400 --val 1200 --seed 0
+
+It writes OUT/train/CLASS/*.jpg, OUT/val/CLASS/*.jpg and OUT/classes.txt, one line per class in
+label order with tabs between its columns index, id and words (0, bicycle, bicycle lane), like a
+list of ImageNet's classes. Picture i of a split follows from (seed, split, i) alone: any number of
+processes draws the same bytes (on one machine, with the same Pillow and NumPy), and a larger set
+contains the smaller one. Its class is i modulo 12, so that classes are balanced.
+
+The set appears when it is whole, marked OUT/.complete. A run that was killed goes on where it was;
+a second run finds the set and does nothing. `--contact-sheet FILE` draws an overview, with or
+without OUT.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.common import (
+    Parser,
+    Progress,
+    check_room,
+    format_bytes,
+    run_program,
+    usable_cores,
+)
+from data_prep.signs.classes import IDS
+from data_prep.signs.folder import Parameters, Workplace, locked, read_complete
+from data_prep.signs.knobs import VERSION
+from rn50lib.errors import UserError
+
+TRAIN, VAL, SEED = 2400, 1200, 0
+FILE_BYTES = 104_000  # mean size of a picture on disk, rounded up to blocks
+BATCH = 8  # pictures that a worker is given at a time
+
+
+def ensure(
+    root: str | os.PathLike,
+    train: int | None = None,
+    val: int | None = None,
+    seed: int | None = None,
+    jobs: int | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Path:
+    """The data set in `root`, drawn only if it is missing.
+
+    A number that is None takes what a complete set in `root` has, or the default. `jobs` is the
+    number of processes, all usable cores unless given; `quiet` shows no progress.
+
+    Raises UserError if `root` holds a set of other numbers (without `overwrite`) or something else,
+    cannot be written, or has too little room.
+    """
+    out = Path(os.path.realpath(root))
+    _check(train, val, seed, jobs)
+    try:
+        if overwrite or not _is_there(out, train, val, seed):
+            _make(out, train, val, seed, jobs or usable_cores(), overwrite, quiet)
+    except OSError as error:
+        raise UserError(f"{error.filename or out}: cannot be written ({error.strerror})") from error
+    return Path(root)
+
+
+def _check(train: int | None, val: int | None, seed: int | None, jobs: int | None) -> None:
+    for flag, value, least, why in (
+        ("--train", train, len(IDS), "one picture of each class"),
+        ("--val", val, len(IDS), "one picture of each class"),
+        ("--seed", seed, 0, "seeds are not negative"),
+        ("--jobs", jobs, 1, "the number of processes that draw"),
+    ):
+        if value is not None and value < least:
+            raise UserError(f"{flag} {value}: at least {least} is needed ({why})")
+
+
+def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -> bool:
+    """Whether the set asked for is complete. Raises UserError if another one is."""
+    found = read_complete(out)
+    if found is None:
+        return False
+    wanted = Parameters(
+        found.train if train is None else train,
+        found.val if val is None else val,
+        found.seed if seed is None else seed,
+        VERSION,
+    )
+    if found != wanted:
+        raise UserError(
+            f"{out}: holds a set drawn with {found}, not {wanted}; "
+            "choose another folder, or replace it with --overwrite"
+        )
+    return True
+
+
+def _make(
+    out: Path,
+    train: int | None,
+    val: int | None,
+    seed: int | None,
+    jobs: int,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; name a folder to draw the set into")
+    parameters = Parameters(
+        TRAIN if train is None else train,
+        VAL if val is None else val,
+        SEED if seed is None else seed,
+        VERSION,
+    )
+    with locked(out):
+        place = Workplace(out)
+        place.finish()  # a move that a killed run had begun
+        if not overwrite and _is_there(out, train, val, seed):
+            return
+        _refuse_others(out, overwrite)
+        place.prepare(parameters)
+        todo = place.missing(parameters)
+        _say_room(place, out, parameters, len(todo), quiet)
+        start, written = time.monotonic(), 0
+        if todo:
+            crew = _Crew(place, parameters, min(jobs, len(todo)))
+            with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
+                written = crew.draw(todo, progress)
+        seconds = time.monotonic() - start
+        place.install(parameters)
+    if not quiet:
+        mean = f", mean {written / len(todo) / 1000:.0f} KB" if todo else ""
+        print(
+            f"{out}: {parameters.train:,} train and {parameters.val:,} val pictures of "
+            f"{len(IDS)} classes{mean}; drew {len(todo):,} in {seconds:.1f} s, "
+            f"{len(todo) / max(seconds, 1e-9):.0f} images/s with {jobs} "
+            f"process{'es' if jobs > 1 else ''}",
+            file=sys.stderr,
+        )
+
+
+def _refuse_others(out: Path, overwrite: bool) -> None:
+    """Raises UserError if `out` holds something that is not a complete set of this program."""
+    if overwrite and (out / ".complete").exists():
+        return
+    for name in ("train", "val", "classes.txt"):
+        if (out / name).exists():
+            raise UserError(
+                f"{out / name}: is there already and was not drawn by this program (no .complete "
+                "beside it); choose another folder, or move it away"
+            )
+
+
+def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool) -> None:
+    needed = count * FILE_BYTES
+    check_room(place.root, needed, f"drawing {count:,} pictures")
+    if quiet or not count:
+        return
+    status = os.statvfs(place.root)
+    total = parameters.train + parameters.val
+    goes_on = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
+    print(
+        f"{out}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
+        f"{format_bytes(status.f_bavail * status.f_frsize)} are free",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+@dataclass
+class _Crew:
+    """The processes that draw, each with a thread here that hands it batches of numbers."""
+
+    place: Workplace
+    parameters: Parameters
+    jobs: int
+
+    def draw(self, todo: list[tuple[str, int]], progress: Progress) -> int:
+        """Draws all of `todo`, returns the bytes written. Raises UserError if a process fails."""
+        self._batches = deque(_batched(todo))
+        self._written, self._problem = 0, ""
+        self._turn = threading.Lock()
+        workers = [self._start() for _ in range(self.jobs)]
+        threads = [
+            threading.Thread(target=self._serve, args=(worker, progress), daemon=True)
+            for worker in workers
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:  # also on Ctrl-C
+            self._batches.clear()
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        if self._problem:
+            raise UserError(self._problem)
+        return self._written
+
+    def _start(self) -> subprocess.Popen[str]:
+        package = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-m", "data_prep.signs.worker"]
+        folders = [self.place.new(self.parameters), self.place.spool(self.parameters)]
+        return subprocess.Popen(
+            [*command, *map(str, folders), str(self.parameters.seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )
+
+    def _serve(self, worker: subprocess.Popen[str], progress: Progress) -> None:
+        assert worker.stdin and worker.stdout
+        while True:
+            with self._turn:
+                if self._problem or not self._batches:
+                    return
+                split, numbers = self._batches.popleft()
+            answer = ""
+            try:
+                print(split, *numbers, file=worker.stdin, flush=True)
+                answer = worker.stdout.readline()
+            except BrokenPipeError:
+                pass  # the worker has ended: said below
+            with self._turn:
+                if answer.strip().isdigit():
+                    self._written += int(answer)
+                    progress.add(len(numbers))
+                else:
+                    self._problem = self._problem or self._why(worker, answer)
+                    return
+
+    def _why(self, worker: subprocess.Popen[str], answer: str) -> str:
+        again = "run the same command again to go on from here"
+        if answer.startswith("error"):
+            return f"{self.place.out}: {answer.removeprefix('error').strip()}; then {again}"
+        code = worker.wait()
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        return f"{self.place.out}: a drawing process {ended}; {again}"
+
+
+def _batched(todo: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    batches: list[tuple[str, list[int]]] = []
+    for split, index in todo:
+        if not batches or batches[-1][0] != split or len(batches[-1][1]) == BATCH:
+            batches.append((split, []))
+        batches[-1][1].append(index)
+    return batches
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m data_prep.roadsigns",
+        description="Draw the built-in data set: JPEG pictures of road signs in ImageNet's layout.",
+    )
+    parser.add_argument("out", nargs="?", metavar="OUT", help="the folder of the data set")
+    parser.add_argument(
+        "--train", type=int, default=TRAIN, metavar="N", help="training pictures (%(default)s)"
+    )
+    parser.add_argument(
+        "--val", type=int, default=VAL, metavar="N", help="validation pictures (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=SEED, metavar="S", help="what all is drawn from (%(default)s)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="J", help="drawing processes (all usable cores)"
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace a set of other numbers in OUT, with the records made from it",
+    )
+    parser.add_argument(
+        "--contact-sheet",
+        metavar="FILE",
+        help="also draw an overview of all classes (.jpg or .png)",
+    )
+    flags = parser.parse_args(argv)
+    if not flags.out and not flags.contact_sheet:
+        raise UserError("nothing to do: name the folder OUT, or a --contact-sheet FILE")
+    _check(flags.train, flags.val, flags.seed, flags.jobs)
+    if flags.out:
+        out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
+        if not flags.overwrite and _is_there(out, *numbers):
+            print(f"{flags.out}: already complete ({read_complete(out)})")
+        else:
+            try:
+                ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
+            except KeyboardInterrupt:
+                print(
+                    "error: interrupted; run the same command again to go on from here",
+                    file=sys.stderr,
+                )
+                return 130
+    if flags.contact_sheet:
+        from data_prep.signs.sheet import save_sheet
+
+        print(f"{flags.contact_sheet}: {save_sheet(flags.contact_sheet, flags.seed)}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)
