@@ -167,7 +167,7 @@ def load(prefix: str | Path, epoch: int) -> Checkpoint:
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that verifies (None without any), and a line for each passed over."""
-    passed_over = []
+    passed_over: list[str] = []
     for epoch in reversed(epochs(prefix)):
         try:
             return load(prefix, epoch), passed_over

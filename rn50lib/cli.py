@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -66,10 +67,10 @@ def experiment_parser(verb: str) -> Parser:
     return parser
 
 
-def checked(kind):
+def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     """`kind` with its ValueError's text in the message: argparse would hide it."""
 
-    def convert(text: str):
+    def convert(text: str) -> Any:
         try:
             return kind(text)
         except ValueError as error:

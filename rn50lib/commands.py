@@ -11,7 +11,7 @@ from typing import Any
 from rn50lib import checkpoint, experiment, launch
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, Resolved
+from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.hardware import machine
 
 SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
@@ -47,7 +47,7 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
     return status
 
 
-def makes_a_model(done: Experiment) -> bool:
+def makes_a_model(done: FullExperiment) -> bool:
     """Whether a run leaves weights that one would want to keep."""
     timed_only = done.benchmark_iters or done.no_metrics or done.test_io
     return not (timed_only or done.only_inference or done.step or done.loader == "synthetic")
@@ -222,7 +222,7 @@ def environment(
     }
 
 
-def time_input(done: Experiment, sources: dict[str, Any]) -> int:
+def time_input(done: FullExperiment, sources: dict[str, Any]) -> int:
     """`--test-io`: how many images per second the input pipeline alone delivers."""
     import time
 

@@ -15,6 +15,7 @@ from typing import Any
 from rn50lib import network as networks
 from rn50lib import recipe as recipes
 from rn50lib.errors import UserError
+from rn50lib.hardware import Machine
 
 BACKENDS = ("torch",)
 LOADERS = ("native", "synthetic")
@@ -267,12 +268,39 @@ class Experiment:
                 argv += [name, exact(value) if isinstance(value, float) else str(value)]
         return argv
 
+
+class FullExperiment(Experiment):
+    """An experiment that leaves nothing open: `resolve` gives one, and a run wants one."""
+
+    backend: str
+    data_root: str
+    data_format: str
+    loader: str
+    dtype: str
+    n: int
+    batch_size: int
+    network: str
+    resnet_version: str
+    num_classes: int
+    image_shape: int
+    recipe: str
+    num_epochs: int
+    lr: float
+    warmup_epochs: float
+    lr_step_epochs: tuple[float, ...]
+    mom: float
+    wd: float
+    val_resize: int
+    seed: int
+    threads: int
+    data_nthreads: int
+
     @property
     def global_batch(self) -> int:
         return self.n * self.batch_size
 
     def to_recipe(self) -> recipes.Recipe:
-        """The recipe with this (resolved) experiment's own numbers in it."""
+        """The recipe with this experiment's own numbers in it."""
         return replace(
             recipes.RECIPES[self.recipe],
             epochs=self.num_epochs,
@@ -286,9 +314,10 @@ class Experiment:
         )
 
     def to_network(self) -> networks.Network:
-        """The network of this (resolved) experiment."""
+        """The network of this experiment."""
         if self.network == "tiny":
             return networks.tiny(self.num_classes, self.resnet_version)
+        assert self.num_layers is not None
         return networks.resnet(self.num_layers, self.num_classes, self.resnet_version)
 
 
@@ -296,7 +325,7 @@ class Experiment:
 class Resolved:
     """An experiment with every axis filled in, why each was chosen, and what was capped."""
 
-    experiment: Experiment
+    experiment: FullExperiment
     reasons: Mapping[str, str]
     caps: tuple[str, ...] = ()
 
@@ -318,12 +347,12 @@ def is_roadsigns(data_root: Path) -> bool:
     return "roadsigns" in (data_root.name, data_root.parent.name)
 
 
-def resolve(asked: Experiment, machine, num_classes: int | None) -> Resolved:
+def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Resolved:
     """Fill in every axis that was not given, once.
 
-    `machine` is a `hardware.Machine`; `num_classes` is the data set's (None: not known, then
-    --num-classes must be given). Raises UserError where a given value is impossible here or two
-    given values contradict each other: the message names the flag and the remedy.
+    `num_classes` is the data set's (None: not known, then --num-classes must be given). Raises
+    UserError where a given value is impossible here or two given values contradict each other: the
+    message names the flag and the remedy.
     """
     reasons: dict[str, str] = dict.fromkeys(asked.given(), "given")
     filled: dict[str, Any] = {}
@@ -382,14 +411,14 @@ def resolve(asked: Experiment, machine, num_classes: int | None) -> Resolved:
     if asked.profile == "auto":
         filled["profile"] = "gpu" if gpus else "cpu"
         reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
-    done = replace(asked, **filled)
+    done = FullExperiment(**(vars(asked) | filled))
     caps: tuple[str, ...] = ()
     if done.profile == "ci":
         done, caps = cap_for_ci(done)
     return Resolved(done, reasons, caps)
 
 
-def best_dtype(machine) -> tuple[str, str]:
+def best_dtype(machine: Machine) -> tuple[str, str]:
     """The precision that `auto` takes on this machine, and why."""
     if machine.gpus:
         if min(gpu.capability for gpu in machine.gpus) >= (8, 0):
@@ -400,7 +429,7 @@ def best_dtype(machine) -> tuple[str, str]:
     return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"
 
 
-def check(asked: Experiment, machine) -> None:
+def check(asked: Experiment, machine: Machine) -> None:
     """Raise UserError for the first value that is impossible here or contradicts another."""
     capped = asked.profile == "ci"
     if asked.dtype == "float16":
@@ -431,7 +460,7 @@ def check(asked: Experiment, machine) -> None:
         raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
 
 
-def cap_for_ci(full: Experiment) -> tuple[Experiment, tuple[str, ...]]:
+def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
     """The experiment made small enough for a test, and a line for each value that changed."""
     limits: dict[str, Any] = {
         "n": min(full.n, 1),
@@ -458,7 +487,7 @@ def flag_name(name: str) -> str:
     return {f.name: f.metadata["names"][-1] for f in fields(Experiment)}[name]
 
 
-def arithmetic(done: Experiment) -> str:
+def arithmetic(done: FullExperiment) -> str:
     """Global batch and learning rate, worked out in one line."""
     numbers = done.to_recipe()
     peak = recipes.learning_rate(done.warmup_epochs, done.global_batch, numbers)
@@ -468,7 +497,7 @@ def arithmetic(done: Experiment) -> str:
     )
 
 
-def schedule_remark(done: Experiment) -> str | None:
+def schedule_remark(done: FullExperiment) -> str | None:
     """One line when the run ends before its warm-up or its first decay, else None."""
     if done.num_epochs < done.warmup_epochs:
         return (

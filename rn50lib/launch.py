@@ -15,9 +15,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, Resolved
+from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.report import write_json
 
 PARENT = "RN50_PARENT"  # tells a rank whose death must be its own
@@ -125,7 +126,7 @@ def with_library(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def rank_environment(experiment: Experiment) -> dict[str, str]:
+def rank_environment(experiment: FullExperiment) -> dict[str, str]:
     """What every rank's environment gets: threads, allocator, output at once."""
     env = with_library(dict(os.environ))
     env |= {
@@ -165,7 +166,7 @@ def run_ranks(resolved: Resolved, run_dir: Path) -> int:
     )
     process = subprocess.Popen(command, env=rank_environment(resolved.experiment))
 
-    def forward(number: int, frame) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
     earlier = signal.signal(signal.SIGTERM, forward)

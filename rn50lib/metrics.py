@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rn50lib.comm import Comm
+
 SUMS = ("loss", "top1", "top5", "examples")  # what a step adds up, in this order
 
 
-def metric_sums(sums: np.ndarray, comm) -> dict[str, float | None]:
+def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
     """Loss (nats), top-1 and top-5 (per cent) over all workers, from one worker's sums.
 
     `sums`, shape (4,), holds the summed loss, the images whose label is the first guess, those

@@ -108,7 +108,7 @@ class Network:
                 stride = 2 if stage > 0 and index == 0 else 1
                 if self.block == "bottleneck":
                     first, second = (stride, 1) if self.version == "v1" else (1, stride)
-                    convs = (
+                    convs: tuple[Conv, ...] = (
                         Conv(f"{name}.conv1", channels, width, 1, first),
                         Conv(f"{name}.conv2", width, width, 3, second),
                         Conv(f"{name}.conv3", width, out, 1),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rn50lib.errors import UserError
 
@@ -32,7 +33,7 @@ STYLE: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def style():
+def style() -> Iterator[None]:
     """Matplotlib's settings for every figure of the project, for the length of a `with` block."""
     import matplotlib
     from cycler import cycler
@@ -73,8 +74,8 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def has_values(values: list | None) -> bool:
-    return bool(values) and any(value is not None for value in values)
+def has_values(values: list | None) -> TypeGuard[list]:
+    return values is not None and any(value is not None for value in values)
 
 
 def save(figure: Figure, path: str | Path) -> None:

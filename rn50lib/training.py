@@ -9,7 +9,7 @@ import contextlib
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rn50lib import checkpoint, seams
 from rn50lib.backends import Step, build_step
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
+from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Pipeline, open_pipeline
 from rn50lib.progress import Progress
@@ -31,7 +31,7 @@ from rn50lib.report import Report
 class Run:
     """What the phases of a run share."""
 
-    experiment: Experiment
+    experiment: FullExperiment
     comm: Comm
     step: Step
     progress: Progress
@@ -40,15 +40,15 @@ class Run:
 
 
 def train(
-    experiment: Experiment,
+    experiment: FullExperiment,
     net: Network,
     sources: dict[str, Any],
     comm: Comm,
     progress: Progress,
     report: Report,
-    write_report,
+    write_report: Callable[[Report], None],
 ) -> Report:
-    """Train and validate as `experiment` (resolved) says; returns the report.
+    """Train and validate as `experiment` says; returns the report.
 
     `sources` maps 'train' and 'val' to opened data sets (None: synthetic). `write_report(report)`
     is called after every epoch, on rank 0. Raises UserError for bad data or a diverged loss.
@@ -210,7 +210,7 @@ def average_running_statistics(run: Run) -> None:
     run.step.load(arrays | {n: t / run.comm.size for n, t in zip(names, totals, strict=True)})
 
 
-def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
+def identify(experiment: FullExperiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
     found: dict[str, Any] = {
@@ -227,6 +227,8 @@ def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> d
 def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
     """Load the checkpoint that the experiment asks for; returns the first epoch to do."""
     experiment, prefix = run.experiment, run.experiment.model_prefix
+    if prefix is None:
+        return 0
     if experiment.resume:
         found, passed_over = checkpoint.newest(prefix)
         for line in passed_over:
@@ -253,7 +255,7 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
     return found.epoch
 
 
-def wants_checkpoint(experiment: Experiment, finished: int) -> bool:
+def wants_checkpoint(experiment: FullExperiment, finished: int) -> bool:
     if not experiment.model_prefix or experiment.only_inference:
         return False
     return finished % experiment.save_period == 0 or finished == experiment.num_epochs
@@ -263,6 +265,7 @@ def save(run: Run, identity: dict[str, Any], finished: int) -> None:
     """Write the checkpoint of `finished` epochs, on rank 0."""
     if run.comm.rank == 0:
         prefix = run.experiment.model_prefix
+        assert prefix is not None
         content = checkpoint.Checkpoint(
             finished,
             run.step.state(),

@@ -10,8 +10,9 @@ import numpy as np
 
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
+from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
+from rn50lib.pipelines import Batch
 
 
 class Step(Protocol):
@@ -19,11 +20,11 @@ class Step(Protocol):
 
     device: str
 
-    def train_step(self, batch, lr: float) -> None:
+    def train_step(self, batch: Batch, lr: float) -> None:
         """Forward, backward, exchange, update on one batch of this rank."""
         ...
 
-    def eval_step(self, batch) -> None:
+    def eval_step(self, batch: Batch) -> None:
         """Forward on one batch; rows from `batch.valid` on count nowhere."""
         ...
 
@@ -52,7 +53,7 @@ class Step(Protocol):
         ...
 
 
-def build_step(experiment: Experiment, net: Network, comm: Comm) -> Step:
+def build_step(experiment: FullExperiment, net: Network, comm: Comm) -> Step:
     """The training step of an experiment. Raises UserError when its framework is missing."""
     if experiment.step is not None:
         from rn50lib.backends.paced import PacedStep

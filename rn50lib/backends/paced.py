@@ -14,6 +14,7 @@ import numpy as np
 
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
+from rn50lib.pipelines import Batch
 
 
 class PacedStep:
@@ -25,17 +26,17 @@ class PacedStep:
         self.rate, self.size = rate, comm.size
         self.free_at = 0.0  # when the device is done with what it was given
 
-    def wait(self, batch) -> None:
+    def wait(self, batch: Batch) -> None:
         """Wait until the device could take the next batch, as a queue of depth one would."""
         seconds = len(batch.labels) * self.size / self.rate
         begin = max(time.perf_counter(), self.free_at)
         self.free_at = begin + seconds
         time.sleep(max(0.0, self.free_at - time.perf_counter()))
 
-    def train_step(self, batch, lr: float) -> None:
+    def train_step(self, batch: Batch, lr: float) -> None:
         self.wait(batch)
 
-    def eval_step(self, batch) -> None:
+    def eval_step(self, batch: Batch) -> None:
         self.wait(batch)
 
     def read_sums(self) -> np.ndarray:
@@ -53,5 +54,5 @@ class PacedStep:
     def versions(self) -> dict[str, str]:
         return {"device": f"paced at {self.rate:g} img/s"}
 
-    def trace(self, file: Path):
+    def trace(self, file: Path) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

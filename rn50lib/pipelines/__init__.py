@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
+from rn50lib.experiment import FullExperiment
+from rn50lib.records.source import Source
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ class Pipeline(Protocol):
         ...
 
 
-def open_pipeline(experiment: Experiment, source, split: str, rank: int, size: int) -> Pipeline:
-    """The pipeline of a (resolved) experiment for 'train' or 'val'. `source` is None for synthetic.
+def open_pipeline(
+    experiment: FullExperiment, source: Source | None, split: str, rank: int, size: int
+) -> Pipeline:
+    """The pipeline of an experiment for 'train' or 'val'. `source` is None for synthetic.
 
     Raises UserError when the data set holds less than one global batch.
     """
@@ -52,6 +55,7 @@ def open_pipeline(experiment: Experiment, source, split: str, rank: int, size: i
         return Synthetic(experiment, split, size)
     from rn50lib.pipelines.torch_loader import TorchLoader
 
+    assert source is not None, experiment.loader
     examples = len(source)
     if split == "train":
         examples = min(examples, experiment.num_examples or examples)

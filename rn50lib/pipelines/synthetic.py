@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rn50lib.experiment import Experiment
+from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 
 STEPS = 100  # of an epoch, when neither --benchmark-iters nor --num-examples says otherwise
@@ -15,14 +15,14 @@ STEPS = 100  # of an epoch, when neither --benchmark-iters nor --num-examples sa
 class Synthetic:
     """See `rn50lib.pipelines.Pipeline`. Accuracy on these images means nothing."""
 
-    def __init__(self, experiment: Experiment, split: str, size: int) -> None:
+    def __init__(self, experiment: FullExperiment, split: str, size: int) -> None:
         batch, pixels = experiment.batch_size, experiment.image_shape
         wanted = experiment.num_examples if split == "train" else None
         self.examples = wanted or (experiment.benchmark_iters or STEPS) * batch * size
         self.steps = max(1, self.examples // (batch * size))
         rng = np.random.default_rng(experiment.seed)
-        images = rng.integers(0, 256, (batch, pixels, pixels, 3), np.uint8)
-        labels = rng.integers(0, experiment.num_classes, batch, np.int32)
+        images = rng.integers(0, 256, (batch, pixels, pixels, 3), dtype=np.uint8)
+        labels = rng.integers(0, experiment.num_classes, batch, dtype=np.int32)
         self.batch = Batch(images, labels, valid=batch)
 
     def __len__(self) -> int:

@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, Sampler
 
 from rn50lib import seams
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
+from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import Augmentation, center_crop_box
 from rn50lib.records import order
+from rn50lib.records.source import Source
 
 SUBSET_SEED = 50  # the part that --num-examples keeps is the same in every run
 
@@ -27,7 +28,7 @@ Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 class Images(torch.utils.data.Dataset):
     """Batches by their keys. Lives in the workers; `source` opens its files there, each its own."""
 
-    def __init__(self, source, train: bool, experiment: Experiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
         self.source, self.train = source, train
         self.size, self.resize = experiment.image_shape, experiment.val_resize
         self.seed, self.overrides = experiment.seed, experiment.override
@@ -84,7 +85,13 @@ class TorchLoader:
     """See `rn50lib.pipelines.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
 
     def __init__(
-        self, experiment: Experiment, source, split: str, examples: int, rank: int, size: int
+        self,
+        experiment: FullExperiment,
+        source: Source,
+        split: str,
+        examples: int,
+        rank: int,
+        size: int,
     ) -> None:
         self.examples, self.train = examples, split == "train"
         self.seed, self.batch_size = experiment.seed, experiment.batch_size

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
@@ -27,7 +28,7 @@ def exchange_for(comm: groups.Comm) -> Exchange:
 class Replaced:
     """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
 
-    def __init__(self, function, comm: groups.Comm) -> None:
+    def __init__(self, function: Callable[..., Any], comm: groups.Comm) -> None:
         self.function, self.comm = function, comm
 
     @torch.no_grad()

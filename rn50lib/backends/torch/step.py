@@ -7,6 +7,7 @@ reads them every `disp_batches` steps.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from rn50lib import seams
 from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 from rn50lib.backends.torch.parallel import exchange_for
 from rn50lib.comm import Comm
-from rn50lib.experiment import Experiment
+from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
+from rn50lib.pipelines import Batch
 from rn50lib.recipe import MEAN, STD
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -30,7 +32,7 @@ TRACED_STEPS = 3
 class TorchStep:
     """A ResNet with its SGD state on one device. See `rn50lib.backends.Step`."""
 
-    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = DTYPES[experiment.dtype]
         configure(self.device, experiment.dtype, experiment.threads)
@@ -62,8 +64,8 @@ class TorchStep:
         ]
         return [group for group in groups if group["params"]]
 
-    def inputs(self, batch) -> tuple[Tensor, Tensor]:
-        """Normalised float32 images (NCHW, channels_last memory) and int64 labels, on the device."""
+    def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
         images_NHWC = torch.as_tensor(batch.images).to(self.device, non_blocking=True)
         labels = torch.as_tensor(batch.labels).to(self.device, torch.int64, non_blocking=True)
         images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
@@ -73,7 +75,7 @@ class TorchStep:
         with torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32):
             return self.model(images_NCHW)
 
-    def train_step(self, batch, lr: float) -> None:
+    def train_step(self, batch: Batch, lr: float) -> None:
         images, labels = self.inputs(batch)
         self.lr.fill_(lr)
         self.model.train()
@@ -86,7 +88,7 @@ class TorchStep:
         self.add_up(logits.detach(), labels, loss.detach())
 
     @torch.inference_mode()
-    def eval_step(self, batch) -> None:
+    def eval_step(self, batch: Batch) -> None:
         images, labels = self.inputs(batch)
         self.model.eval()
         logits = self.forward(images)[: batch.valid]
@@ -146,7 +148,7 @@ class TorchStep:
         return found
 
     @contextlib.contextmanager
-    def trace(self, file: Path):
+    def trace(self, file: Path) -> Iterator[Any]:
         from torch import profiler
 
         plan = profiler.schedule(wait=1, warmup=1, active=TRACED_STEPS, repeat=1)
