@@ -35,7 +35,7 @@ def save_sheet(path: str | os.PathLike, seed: int = 0) -> str:
     if target.suffix.lower() == ".png":
         sheet.save(buffer, "PNG", optimize=True)
     else:
-        sheet.save(buffer, "JPEG", quality=80, optimize=True, progressive=True)
+        sheet.save(buffer, "JPEG", quality=76, optimize=True, progressive=True)
     draft = target.with_name(f".{target.name}.part")
     draft.write_bytes(buffer.getvalue())
     os.replace(draft, target)
