@@ -37,7 +37,7 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
     folder = run_dir or launch.new_run("score" if asked.only_inference else "run")
     folder.mkdir(parents=True, exist_ok=True)
     if resolved.experiment.model_prefix is None and makes_a_model(resolved.experiment):
-        kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=2)
+        kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=resolved.experiment.keep or 2)
         reasons = dict(resolved.reasons) | {"model_prefix": "in the run's folder, the newest two"}
         resolved = Resolved(kept, reasons, resolved.caps)
     say(describe(resolved))
