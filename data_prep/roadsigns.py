@@ -65,7 +65,8 @@ def ensure(
         if overwrite or not _is_there(out, train, val, seed):
             _make(out, train, val, seed, jobs or usable_cores(), overwrite, quiet)
     except OSError as error:
-        raise UserError(f"{error.filename or out}: cannot be written ({error.strerror})") from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise UserError(f"{out}: cannot be written ({where}{error.strerror})") from error
     return Path(root)
 
 
@@ -156,12 +157,17 @@ def _refuse_others(out: Path, overwrite: bool) -> None:
 
 
 def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool) -> None:
-    needed = count * FILE_BYTES
-    check_room(place.root, needed, f"drawing {count:,} pictures")
+    """Says what the disk must hold, or raises UserError if it cannot."""
+    needed, total = count * FILE_BYTES, parameters.train + parameters.val
+    try:
+        check_room(place.root, needed, f"drawing {count:,} pictures")
+    except UserError:
+        if count == total:
+            place.remove()  # nothing is drawn yet, so nothing is lost
+        raise
     if quiet or not count:
         return
     status = os.statvfs(place.root)
-    total = parameters.train + parameters.val
     goes_on = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
     print(
         f"{out}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
@@ -240,7 +246,8 @@ class _Crew:
     def _why(self, worker: subprocess.Popen[str], answer: str) -> str:
         again = "run the same command again to go on from here"
         if answer.startswith("error"):
-            return f"{self.place.out}: {answer.removeprefix('error').strip()}; then {again}"
+            reason = answer.removeprefix("error").strip()
+            return f"{self.place.out}: {reason}; put that right, then {again}"
         code = worker.wait()
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         return f"{self.place.out}: a drawing process {ended}; {again}"

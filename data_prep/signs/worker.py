@@ -34,10 +34,11 @@ def main() -> int:
                 os.replace(draft, new / picture_path(split, index))
                 total += len(data)
             print(total, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"error {error.strerror}: {error.filename or new}", flush=True)
+        try:
+            print(f"error {error.strerror}: {error.filename or new}", flush=True)
+        except BrokenPipeError:  # nobody listens any more: the program that started us is gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
 
