@@ -26,7 +26,8 @@ BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa4499"  # Okab
 
 @dataclass
 class Load:
-    """Utilisation over time: `seconds` since the run's start, per cent per core, and per GPU.
+    """Utilisation over time: `seconds` since the run's start, per cent per core, the memory
+    of the run's processes in bytes, and a reading per GPU.
 
     `loop_began` is when the training loop began, in the same seconds: progress.jsonl counts from
     there.
@@ -34,6 +35,7 @@ class Load:
 
     seconds: list[float] = field(default_factory=list)
     cores: list[list[float]] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
     gpus: list[list[GpuLoad]] = field(default_factory=list)
     loop_began: float = float("inf")
 
@@ -51,7 +53,8 @@ class Meter:
     """Reads the load of the cores that this process may use, and of the GPUs; silent where it
     cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.load = Load()
         self.gpus: list[Any] = []
         self.nvml: Any = None
@@ -78,6 +81,17 @@ class Meter:
             return [load[i] for i in sorted(self.psutil.Process().cpu_affinity())]
         return list(load)
 
+    def _memory(self) -> float:
+        if self.psutil is None:
+            return 0.0
+        total = 0.0
+        with contextlib.suppress(self.psutil.Error):
+            run = self.psutil.Process(self.pid)
+            for process in [run, *run.children(recursive=True)]:
+                with contextlib.suppress(self.psutil.Error):
+                    total += process.memory_info().rss
+        return total
+
     def _gpus(self) -> list[GpuLoad]:
         found = []
         for handle in self.gpus:
@@ -91,12 +105,13 @@ class Meter:
     def read(self, seconds: float) -> None:
         self.load.seconds.append(seconds)
         self.load.cores.append(self._cores())
+        self.load.memory.append(self._memory())
         self.load.gpus.append(self._gpus())
 
 
 def watch(run: Run) -> None:
     """Show the run in this cell until it ends. Interrupting the cell stops the run."""
-    meter = Meter()
+    meter = Meter(run.pid)
     bar, picture, words = output.Slot(), output.Slot(), output.Slot()
     drawn = -DRAW_S
     try:
@@ -143,7 +158,7 @@ def show_bar(
     epochs = None
     with contextlib.suppress(Exception):  # not chosen yet
         epochs = run.resolved["experiment"].get("num_epochs")
-    failed = ended and run._job.poll() != 0 and word == "done"
+    failed = ended and not run.succeeded and word == "done"
     part = 1.0 if ended and not failed and word == "done" else part_done(lines, epochs)
     state = f"{'failed' if failed else word} in" if ended else "running for"
     text = f"{run.status()} · {state} {run.seconds:.0f} s"
@@ -156,7 +171,7 @@ def show_bar(
 
 
 def draw(slot: output.Slot, lines: list[dict[str, Any]], load: Load) -> None:
-    """Six panels, or five without a GPU's memory; drawn off screen."""
+    """Six panels; the last is the GPU's, or the run's memory where there is none."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
@@ -191,7 +206,10 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], load: Load) -> None:
         if any(load.gpus):
             gpu(axes[1, 2], load)
         else:
-            fig.delaxes(axes[1, 2])
+            panel(axes[1, 2], "Memory of the run", "GiB")
+            held = [size / 2**30 or None for size in load.memory]
+            curve(axes[1, 2], load.seconds, held, PURPLE, "D", "")
+            axes[1, 2].set_ylim(bottom=0)
         for axis in axes.flat:
             axis.xaxis.set_major_locator(MaxNLocator(5))
             if axis is not axes[1, 1]:
@@ -211,6 +229,9 @@ def panel(axis: Any, title: str, unit: str) -> None:
 def curve(axis: Any, x: list, y: list, colour: str, marker: str, label: str) -> None:
     """Measured points only: a reading without this value is left out."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
+    if not points and not axis.lines and not label:
+        axis.text(0.5, 0.5, "no reading", ha="center", transform=axis.transAxes, fontsize=9)
+        axis.set_yticks([])
     if points:
         every = max(1, len(points) // 12)
         xs, ys = zip(*points, strict=True)

@@ -37,7 +37,7 @@ def _station(item: course.Lesson, index: int, exists: bool) -> str:
     words = item.question.split()
     lines, line = [], ""
     for word in words:
-        if len(line) + len(word) > 25:
+        if len(line) + len(word) > 24:
             lines.append(line)
             line = ""
         line = f"{line} {word}".strip()
@@ -52,7 +52,7 @@ def _station(item: course.Lesson, index: int, exists: bool) -> str:
         f'stroke="{colour}" stroke-width="{2.5 if exists else 1.5}"{dashes}/>'
         f'<text x="{x + 12}" y="{y + 21}" font-size="13.5" font-weight="700" style="fill:{INK}">'
         f'<tspan style="fill:{colour}">{item.number}</tspan> {escape(item.short)}</text>{text}'
-        f'<text x="{x + WIDE - 10}" y="{y + HIGH + 15}" font-size="10.5" text-anchor="end" '
+        f'<text x="{x + 24}" y="{y + HIGH + 15}" font-size="11" '
         f'style="fill:{DIM}">{topic}</text>'
         f'<circle cx="{x + 14}" cy="{y + HIGH + 11}" r="4.5" fill="{colour}"/>'
     )

@@ -26,12 +26,13 @@ border:0;border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:nor
 .rn50 th{font-weight:600}
 .rn50 td.n,.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
-.rn50 .bar{height:8px;max-width:460px;border-radius:4px;background:var(--jp-border-color2,#d0d7de);
+.rn50 .bar{height:8px;border-radius:4px;background:var(--jp-border-color2,#d0d7de);
 overflow:hidden;margin:4px 0}
 .rn50 .bar i{display:block;height:100%;background:#0072b2}
 .rn50 .box{border-left:4px solid #0072b2;padding:2px 0 2px 12px}
 .rn50 .warn{border-left-color:#d55e00}
-.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px}
+.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);
+font-size:12px;background:none;padding:0}
 </style>"""
 
 

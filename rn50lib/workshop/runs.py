@@ -54,6 +54,16 @@ class Run:
         return self._job.poll() is None
 
     @property
+    def succeeded(self) -> bool:
+        """Whether the run has ended without an error."""
+        return self._job.poll() == 0
+
+    @property
+    def pid(self) -> int:
+        """The process at the head of the run."""
+        return self._job.pid
+
+    @property
     def seconds(self) -> float:
         """Seconds since the start, start of the processes included; fixed once the run has
         ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -168,7 +168,7 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
 
 
 class _Watch:
-    """Stands for stderr while the data is made, and draws the lines of its progress as one bar."""
+    """Stands for stdout and stderr while the data is made, and draws its progress as one bar."""
 
     def __init__(self, slot: output.Slot) -> None:
         self.slot = slot
@@ -215,7 +215,8 @@ def ensure_data(root: Path, profile: str) -> None:
     except ImportError as problem:
         raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
     sizes: dict[str, Any] = {"train": CI_IMAGES[0], "val": CI_IMAGES[1]}
-    with redirect_stderr(_Watch(slot)):  # type: ignore[type-var]
+    watch: Any = _Watch(slot)
+    with redirect_stderr(watch), redirect_stdout(watch):
         roadsigns.ensure(root, **(sizes if profile == "ci" else {}))
         im2rec.ensure_records(root)
     line = f"The data is in {root}" + ("." if there else ", drawn just now.")

@@ -1,0 +1,80 @@
+"""Small checkouts and notebooks for the tests of the workshop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MASTER = '''# %% [markdown]
+# # 00 · Start here
+#
+# After this notebook you know that it was built.
+#
+# **Time:** 5 minutes · **Needs:** nothing · **On a CPU:** a second
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+number: int = 7  # what is printed
+
+# %%
+print(number)
+
+# %% [markdown]
+# ## The same again
+
+# %%
+print(number)
+'''
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with one master, as `rn50 workshop` recognises it."""
+    root = tmp_path / "checkout"
+    (root / "rn50lib").mkdir(parents=True)
+    (root / "notebooks" / "source").mkdir(parents=True)
+    (root / "notebooks" / "source" / "00_start_here.py").write_text(MASTER, encoding="utf-8")
+    return root
+
+
+def write_notebook(path: Path, *cells: str, parameters: str = "", about: Any = None) -> Path:
+    """An .ipynb with a title, code cells and, where given, a parameters cell."""
+    parts: list[dict[str, Any]] = [
+        {"cell_type": "markdown", "metadata": {}, "source": f"# {path.stem} title", "id": "title"}
+    ]
+    tagged = [(parameters, {"tags": ["parameters"]})] if parameters else []
+    for i, (source, metadata) in enumerate([*tagged, *((cell, {}) for cell in cells)]):
+        parts.append(
+            {
+                "cell_type": "code",
+                "execution_count": None,
+                "id": f"cell-{i}",
+                "metadata": metadata,
+                "outputs": [],
+                "source": source,
+            }
+        )
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    book = {
+        "cells": parts,
+        "metadata": {"kernelspec": kernel, "rn50": about or {}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    path.write_text(json.dumps(book), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Callable[..., Path]:
+    """`notebook("name", "code", ...)` writes an .ipynb in the test's folder."""
+
+    def make(name: str, *cells: str, parameters: str = "", about: Any = None) -> Path:
+        path = tmp_path / f"{name}.ipynb"
+        return write_notebook(path, *cells, parameters=parameters, about=about)
+
+    return make

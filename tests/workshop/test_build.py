@@ -1,0 +1,137 @@
+"""Masters to notebooks: the same bytes every time, drift named, nothing of a learner's lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from rn50lib.errors import UserError
+from rn50lib.workshop import build, course
+
+
+def built(checkout: Path) -> Path:
+    return checkout / "notebooks" / "00_start_here.ipynb"
+
+
+def test_committed_notebooks_are_what_their_masters_give(run_cli, repository):
+    done = run_cli("workshop", "build", "--check", cwd=repository)
+    assert done.returncode == 0, done.stderr
+    count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
+    assert f"{count} notebooks are as their masters give them" in done.stdout
+
+
+def test_same_master_gives_same_bytes_elsewhere(run_cli, checkout, tmp_path):
+    assert run_cli("workshop", "build", cwd=checkout).returncode == 0
+    first = built(checkout).read_bytes()
+    other = tmp_path / "elsewhere" / "again"
+    shutil.copytree(checkout, other)
+    built(other).unlink()
+    done = run_cli("workshop", "build", cwd=other, env={"PYTHONHASHSEED": "7", "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    assert built(other).read_bytes() == first
+
+
+def test_built_notebook_is_valid_and_bare(checkout):
+    text = build.build(checkout, checkout / "notebooks/source/00_start_here.py").text
+    book = nbformat.reads(text, as_version=4)
+    nbformat.validate(book)
+    assert book.metadata.kernelspec == build.KERNELSPEC
+    assert book.metadata.rn50 == {"number": "00", "minutes": 5, "ci_seconds": 15}
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.source.splitlines()[0] for cell in code][1:] == ["print(number)"] * 2
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert code[0].metadata.tags == ["parameters"]
+    assert "jupytext" not in text
+    assert "Course: **00 Start here**" in book.cells[0].source
+
+
+def test_ids_are_unique_and_survive_an_insertion():
+    cells = [
+        {"cell_type": "code", "source": "x = 1", "tags": []},
+        {"cell_type": "code", "source": "x = 1", "tags": []},
+        {"cell_type": "markdown", "source": "text", "tags": []},
+    ]
+    before = build.cell_ids("00_a", cells)
+    assert len(set(before)) == 3
+    new = {"cell_type": "code", "source": "y = 2", "tags": []}
+    after = build.cell_ids("00_a", [new, *cells])
+    assert after[1:] == before
+
+
+def test_links_lead_to_neighbours_that_exist(checkout):
+    source = checkout / "notebooks" / "source"
+    master = (source / "00_start_here.py").read_text()
+    for item in course.COURSE[1:3]:
+        text = master.replace("# 00 · Start here", f"# {item.number} · {item.short}")
+        (source / f"{item.name}.py").write_text(text)
+    book = json.loads(build.build(checkout, source / f"{course.COURSE[1].name}.py").text)
+    last = "".join(book["cells"][-1]["source"])
+    assert "[← 00 Start here](00_start_here.ipynb)" in last
+    assert "[02 One GPU →](02_single_gpu.ipynb)" in last
+    assert "03" not in last  # has no master here
+    first = "".join(book["cells"][0]["source"])
+    assert "[00 Start here](00_start_here.ipynb) › **01 Data** › [02 One GPU]" in first
+
+
+def test_check_names_drift_and_remedy(run_cli, checkout):
+    run_cli("workshop", "build", cwd=checkout)
+    path = built(checkout)
+    path.write_text(path.read_text().replace("print(number)", "print(1 + number)", 1))
+    before = path.read_bytes()
+    done = run_cli("workshop", "build", "--check", cwd=checkout)
+    assert done.returncode == 1
+    assert "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in done.stderr
+    assert "rn50 workshop build" in done.stderr
+    assert path.read_bytes() == before  # --check writes nothing
+
+
+def test_check_names_missing_and_orphan(run_cli, checkout):
+    (checkout / "notebooks" / "05_dali.ipynb").write_text("{}")
+    (checkout / "notebooks" / "00_start_here.changed-20260101T000000Z.ipynb").write_text("{}")
+    done = run_cli("workshop", "build", "--check", cwd=checkout)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert any("00_start_here.ipynb is missing" in line for line in lines)
+    assert any("05_dali.ipynb has no master" in line for line in lines)
+    assert len(lines) == 2  # a copy that reset kept is nobody's drift
+
+
+def test_master_outside_the_course_is_refused(checkout):
+    master = checkout / "notebooks" / "source" / "00_start_here.py"
+    stray = master.with_name("00_other.py")
+    master.rename(stray)
+    with pytest.raises(UserError, match="not in the course"):
+        build.build(checkout, stray)
+
+
+def test_reset_restores_and_keeps_the_changed_one(run_cli, checkout):
+    run_cli("workshop", "build", cwd=checkout)
+    path, original = built(checkout), built(checkout).read_text()
+    path.write_text(original.replace("print(number)", "print('mine')"))
+    done = run_cli("workshop", "reset", "00", cwd=checkout)
+    assert done.returncode == 0, done.stderr
+    assert path.read_text() == original
+    kept = list(path.parent.glob("00_start_here.changed-*.ipynb"))
+    assert len(kept) == 1 and "print('mine')" in kept[0].read_text()
+    assert str(kept[0]) in done.stdout
+    run_cli("workshop", "reset", "00", cwd=checkout)  # unchanged: nothing is kept
+    assert list(path.parent.glob("00_start_here.changed-*.ipynb")) == kept
+
+
+def test_reset_of_unknown_notebook_names_those_there(run_cli, checkout):
+    done = run_cli("workshop", "reset", "77", cwd=checkout)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: there is no notebook 77: there are 00_start_here"
+
+
+def test_outside_a_checkout_build_says_where_to_go(tmp_path, monkeypatch):
+    from rn50lib.workshop import places
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    with pytest.raises(UserError, match="run this inside the checkout"):
+        places.need_checkout()

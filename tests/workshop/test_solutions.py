@@ -1,0 +1,88 @@
+"""Exercises: the stub assigns the solution's names, runs, and holds nothing of the solution."""
+
+from __future__ import annotations
+
+import pytest
+
+from rn50lib.errors import UserError
+from rn50lib.workshop import build, solutions
+
+CELL = '''def shard(order, rank, size):
+    """What rank reads."""
+    ### BEGIN SOLUTION
+    first = rank  # the offset
+    part, _ = order[first::size], None
+    return part
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+count: int = 8
+def scale(lr, size):
+    """The learning rate of all ranks."""
+    # the secret: linear
+    return lr * size
+### END SOLUTION
+print(count)'''
+
+STUB = '''def shard(order, rank, size):
+    """What rank reads."""
+    first = ...
+    part = ...
+    _ = ...
+    return ...
+
+
+count = ...
+def scale(lr, size):
+    """The learning rate of all ranks."""
+    ...
+print(count)'''
+
+
+def test_stub_has_the_names_and_nothing_of_the_solution():
+    assert solutions.stub(CELL) == STUB
+    space: dict = {}
+    exec(STUB.replace("print(count)", ""), space)
+    assert space["count"] is ... and space["shard"]([1], 0, 1) is ...
+
+
+def test_solved_has_the_solution_and_no_markers():
+    text = solutions.solved(CELL)
+    assert "SOLUTION" not in text
+    space: dict = {}
+    exec(text.replace("print(count)", ""), space)
+    assert space["shard"](list(range(6)), 1, 3) == [1, 4]
+    assert space["scale"](0.1, 8) == pytest.approx(0.8)
+
+
+def test_solution_without_names_leaves_dots():
+    cell = "### BEGIN SOLUTION\nprint(1)\n### END SOLUTION"
+    assert solutions.stub(cell) == "..."
+    assert solutions.stub("### BEGIN SOLUTION\ndef f(x): return 1\n### END SOLUTION") == (
+        "def f(x):\n    ..."
+    )
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["### BEGIN SOLUTION\nx = 1", "x = 1\n### END SOLUTION", "### BEGIN SOLUTION\nx = (\n### END SOLUTION"],
+)
+def test_markers_that_do_not_pair_and_bad_python_are_named(cell):
+    with pytest.raises(UserError, match="exercise: "):
+        solutions.stub(cell)
+
+
+def test_build_writes_stubs_and_solutions_apart(run_cli, checkout):
+    source = checkout / "exercises" / "source"
+    source.mkdir(parents=True)
+    cell = "### BEGIN SOLUTION\nanswer = 6 * 7\n### END SOLUTION"
+    (source / "ex01_numbers.py").write_text(f"# %% [markdown]\n# # Numbers\n\n# %%\n{cell}\n")
+    assert run_cli("workshop", "build", cwd=checkout).returncode == 0
+    stub = (checkout / "exercises" / "ex01_numbers.ipynb").read_text()
+    assert "answer = ..." in stub and "6 * 7" not in stub
+    done = run_cli("workshop", "build", "--solutions", "answers", cwd=checkout)
+    assert done.returncode == 0, done.stderr
+    assert "answer = 6 * 7" in (checkout / "answers" / "ex01_numbers.ipynb").read_text()
+    assert "6 * 7" not in (checkout / "exercises" / "ex01_numbers.ipynb").read_text()
+    assert len(build.masters(checkout)) == 2
