@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -123,5 +124,6 @@ DETECTORS = {
     "avx512_bf16": _avx512_bf16,
     "package_index": _package_index,
     "jupyterlab": lambda: _module("jupyterlab"),
+    "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
     "fork": lambda: hasattr(os, "fork"),
 }

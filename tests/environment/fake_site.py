@@ -1,0 +1,82 @@
+"""Makes a Python environment that looks like an NGC container, and an index of tiny wheels.
+
+Only files: empty packages with the metadata that pip and the set-up read, in versions of their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+ALSO_BORROWED = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+
+
+def base_python(folder: Path) -> Path:
+    """A new environment with nothing but pip and setuptools; returns its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    real, site = Path(sysconfig.get_path("purelib")), site_packages(folder)
+    for name in ALSO_BORROWED:
+        for path in [real / name, *real.glob(f"{name}-*.dist-info")]:
+            if path.exists():
+                (site / path.name).symlink_to(path)
+    return folder / "bin" / "python"
+
+
+def site_packages(environment: Path) -> Path:
+    """The folder of an environment where packages are installed."""
+    return next((environment / "lib").glob("python3*/site-packages"))
+
+
+def install(environment: Path, name: str, version: str, requires: Iterable[str] = ()) -> Path:
+    """Put an empty package into an environment, as if pip had; returns the package's folder."""
+    site, module = site_packages(environment), name.replace("-", "_")
+    package = site / module
+    package.mkdir()
+    (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    info = site / f"{module}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(_metadata(name, version, requires))
+    (info / "RECORD").write_text("")
+    (info / "INSTALLER").write_text("container\n")
+    return package
+
+
+def wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()) -> None:
+    """Write a wheel with an empty package."""
+    index.mkdir(exist_ok=True)
+    module = name.replace("-", "_")
+    info = f"{module}-{version}.dist-info"
+    files = {
+        f"{module}/__init__.py": f"__version__ = {version!r}\n",
+        f"{info}/METADATA": _metadata(name, version, requires),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(index / f"{module}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(path, text)
+
+
+def checkout(repository: Path, folder: Path) -> Path:
+    """As much of this repository as the set-up touches, in a folder of its own."""
+    shutil.copytree(
+        repository / "scripts",
+        folder / "scripts",
+        ignore=shutil.ignore_patterns("__pycache__", ".*"),
+    )
+    for name in ("pyproject.toml", "requirements-cpu.txt", "requirements-gpu.txt"):
+        shutil.copy(repository / name, folder / name)
+    for name in ("rn50lib", "data_prep"):
+        (folder / name).mkdir()
+        shutil.copy(repository / name / "__init__.py", folder / name / "__init__.py")
+    return folder
+
+
+def _metadata(name: str, version: str, requires: Iterable[str]) -> str:
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    return head + "".join(f"Requires-Dist: {line}\n" for line in requires)
