@@ -1,0 +1,137 @@
+"""The NVIDIA driver and its GPUs, as `nvidia-smi` tells them; no framework is asked.
+
+A broken driver can crash whatever loads it, so it is only ever asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+UNKNOWN = (0, 0)  # the capability of a GPU that neither the driver nor the table below knows
+
+# Drivers before 510 do not tell the compute capability; these are the GPUs that they serve.
+OLD_CAPABILITIES = (
+    (r"V100|TITAN V\b", (7, 0)),
+    (r"T4\b|RTX 20\d\d|TITAN RTX|Quadro RTX", (7, 5)),
+    (r"A100|A30\b", (8, 0)),
+    (r"A40\b|A10\b|A10G|A16\b|RTX 30\d\d|RTX A\d000", (8, 6)),
+    (r"P100", (6, 0)),
+    (r"P40\b|P4\b|GTX 10\d\d|TITAN Xp?\b", (6, 1)),
+    (r"M60|M40|GTX 9\d\d", (5, 2)),
+    (r"K80", (3, 7)),
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. `memory` in bytes (0: not told), `capability` as (major, minor)."""
+
+    index: int
+    name: str
+    memory: int
+    capability: tuple[int, int]
+    driver: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the driver answers. Without one, `present` is False; with one that fails, `problem` is
+    its message. `gpus` are all that it lists, also those that CUDA_VISIBLE_DEVICES hides."""
+
+    present: bool
+    problem: str = ""
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def version(self) -> str:
+        return self.gpus[0].driver if self.gpus else ""
+
+
+def ask(*arguments: str, timeout_s: float = 20) -> tuple[str, str]:
+    """Run nvidia-smi; returns its output and, where it failed, the reason in one line."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"nvidia-smi gave no answer within {timeout_s:g} s"
+    except OSError as error:
+        return "", f"nvidia-smi does not start ({error.strerror})"
+    if done.returncode == 0:
+        return done.stdout, ""
+    said = (done.stdout + "\n" + done.stderr).strip().splitlines()
+    return "", said[0].strip() if said else f"nvidia-smi ended with status {done.returncode}"
+
+
+def query(what: str, *fields: str) -> tuple[list[list[str]], str]:
+    """Rows of `nvidia-smi --query-WHAT=FIELDS`, and the reason where there is no answer."""
+    text, problem = ask(f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits")
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = [[part.strip() for part in line.split(",")] for line in lines]
+    return [row for row in rows if len(row) == len(fields)], problem
+
+
+def driver() -> Driver:
+    """Ask the driver for its GPUs."""
+    if shutil.which("nvidia-smi") is None:
+        return Driver(present=False)
+    common = ("index", "name", "memory.total", "driver_version", "uuid")
+    rows, problem = query("gpu", *common, "compute_cap")
+    if not rows and "compute_cap" in problem:  # a driver before 510
+        rows, problem = query("gpu", *common)
+    found = []
+    for row in rows:
+        index, name, memory, version, uuid, *rest = row
+        size = int(memory) * 2**20 if memory.isdigit() else 0
+        capability = _capability(rest[0] if rest else "", name)
+        if index.isdigit():
+            found.append(Gpu(int(index), name, size, capability, version, uuid))
+    if not found and not problem:
+        problem = "nvidia-smi lists no GPU"
+    return Driver(True, problem, tuple(found))
+
+
+def _capability(told: str, name: str) -> tuple[int, int]:
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", told)
+    if numbers:
+        return int(numbers[1]), int(numbers[2])
+    return next((known for pattern, known in OLD_CAPABILITIES if re.search(pattern, name)), UNKNOWN)
+
+
+def cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA version that the driver serves, None where it does not say."""
+    text, _ = ask()
+    found = re.search(r"CUDA(?: \w+)? Version:\s*(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def visible(gpus: tuple[Gpu, ...], devices: str | None) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order (None: not set, all of them).
+
+    As CUDA reads it: indexes or (beginnings of) UUIDs; what follows the first entry that fits no
+    GPU is ignored, so that "-1" hides all.
+    """
+    if devices is None:
+        return gpus
+    left: list[Gpu] = []
+    for item in devices.split(","):
+        word = item.strip()
+        fits = [g for g in gpus if word == str(g.index) or (len(word) > 4 and _is(g, word))]
+        if len(fits) != 1:
+            break
+        left += fits
+    return tuple(left)
+
+
+def _is(gpu: Gpu, word: str) -> bool:
+    return gpu.uuid.startswith(word)
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that a program started here can use; none where no driver answers."""
+    return visible(driver().gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
