@@ -59,7 +59,7 @@ def image_shape(text: str) -> int:
 def epoch_list(text: str) -> tuple[float, ...]:
     """'30,60,80' as numbers in rising order; an empty text means that the rate never decays."""
     steps = tuple(float(part) for part in text.split(",") if part.strip())
-    if list(steps) != sorted(steps) or any(step < 0 for step in steps):
+    if list(steps) != sorted(steps) or not all(0 <= step < float("inf") for step in steps):
         raise ValueError("must be epochs in rising order, such as 30,60,80")
     return steps
 
@@ -67,7 +67,7 @@ def epoch_list(text: str) -> tuple[float, ...]:
 def pace(text: str) -> float:
     """'paced:1442.6' gives 1442.6 images per second."""
     word, _, rate = text.partition(":")
-    if word != "paced" or not float(rate) > 0:
+    if word != "paced" or not 0 < float(rate) < float("inf"):
         raise ValueError("must be paced:RATE, a rate in images per second")
     return float(rate)
 
@@ -76,6 +76,17 @@ def exact(value: float) -> str:
     """The shortest text that reads back as the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
+
+
+def texts(value: Any, kind: Callable[[str], Any]) -> list[str]:
+    """What is written behind a flag to give it `value`, once for each time it is repeated."""
+    if kind is list:
+        return list(value)
+    if kind is epoch_list:
+        return [",".join(exact(step) for step in value)]
+    if kind is pace:
+        return [f"paced:{exact(value)}"]
+    return [exact(value) if isinstance(value, float) else str(value)]
 
 
 def flag(
@@ -257,15 +268,10 @@ class Experiment:
             kind = f.metadata["kind"]
             if kind is None:
                 argv.append(name)
-            elif kind is list:
-                for item in value:
-                    argv += [name, item]
-            elif kind is epoch_list:
-                argv += [name, ",".join(exact(step) for step in value)]
-            elif kind is pace:
-                argv += [name, f"paced:{exact(value)}"]
-            else:
-                argv += [name, exact(value) if isinstance(value, float) else str(value)]
+                continue
+            for text in texts(value, kind):
+                # joined where argparse would take the value for a flag
+                argv += [f"{name}={text}"] if text.startswith("-") else [name, text]
         return argv
 
 

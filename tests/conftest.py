@@ -17,9 +17,10 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
-from tests import capabilities
+from tests import capabilities, support
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = "RN50_REQUIRE_CAPABILITIES"
@@ -27,6 +28,11 @@ PARTS = "RN50_PARTS"  # seconds of what ran before pytest, handed over by script
 
 _skips: collections.Counter[str] = collections.Counter()
 _seconds: collections.Counter[str] = collections.Counter()
+
+
+# No test may fail because the machine is busy.
+hypothesis.settings.register_profile("rn50", deadline=None)
+hypothesis.settings.load_profile("rn50")
 
 
 # --- skips --------------------------------------------------------------------------------------
@@ -201,3 +207,25 @@ def roadsigns_small(tmp_path_factory: pytest.TempPathFactory) -> SmallDataset:
     roadsigns.ensure(folder, train=48, val=24, seed=0)
     im2rec.ensure_records(folder)
     return SmallDataset(root, folder)
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> support.Photos:
+    """A data set that takes milliseconds to make; every picture's colour is its number."""
+    return support.make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+@pytest.fixture
+def rn50(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., support.Ended]:
+    """`rn50("train", ...)` runs a verb in this process, in an empty folder, and tells how it ended.
+
+    For what does not need a process of its own: it spares the seconds of importing a framework.
+    """
+    for name in [name for name in os.environ if name.startswith("RN50_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return lambda *args: support.run_here(capsys, *args)

@@ -1,0 +1,137 @@
+"""What several tests share: pictures made in milliseconds, runs in this process, tiny networks.
+
+Each picture is one flat colour that says which picture it is, whatever crop is taken of it: that is
+how a test knows, without the code under test, which images a batch holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from rn50lib import cli, seams
+from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.hardware import Machine
+
+CLASSES = ("anvil", "barrel", "candle", "drum", "easel", "flute")
+TRAIN_PER_CLASS = 8
+VAL_PER_CLASS = 3
+LAPTOP = Machine("a processor", cores=2, memory=2**33, bfloat16="", gpus=())
+TINY = (
+    *("--network", "tiny", "--image-shape", "32", "--batch-size", "8", "--dtype", "float32"),
+    *("--threads", "1", "--data-nthreads", "0", "--recipe", "reference"),
+)
+
+
+@dataclass(frozen=True)
+class Photos:
+    """48 training and 19 validation images in 6 classes, as files and as records; read-only."""
+
+    root: Path
+
+    @property
+    def records(self) -> Path:
+        return self.root / "records"
+
+    def files(self, split: str) -> list[Path]:
+        """The images in the order of their number: sorted by class, then by name."""
+        return sorted((self.root / split).rglob("*.jpg"))
+
+
+def colour(number: int) -> tuple[int, int, int]:
+    """The colour of image `number` (below 64): far enough from all others to survive JPEG."""
+    return 16 + 28 * (number % 8), 16 + 28 * (number // 8), 128
+
+
+def numbers(images_NHWC: Any) -> list[int]:
+    """Which images a batch of pixels (N, H, W, 3) shows."""
+    red_green = np.asarray(images_NHWC)[..., :2].mean(axis=(1, 2))
+    column, row = np.rint((red_green - 16) / 28).astype(int).T
+    return list(column + 8 * row)
+
+
+def write_photo(path: Path, number: int, width: int = 80, height: int = 64) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (width, height), colour(number)).save(path, quality=95)
+
+
+def make_photos(root: Path) -> Photos:
+    """Draw the images and pack their records."""
+    from data_prep import im2rec
+
+    for split, per_class, extra in (("train", TRAIN_PER_CLASS, 0), ("val", VAL_PER_CLASS, 1)):
+        number = 0
+        for c, name in enumerate(CLASSES):
+            for i in range(per_class + (extra if c == 0 else 0)):
+                path = root / split / name / f"{name}_{i:02d}.jpg"
+                write_photo(path, number, width=48 + 4 * i, height=72 - 4 * i)
+                number += 1
+    with contextlib.redirect_stdout(sys.stderr):
+        im2rec.ensure_records(root)
+    return Photos(root)
+
+
+def full(num_classes: int = len(CLASSES), **fields: Any) -> FullExperiment:
+    """A resolved experiment of a tiny network on a laptop without a GPU."""
+    asked: dict[str, Any] = {
+        "network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float32",
+        "data_nthreads": 0, "threads": 1, "recipe": "reference", "data_root": "data",
+    } | fields  # fmt: skip
+    return resolve(Experiment(**asked), LAPTOP, num_classes).experiment
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A verb that has ended: its exit status and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line of a refused run. Fails where there is more than that, or no refusal."""
+        assert self.status == 2, (self.status, self.out, self.err)
+        lines = self.err.strip().splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("error: "), lines[0]
+        return lines[0].removeprefix("error: ")
+
+
+def run_here(capsys: Any, *args: str | os.PathLike[str]) -> Ended:
+    """Run `rn50 ARGS` in this process."""
+    capsys.readouterr()
+    try:
+        status = cli.main([os.fspath(arg) for arg in args])
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 1
+    finally:
+        seams.install(())
+    shown = capsys.readouterr()
+    return Ended(status, shown.out, shown.err)
+
+
+def strict_json(path: Path) -> Any:
+    """A JSON file, by the standard: NaN and Infinity are refused."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{path} holds {word}, which is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def timeless(report: dict[str, Any]) -> dict[str, Any]:
+    """What of a report must not depend on the clock, on the command or on a resume."""
+    kept = {k: v for k, v in report["metrics"].items() if k.split(".")[1] not in TIMES}
+    return {"model": report["model"], "ngpus": report["ngpus"], "metrics": kept}
+
+
+TIMES = ("time", "total_ips")

@@ -1,0 +1,313 @@
+"""The axes of a run: what is given stays, what is open is filled in once and says why."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from rn50lib import experiment as experiments
+from rn50lib import network as networks
+from rn50lib.cli import experiment_parser, parse_experiment
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.hardware import Gpu, Machine
+from rn50lib.recipe import PRESETS
+from tests.support import LAPTOP
+
+WITH_BF16 = replace(LAPTOP, bfloat16="avx512_bf16")
+
+
+def gpu(capability: tuple[int, int]) -> Gpu:
+    return Gpu(0, "a GPU", 16 * 2**30, capability, "550.54", "GPU-0")
+
+
+def machine_with(*gpus: Gpu) -> Machine:
+    return replace(LAPTOP, cores=40, gpus=gpus)
+
+
+def parse(*argv: str) -> Experiment:
+    return parse_experiment(experiment_parser("run"), list(argv))[0]
+
+
+@pytest.fixture(autouse=True)
+def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same defaults on a machine that has ImageNet mounted."""
+    monkeypatch.setattr(experiments, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
+    monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
+
+
+# --- flags <-> experiment -------------------------------------------------------------------------
+
+words = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=12)
+rates = st.floats(0, 1e9)
+steps = st.lists(rates, max_size=4).map(lambda values: tuple(sorted(values)))
+some = {int: st.integers(1, 2**40), float: rates, str: words, bool: st.booleans()}
+
+
+def values_for(name: str) -> st.SearchStrategy[Any]:
+    """Values that the flag of a field takes."""
+    meta = Experiment.__dataclass_fields__[name].metadata
+    if meta["choices"]:
+        return st.sampled_from(meta["choices"])
+    by_kind = {
+        None: st.booleans(),
+        list: st.lists(words, max_size=3).map(tuple),
+        experiments.epoch_list: steps,
+        experiments.pace: st.floats(1e-3, 1e9),
+        experiments.not_negative: rates,
+        experiments.image_shape: st.integers(32, 4096),
+        str: words,
+    }
+    return by_kind.get(meta["kind"], st.integers(1, 2**40))
+
+
+experiments_asked = st.builds(
+    Experiment,
+    **{
+        f.name: values_for(f.name) | st.just(f.default)  # each flag given or not
+        for f in fields(Experiment)
+    },
+)
+
+
+@given(experiments_asked)
+@example(Experiment(data_root="-x", model_prefix="--help", override=("-a", "b")))
+@example(Experiment(lr_step_epochs=(), lr=0.1 + 0.2, report="a b"))
+def test_the_flags_of_an_experiment_give_it_again(asked: Experiment) -> None:
+    again, _ = parse_experiment(experiment_parser("run"), asked.to_argv())
+    assert again == asked
+
+
+def test_nothing_given_needs_no_flags() -> None:
+    assert Experiment().to_argv() == []
+    assert parse() == Experiment()
+
+
+def test_the_reference_s_forms_of_flags() -> None:
+    asked = parse(
+        "-n", "1", "-b", "96", "-e", "90", "-l", "0.1", "--image-shape", "3,224,224",
+        "--lr-step-epochs", "30,60,80", "--warmup-epochs", "5", "--mom", ".9", "--wd", "1e-4",
+    )  # fmt: skip
+    assert (asked.n, asked.batch_size, asked.num_epochs, asked.lr) == (1, 96, 90, 0.1)
+    assert (asked.image_shape, asked.lr_step_epochs) == (224, (30, 60, 80))
+    assert (asked.mom, asked.wd, asked.warmup_epochs) == (0.9, 1e-4, 5)
+    assert parse("--no-dali").loader == "native"
+    assert parse("--step", "paced:1442.6").step == 1442.6
+    assert parse("--lr-step-epochs", "").lr_step_epochs == ()
+    assert parse("--override", "a=b:c", "--override", "d=e:f").override == ("a=b:c", "d=e:f")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_made_of_flags_that_exist(name: str) -> None:
+    verb = PRESETS[name].command
+    asked, _ = parse_experiment(experiment_parser(verb), ["--preset", name])
+    assert asked.given()
+
+
+def test_a_flag_beside_a_preset_wins() -> None:
+    asked = parse("-b", "16", "--preset", "RN50_FP32_1GPU")
+    assert (asked.batch_size, asked.dtype, asked.model_prefix) == (16, "float32", "model")
+
+
+# --- filling in -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, WITH_BF16, machine_with(gpu((8, 0)))])
+@pytest.mark.parametrize("recipe", [None, "reference", "roadsigns"])
+def test_nothing_stays_open_and_every_choice_has_its_reason(
+    machine: Machine, recipe: str | None
+) -> None:
+    resolved = resolve(Experiment(recipe=recipe), machine, num_classes=12)
+    for name in FullExperiment.__annotations__:
+        assert getattr(resolved.experiment, name) is not None, name
+        assert resolved.reasons[name], name
+    assert resolved.experiment.profile in ("cpu", "gpu")
+
+
+@given(experiments_asked)
+def test_a_value_that_was_given_is_never_changed(asked: Experiment) -> None:
+    assume(asked.profile != "ci")
+    for machine in (LAPTOP, machine_with(gpu((7, 0)))):
+        try:
+            resolved = resolve(asked, machine, num_classes=12)
+        except UserError as error:
+            assert "\n" not in str(error)
+            continue
+        for name, value in asked.given().items():
+            if (name, value) != ("profile", "auto"):
+                assert getattr(resolved.experiment, name) == value, name
+                assert resolved.reasons[name] == "given", name
+
+
+def test_a_bare_run_on_a_laptop(tmp_path: Path) -> None:
+    done = resolve(Experiment(), LAPTOP, num_classes=12).experiment
+    assert done.data_root == str(tmp_path / "data" / "roadsigns")
+    assert (done.recipe, done.image_shape, done.num_epochs, done.val_resize) == (
+        "roadsigns", 64, 18, 73
+    )  # fmt: skip
+    assert (done.n, done.batch_size, done.dtype, done.loader) == (1, 32, "float32", "native")
+    assert (done.threads, done.data_nthreads, done.num_classes) == (2, 2, 12)
+    assert (done.network, done.num_layers, done.resnet_version) == ("resnet", 50, "v1.5")
+    assert done.to_network() == networks.resnet(50, 12)
+
+
+def test_imagenet_is_taken_where_the_reference_mounts_it(tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    (tmp_path / "imagenet" / "train.rec").touch()
+    done = resolve(Experiment(), LAPTOP, num_classes=1000).experiment
+    assert done.data_root == str(tmp_path / "imagenet")
+    assert (done.recipe, done.image_shape, done.num_epochs) == ("reference", 224, 90)
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype"),
+    [
+        (LAPTOP, "float32"),
+        (WITH_BF16, "bfloat16"),
+        (machine_with(gpu((7, 0))), "float32"),
+        (machine_with(gpu((8, 0))), "bfloat16"),
+        (machine_with(gpu((9, 0)), gpu((7, 5))), "float32"),
+    ],
+)
+def test_precision_is_what_the_hardware_computes_in(machine: Machine, dtype: str) -> None:
+    resolved = resolve(Experiment(), machine, num_classes=12)
+    assert resolved.experiment.dtype == dtype
+    assert "bfloat16" in resolved.reasons["dtype"]
+
+
+def test_fewer_epochs_shorten_the_roadsigns_schedule_but_not_the_reference_s() -> None:
+    short = resolve(Experiment(num_epochs=9, recipe="roadsigns"), LAPTOP, 12).experiment
+    assert (short.warmup_epochs, short.lr_step_epochs) == (0.5, (3, 6, 8))
+    given_steps = Experiment(num_epochs=9, recipe="roadsigns", lr_step_epochs=(4,))
+    assert resolve(given_steps, LAPTOP, 12).experiment.lr_step_epochs == (4,)
+    published = resolve(Experiment(num_epochs=9, recipe="reference"), LAPTOP, 12).experiment
+    assert (published.warmup_epochs, published.lr_step_epochs) == (5, (30, 60, 80))
+
+
+def test_the_recipe_of_a_run_holds_the_run_s_own_numbers() -> None:
+    asked = Experiment(recipe="reference", lr=0.2, mom=0.8, wd=0.0, batch_size=16, num_epochs=3)
+    made = resolve(asked, LAPTOP, 12).experiment.to_recipe()
+    assert (made.lr, made.momentum, made.weight_decay, made.batch_size) == (0.2, 0.8, 0.0, 16)
+    assert (made.epochs, made.warmup_epochs) == (3, 5)
+
+
+def test_classes_that_nobody_knows_are_asked_for() -> None:
+    with pytest.raises(UserError, match="--num-classes"):
+        resolve(Experiment(), LAPTOP, num_classes=None)
+
+
+# --- profile ci -----------------------------------------------------------------------------------
+
+
+def test_profile_ci_caps_the_resolved_values_and_says_each() -> None:
+    asked = Experiment(profile="ci", batch_size=208, dtype="float16", num_epochs=90)
+    resolved = resolve(asked, LAPTOP, num_classes=1000)
+    done = resolved.experiment
+    assert (done.network, done.image_shape, done.val_resize, done.dtype) == (
+        "tiny", 32, 37, "float32"
+    )  # fmt: skip
+    assert (done.batch_size, done.benchmark_iters, done.n) == (4, 2, 1)
+    assert done.num_epochs <= 2
+    assert done.to_network().name == "resnet-tiny"
+    assert "profile ci: --batch-size 208 capped to 4" in resolved.caps
+    assert "profile ci: --dtype float16 capped to float32" in resolved.caps
+    before = resolve(replace(asked, profile="auto", dtype=None), LAPTOP, 1000).experiment
+    capped = {line.split()[2] for line in resolved.caps}
+    for f in fields(Experiment):
+        if f.name not in ("profile", "dtype") and getattr(before, f.name) != getattr(done, f.name):
+            assert experiments.flag_name(f.name) in capped, f.name
+
+
+def test_profile_ci_leaves_what_is_small_enough() -> None:
+    asked = Experiment(profile="ci", batch_size=2, num_epochs=1, benchmark_iters=1)
+    resolved = resolve(asked, LAPTOP, num_classes=12)
+    done = resolved.experiment
+    assert (done.batch_size, done.num_epochs, done.benchmark_iters) == (2, 1, 1)
+    assert not any(
+        flag in line for line in resolved.caps for flag in ("--batch-size", "--num-epochs")
+    )
+
+
+def test_capping_twice_changes_nothing() -> None:
+    """A worker is given the capped values and the profile, and caps them again."""
+    once = resolve(Experiment(profile="ci"), LAPTOP, 12).experiment
+    twice = resolve(parse(*once.to_argv()), LAPTOP, 12)
+    assert (twice.experiment, twice.caps) == (once, ())
+
+
+# --- contradictions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag", "remedy"),
+    [
+        ("--dtype float16", "--dtype float16", "--dtype bfloat16"),
+        ("--profile gpu", "--profile gpu", "--profile cpu"),
+        ("--load-epoch 3", "--load-epoch", "--model-prefix"),
+        ("--resume", "--resume", "--model-prefix"),
+        ("--resume --load-epoch 3 --model-prefix m", "--load-epoch", "one of them"),
+        ("--only-inference --no-val", "--no-val", "nothing to do"),
+        ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
+        ("--step paced:100 --model-prefix m", "--model-prefix", "leave out"),
+        ("--val-resize 200 --image-shape 224", "--val-resize", "at least"),
+    ],
+)
+def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remedy: str) -> None:
+    with pytest.raises(UserError) as error:
+        resolve(parse(*argv.split()), LAPTOP, num_classes=12)
+    message = str(error.value)
+    assert flag in message and remedy in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("0", experiments.positive),
+        ("-1", experiments.natural),
+        ("-0.1", experiments.not_negative),
+        ("nan", experiments.not_negative),
+        ("inf", experiments.not_negative),
+        ("16", experiments.image_shape),
+        ("3,224,256", experiments.image_shape),
+        ("1,224,224", experiments.image_shape),
+        ("224,224", experiments.image_shape),
+        ("60,30", experiments.epoch_list),
+        ("-1,30", experiments.epoch_list),
+        ("nan", experiments.epoch_list),
+        ("30,inf", experiments.epoch_list),
+        ("100", experiments.pace),
+        ("paced:0", experiments.pace),
+        ("paced:-5", experiments.pace),
+        ("paced:nan", experiments.pace),
+        ("paced:inf", experiments.pace),
+        ("waited:5", experiments.pace),
+    ],
+)
+def test_impossible_values_are_refused(text: str, kind: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        kind(text)
+
+
+# --- what is said about a run ---------------------------------------------------------------------
+
+
+def test_the_arithmetic_of_batch_and_learning_rate() -> None:
+    done = resolve(Experiment(recipe="reference", batch_size=64, lr=0.1), LAPTOP, 12).experiment
+    assert experiments.arithmetic(done) == (
+        "global batch 1 x 64 = 64; learning rate 0.1 x 64 / 256 = 0.025"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"), [(4, "inside its warm-up"), (30, "before its first decay"), (31, None)]
+)
+def test_a_run_that_ends_early_says_so(epochs: int, said: str | None) -> None:
+    done = resolve(Experiment(recipe="reference", num_epochs=epochs), LAPTOP, 12).experiment
+    remark = experiments.schedule_remark(done)
+    assert (remark is None) if said is None else (remark is not None and said in remark)

@@ -1,0 +1,126 @@
+"""The published recipe, its learning rate and its crops, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rn50lib import recipe as recipes
+from rn50lib.recipe import REFERENCE, ROADSIGNS, Augmentation, learning_rate
+
+SIZES = st.integers(1, 3000)
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+def test_the_reference_is_the_published_recipe() -> None:
+    r = REFERENCE
+    assert (r.epochs, r.lr, r.lr_batch, r.batch_size, r.image_size) == (90, 0.1, 256, 208, 224)
+    assert (r.momentum, r.weight_decay, r.warmup_epochs) == (0.9, 1e-4, 5)
+    assert (r.lr_step_epochs, r.lr_factor) == ((30, 60, 80), 0.1)
+    assert r.augmentation == Augmentation(area=(0.05, 1.0), aspect=(3 / 4, 4 / 3), flip=0.5)
+    assert (recipes.BN_MOMENTUM, recipes.BN_EPS) == (0.9, 1e-5)
+    assert recipes.MEAN == pytest.approx((123.675, 116.28, 103.53))
+    assert recipes.STD == pytest.approx((58.395, 57.12, 57.375))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"),
+    [(0, 0), (1.25, 0.025), (2.5, 0.05), (4.999, 0.09998), (5, 0.1), (29.999, 0.1), (30, 0.01),
+     (59.999, 0.01), (60, 0.001), (79.999, 0.001), (80, 1e-4), (90, 1e-4)],
+)  # fmt: skip
+def test_learning_rate_at_a_global_batch_of_256(epoch: float, rate: float) -> None:
+    assert learning_rate(epoch, 256) == pytest.approx(rate, rel=1e-12)
+
+
+def test_learning_rate_of_eight_gpus_at_208() -> None:
+    assert learning_rate(5, 8 * 208) == pytest.approx(0.65)
+    assert learning_rate(85, 8 * 208) == pytest.approx(0.00065)
+
+
+def test_without_a_warm_up_the_first_step_has_the_full_rate() -> None:
+    from dataclasses import replace
+
+    assert learning_rate(0, 256, replace(REFERENCE, warmup_epochs=0)) == 0.1
+
+
+@given(st.floats(0, 90), st.integers(1, 64))
+def test_the_rate_scales_linearly_with_the_global_batch(progress: float, workers: int) -> None:
+    one = learning_rate(progress, 32)
+    assert learning_rate(progress, 32 * workers) == pytest.approx(workers * one)
+
+
+def test_the_short_recipe_keeps_the_shape_of_the_schedule() -> None:
+    assert (ROADSIGNS.epochs, ROADSIGNS.warmup_epochs) == (18, 1)
+    assert ROADSIGNS.lr_step_epochs == (6, 12, 16)
+    assert (ROADSIGNS.image_size, ROADSIGNS.batch_size) == (64, 32)
+    shorter = recipes.shortened(ROADSIGNS, 9)
+    assert (shorter.epochs, shorter.warmup_epochs, shorter.lr_step_epochs) == (9, 0.5, (3, 6, 8))
+    assert shorter.lr == ROADSIGNS.lr
+
+
+def test_validation_resizes_by_256_to_224() -> None:
+    assert [recipes.val_resize(size) for size in (224, 64, 32, 299)] == [256, 73, 37, 342]
+
+
+@given(SEEDS, SIZES, SIZES)
+def test_a_crop_lies_inside_its_image(seed: int, width: int, height: int) -> None:
+    (left, top, w, h), _ = recipes.augment(seed, width, height)
+    assert w >= 1 and h >= 1 and left >= 0 and top >= 0
+    assert left + w <= width and top + h <= height
+
+
+def test_crops_of_a_large_image_have_the_recipe_s_areas_and_aspects() -> None:
+    boxes = [recipes.augment(seed, 4000, 4000)[0] for seed in range(4000)]
+    areas = [w * h / 4000**2 for _, _, w, h in boxes]
+    aspects = [w / h for _, _, w, h in boxes]
+    assert 0.0499 < min(areas) < 0.06 and 0.9 < max(areas) <= 1
+    assert 0.7495 < min(aspects) < 0.76 and 1.32 < max(aspects) < 1.3345
+    # 3/4 is as likely as 4/3: half of the crops are upright, and the logarithm is uniform
+    assert sum(a < 1 for a in aspects) / len(aspects) == pytest.approx(0.5, abs=0.03)
+    spread = statistics.pstdev([math.log(a) for a in aspects])
+    assert spread == pytest.approx(2 * math.log(4 / 3) / math.sqrt(12), rel=0.05)
+    # areas are uniform over 5-100 per cent, apart from the large ones that do not fit an aspect
+    assert sum(a < 0.2 for a in areas) / sum(a < 0.5 for a in areas) == pytest.approx(
+        1 / 3, abs=0.04
+    )
+    # and they stand anywhere
+    assert min(left for left, *_ in boxes) < 10 and max(left + w for left, _, w, _ in boxes) > 3990
+
+
+def test_an_image_that_no_crop_fits_gives_its_centre() -> None:
+    rng = random.Random(0)
+    assert recipes.random_crop_box(rng, 10, 2000) == (0, 993, 10, 13)
+    assert recipes.random_crop_box(rng, 2000, 12) == (992, 0, 16, 12)
+
+
+def test_half_of_the_images_are_mirrored_and_the_seed_decides_which() -> None:
+    mirrored = [recipes.augment(seed, 500, 375)[1] for seed in range(2000)]
+    assert sum(mirrored) / 2000 == pytest.approx(0.5, abs=0.04)
+    assert mirrored == [recipes.augment(seed, 500, 375)[1] for seed in range(2000)]
+    never = Augmentation(flip=0.0)
+    assert not any(recipes.augment(seed, 500, 375, never)[1] for seed in range(200))
+
+
+def test_the_centre_crop_is_what_resizing_first_would_keep() -> None:
+    # 500 x 375 resized to 341 x 256, of which 224 x 224 is kept: 224 / 256 of the shorter side
+    assert recipes.center_crop_box(500, 375, 224) == (86, 23, 328, 328)
+    assert recipes.center_crop_box(375, 500, 224) == (23, 86, 328, 328)
+    assert recipes.center_crop_box(100, 50, 32, resize=32) == (25, 0, 50, 50)
+    assert recipes.center_crop_box(1, 9, 224) == (0, 4, 1, 1)
+
+
+def test_the_presets_are_the_reference_s() -> None:
+    presets = recipes.PRESETS
+    assert presets["RN50_FP16_8GPU"].flags == (
+        "-n", "8", "-b", "208", "--dtype", "float16", "--model-prefix", "model"
+    )  # fmt: skip
+    assert presets["RN50_FP32_1GPU"].flags[:4] == ("-n", "1", "-b", "96")
+    assert presets["SCORE_FP16"].flags[2:4] == ("-b", "128")
+    assert presets["SCORE_FP32"].flags[2:4] == ("-b", "64")
+    runs = {f"RN50_{dtype}_{n}GPU" for dtype in ("FP16", "FP32") for n in (1, 4, 8)}
+    assert runs | {"SCORE_FP16", "SCORE_FP32", "reference", "roadsigns"} <= set(presets)
