@@ -20,7 +20,7 @@ Part = tuple[str, int, str]  # name, length in bytes, meaning
 def hexdump(
     data: bytes, parts: Sequence[Part], caption: str = "", offset: int = 0, keep: int = 40
 ) -> None:
-    """Show `data`, which starts at `offset` of its file and is made of `parts`, one behind the other.
+    """Show `data`, which starts at `offset` of its file and consists of `parts` in this order.
 
     Of a part longer than `keep` bytes only the first lines and the last one are shown. Raises
     ValueError if the lengths of the parts do not add up to the data.

@@ -139,6 +139,8 @@ def _code(cell: dict[str, Any]) -> list[str]:
         )
     if "raises-exception" in cell["tags"]:
         found.append("the tag raises-exception hides a failure: catch the exception and print it")
+    if "skip-execution" in cell["tags"]:
+        found.append("the tag skip-execution leaves the cell out of every headless run")
     if FIGURE_MADE.search(source) and not FIGURE_SHOWN.search(source):
         found.append("the figure must be shown with workshop.figure(fig, alt=...)")
     found += _alt_texts(source)

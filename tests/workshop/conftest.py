@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-MASTER = '''# %% [markdown]
+MASTER = """# %% [markdown]
 # # 00 · Start here
 #
 # After this notebook you know that it was built.
@@ -28,7 +29,7 @@ print(number)
 
 # %%
 print(number)
-'''
+"""
 
 
 @pytest.fixture
@@ -41,19 +42,23 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def write_notebook(path: Path, *cells: str, parameters: str = "", about: Any = None) -> Path:
-    """An .ipynb with a title, code cells and, where given, a parameters cell."""
+Code = str | tuple[str, list[str]]
+
+
+def write_notebook(path: Path, *cells: Code, parameters: str = "", about: Any = None) -> Path:
+    """An .ipynb with a title, code cells (with tags as a pair) and, where given, parameters."""
     parts: list[dict[str, Any]] = [
         {"cell_type": "markdown", "metadata": {}, "source": f"# {path.stem} title", "id": "title"}
     ]
-    tagged = [(parameters, {"tags": ["parameters"]})] if parameters else []
-    for i, (source, metadata) in enumerate([*tagged, *((cell, {}) for cell in cells)]):
+    tagged: list[Code] = [(parameters, ["parameters"])] if parameters else []
+    for i, cell in enumerate([*tagged, *cells]):
+        source, tags = cell if isinstance(cell, tuple) else (cell, [])
         parts.append(
             {
                 "cell_type": "code",
                 "execution_count": None,
                 "id": f"cell-{i}",
-                "metadata": metadata,
+                "metadata": {"tags": tags} if tags else {},
                 "outputs": [],
                 "source": source,
             }
@@ -73,8 +78,25 @@ def write_notebook(path: Path, *cells: str, parameters: str = "", about: Any = N
 def notebook(tmp_path: Path) -> Callable[..., Path]:
     """`notebook("name", "code", ...)` writes an .ipynb in the test's folder."""
 
-    def make(name: str, *cells: str, parameters: str = "", about: Any = None) -> Path:
+    def make(name: str, *cells: Code, parameters: str = "", about: Any = None) -> Path:
         path = tmp_path / f"{name}.ipynb"
         return write_notebook(path, *cells, parameters=parameters, about=about)
 
     return make
+
+
+@pytest.fixture
+def browser_page() -> Iterator[tuple[Any, list[str]]]:
+    """A page of a headless Chromium, and the addresses that it asked for."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    quiet = ["quic", "background-networking", "component-update", "sync", "gpu"]
+    flags = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, headless=True, args=flags)
+        page = browser.new_page()
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        yield page, requests
+        browser.close()

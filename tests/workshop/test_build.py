@@ -10,13 +10,14 @@ import nbformat
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import build, course
+from rn50lib.workshop import build, course, lint
 
 
 def built(checkout: Path) -> Path:
     return checkout / "notebooks" / "00_start_here.ipynb"
 
 
+@pytest.mark.slow
 def test_committed_notebooks_are_what_their_masters_give(run_cli, repository):
     done = run_cli("workshop", "build", "--check", cwd=repository)
     assert done.returncode == 0, done.stderr
@@ -24,6 +25,12 @@ def test_committed_notebooks_are_what_their_masters_give(run_cli, repository):
     assert f"{count} notebooks are as their masters give them" in done.stdout
 
 
+def test_committed_notebooks_have_not_drifted(repository):
+    assert build.drift(repository) == []
+    assert lint.lint(repository) == []
+
+
+@pytest.mark.slow
 def test_same_master_gives_same_bytes_elsewhere(run_cli, checkout, tmp_path):
     assert run_cli("workshop", "build", cwd=checkout).returncode == 0
     first = built(checkout).read_bytes()
@@ -77,6 +84,7 @@ def test_links_lead_to_neighbours_that_exist(checkout):
     assert "[00 Start here](00_start_here.ipynb) › **01 Data** › [02 One GPU]" in first
 
 
+@pytest.mark.slow
 def test_check_names_drift_and_remedy(run_cli, checkout):
     run_cli("workshop", "build", cwd=checkout)
     path = built(checkout)
@@ -84,11 +92,14 @@ def test_check_names_drift_and_remedy(run_cli, checkout):
     before = path.read_bytes()
     done = run_cli("workshop", "build", "--check", cwd=checkout)
     assert done.returncode == 1
-    assert "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in done.stderr
+    assert (
+        "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in done.stderr
+    )
     assert "rn50 workshop build" in done.stderr
     assert path.read_bytes() == before  # --check writes nothing
 
 
+@pytest.mark.slow
 def test_check_names_missing_and_orphan(run_cli, checkout):
     (checkout / "notebooks" / "05_dali.ipynb").write_text("{}")
     (checkout / "notebooks" / "00_start_here.changed-20260101T000000Z.ipynb").write_text("{}")
@@ -108,6 +119,7 @@ def test_master_outside_the_course_is_refused(checkout):
         build.build(checkout, stray)
 
 
+@pytest.mark.slow
 def test_reset_restores_and_keeps_the_changed_one(run_cli, checkout):
     run_cli("workshop", "build", cwd=checkout)
     path, original = built(checkout), built(checkout).read_text()

@@ -51,6 +51,7 @@ def test_good_master_has_no_finding(checkout):
         ("print(number)", "workshop.figure(fig, alt='')", "workshop.figure without alt text"),
         ("print(number)", "workshop.images(a, labels=b)", "workshop.images without alt text"),
         ("# %%\nprint(number)", '# %% tags=["raises-exception"]\n1/0', "hides a failure"),
+        ("# %%\nprint(number)", '# %% tags=["skip-execution"]\n1/0', "leaves the cell out"),
     ],
 )
 def test_broken_rule_is_found(checkout, old, new, finding):
@@ -64,6 +65,7 @@ def test_prices_and_code_are_no_formulas(checkout):
     assert not [line for line in found(checkout, text) if "formula" in line]
 
 
+@pytest.mark.slow
 def test_lint_prints_file_and_finding(run_cli, checkout):
     master = checkout / "notebooks" / "source" / "00_start_here.py"
     master.write_text(MASTER.replace("print(number)", "!ls"), encoding="utf-8")
@@ -78,7 +80,10 @@ def test_lint_prints_file_and_finding(run_cli, checkout):
         ("{", "is not JSON of the form"),
         ('{"results": {"a": {"what": "x", "value": 1, "kind": "measured"}}}', "needs hardware"),
         ('{"results": {"a": {"what": "x", "value": 1, "kind": "published"}}}', "needs its source"),
-        ('{"results": {"a": {"what": "x", "value": "1", "kind": "published"}}}', "must be a number"),
+        (
+            '{"results": {"a": {"what": "x", "value": "1", "kind": "published"}}}',
+            "must be a number",
+        ),
         ('{"results": {"a": {"value": 1}}}', "what"),
         ('{"results": {"a": {"what": "x", "value": 1, "kind": "guessed"}}}', "kind is 'guessed'"),
     ],

@@ -66,13 +66,18 @@ def test_solution_without_names_leaves_dots():
 
 @pytest.mark.parametrize(
     "cell",
-    ["### BEGIN SOLUTION\nx = 1", "x = 1\n### END SOLUTION", "### BEGIN SOLUTION\nx = (\n### END SOLUTION"],
+    [
+        "### BEGIN SOLUTION\nx = 1",
+        "x = 1\n### END SOLUTION",
+        "### BEGIN SOLUTION\nx = (\n### END SOLUTION",
+    ],
 )
 def test_markers_that_do_not_pair_and_bad_python_are_named(cell):
     with pytest.raises(UserError, match="exercise: "):
         solutions.stub(cell)
 
 
+@pytest.mark.slow
 def test_build_writes_stubs_and_solutions_apart(run_cli, checkout):
     source = checkout / "exercises" / "source"
     source.mkdir(parents=True)

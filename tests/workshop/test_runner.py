@@ -1,0 +1,243 @@
+"""The strict runner, with real kernels: what passes, what fails and why, what is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.conftest import clean_environment
+from tests.workshop.conftest import write_notebook
+
+pytestmark = pytest.mark.slow
+
+PASSES = """from rn50lib.workshop.session import Session
+from rn50lib.workshop.expected import Expected
+from pathlib import Path
+item = Expected("a.b", "what it is", 3.5, "published", "s", source="a book")
+s = Session("00", "ci", "", None, Path("d"), Path("r"), {"a.b": item})
+s.note("answer", number * 6, "img/s", "the answer")
+s.recorded("a.b");"""
+
+# The grandchild leaves its parent's group and session, as a training run does.
+HANGS = """import subprocess, sys, time
+code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+open("pids", "w").write(child.stdout.readline())
+time.sleep(600)"""
+
+LEAVES = """import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                         start_new_session=True)
+open("pids", "w").write(str(child.pid))"""
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """One course of small notebooks, run once: (finished process, its folder, course.json)."""
+    root = tmp_path_factory.mktemp("course")
+    made = [
+        write_notebook(
+            root / "passes.ipynb", PASSES, "import sys; print(sys.executable)",
+            parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
+        ),
+        write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
+        write_notebook(root / "hangs.ipynb", "1", HANGS, "2"),
+        write_notebook(root / "leaves.ipynb", LEAVES),
+        write_notebook(root / "exits.ipynb", "import os; os._exit(3)", "1"),
+        write_notebook(root / "skips.ipynb", "1", ("1 / 0", ["skip-execution"])),
+    ]  # fmt: skip
+    # a python3 kernel that must not be used
+    bad = root / "home" / "jupyter" / "kernels" / "python3"
+    bad.mkdir(parents=True)
+    argv = ["/bin/false", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "bad", "language": "python"}
+    (bad / "kernel.json").write_text(json.dumps(spec))
+    out = root / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "rn50lib.cli", "workshop", "run", *map(str, made),
+         "--out", str(out), "--time-limit", "12", "--jobs", "2"],
+        env=clean_environment(JUPYTER_DATA_DIR=str(root / "home" / "jupyter")),
+        cwd=root, text=True, capture_output=True, timeout=300, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return done, out, json.loads((out / "course.json").read_text())
+
+
+def entry(course, name: str) -> dict:
+    return next(item for item in course[2]["notebooks"] if item["name"] == name)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_exit_code_and_last_lines_lead_to_the_index(course):
+    done, out, _ = course
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-3:]
+    assert last[0].startswith("2 of 6 notebooks passed in ")
+    assert last[1:] == [str(out / "index.html"), (out / "index.html").as_uri()]
+
+
+def test_passing_notebook_and_its_results(course):
+    item = entry(course, "passes")
+    assert item["status"] == "passed" and item["error"] is None
+    assert [(n["what"], n["value"], n["unit"]) for n in item["notes"]] == [
+        ("the answer", 42, "img/s")
+    ]
+    assert [r["key"] for r in item["recorded"]] == ["a.b"]
+    assert 0 < item["seconds"] < 12
+
+
+def test_kernel_is_this_interpreter_whatever_kernels_exist(course):
+    book = json.loads((course[1] / "passes.ipynb").read_text())
+    assert book["cells"][-1]["outputs"][0]["text"] in (
+        sys.executable + "\n",
+        [sys.executable + "\n"],
+    )
+
+
+def test_failing_notebook_has_cell_and_excerpt(course):
+    item = entry(course, "fails")
+    assert item["status"] == "failed"
+    assert item["error"]["text"] == "ValueError: no <b>"
+    cells = json.loads((course[1] / "fails.ipynb").read_text())["cells"]
+    assert "raise ValueError" in "".join(cells[item["error"]["cell"] - 1]["source"])
+    assert "raise ValueError" in item["error"]["excerpt"] and "\x1b" not in item["error"]["excerpt"]
+
+
+def test_time_limit_ends_kernel_and_grandchild(course):
+    item = entry(course, "hangs")
+    assert item["status"] == "time limit"
+    assert item["error"]["text"] == "stopped after its time limit of 12 s"
+    assert 12 <= item["seconds"] < 20
+    pid = int((course[1] / "files" / "hangs" / "pids").read_text())
+    assert not is_alive(pid)
+
+
+def test_what_a_passing_notebook_leaves_running_is_ended_and_named(course):
+    item = entry(course, "leaves")
+    pid = int((course[1] / "files" / "leaves" / "pids").read_text())
+    assert item["status"] == "passed" and not is_alive(pid)
+    assert any(f"pid {pid}:" in line for line in item["leftovers"])
+
+
+def test_notebook_with_a_cell_that_was_not_executed_fails(course):
+    item = entry(course, "skips")
+    assert item["status"] == "failed"
+    assert item["error"]["text"] == "this cell was not executed" and item["error"]["cell"] == 3
+
+
+def test_notebook_whose_kernel_died_fails(course):
+    item = entry(course, "exits")
+    assert item["status"] == "failed" and "died" in item["error"]["text"]
+
+
+def test_no_process_of_the_course_is_left(course):
+    out = str(course[1])
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("RN50_RUNS", "").startswith(out):
+                left.append(process.cmdline())
+        except (psutil.Error, OSError):
+            continue
+    assert left == []
+
+
+def test_index_shows_status_excerpt_and_results_escaped(course):
+    text = (course[1] / "index.html").read_text()
+    assert "2 of 6" in text and "✓ passed" in text and "✗ failed" in text and "◷ time limit" in text
+    assert "ValueError: no &lt;b&gt;" in text and "no <b>" not in text
+    assert "the answer" in text and "42 img/s" in text
+    assert "1 shown from other hardware" in text
+    for page in ("passes", "fails", "hangs"):
+        assert f'href="{page}.html"' in text and (course[1] / f"{page}.html").exists()
+
+
+def test_pages_load_nothing_from_outside(course):
+    import re
+
+    for page in course[1].glob("*.html"):
+        text = page.read_text()
+        assert not re.search(r"""(src|href)=["']?(https?:)?//""", text), page
+        assert "require" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.S)
+
+
+@pytest.mark.needs("chromium")
+def test_index_in_a_browser(course, browser_page):
+    page, requests = browser_page
+    page.goto((course[1] / "index.html").as_uri())
+    assert page.title() == "2 of 6 passed · RN50 workbook"
+    assert page.locator(".pill.passed").count() == 2
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (1280, 420):
+            page.set_viewport_size({"width": width, "height": 900})
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{scheme}: {wide} px on a screen of {width}"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("link", name="passes title").click()
+    assert page.locator("text=the answer: 42 img/s").is_visible()
+    page.get_by_role("link", name="All notebooks").click()
+    assert page.locator("h1").is_visible()
+    assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
+
+
+def test_resume_runs_only_what_did_not_pass(run_cli, tmp_path):
+    good = write_notebook(tmp_path / "good.ipynb", "print(1)")
+    bad = write_notebook(tmp_path / "bad.ipynb", "1 / 0")
+    out = tmp_path / "out"
+    assert run_cli("workshop", "run", good, bad, "--out", out).returncode == 1
+    first = (out / "good.ipynb").stat().st_mtime_ns
+    write_notebook(tmp_path / "bad.ipynb", "1 / 1")
+    done = run_cli("workshop", "run", good, bad, "--out", out, "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "good: passed before in" in done.stdout
+    assert (out / "good.ipynb").stat().st_mtime_ns == first
+    run = json.loads((out / "course.json").read_text())
+    assert [(i["name"], i["reused"]) for i in run["notebooks"]] == [("good", True), ("bad", False)]
+
+
+def test_interrupted_course_ends_its_kernels_and_leaves_its_index(tmp_path):
+    quick = write_notebook(tmp_path / "quick.ipynb", "1")
+    hangs = write_notebook(tmp_path / "hangs.ipynb", HANGS)
+    out = tmp_path / "out"
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "rn50lib.cli", "workshop", "run", quick, hangs, "--out", out],
+        env=clean_environment(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    pids = out / "files" / "hangs" / "pids"
+    deadline = time.monotonic() + 90
+    while not (pids.exists() and pids.read_text().strip()):
+        assert time.monotonic() < deadline and runner.poll() is None
+        time.sleep(0.1)
+    runner.send_signal(signal.SIGTERM)
+    _, err = runner.communicate(timeout=60)
+    assert runner.returncode == 130 and err.strip() == "interrupted"
+    assert not is_alive(int(pids.read_text()))
+    run = json.loads((out / "course.json").read_text())
+    assert [i["status"] for i in run["notebooks"]] == ["passed", "not run"]
+
+
+def test_read_only_checkout(run_cli, checkout, tmp_path):
+    assert run_cli("workshop", "build", cwd=checkout).returncode == 0
+    before = {p: p.stat().st_mtime_ns for p in checkout.rglob("*")}
+    for path in [checkout, *checkout.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    out = tmp_path / "out"
+    done = run_cli("workshop", "run", "00", "-p", "number", "41", "--out", out, cwd=checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {p: p.stat().st_mtime_ns for p in checkout.rglob("*")} == before
+    assert '"41\\n"' in (out / "00_start_here.ipynb").read_text()
+    os.chmod(checkout, 0o755)
