@@ -25,12 +25,13 @@ get = "wait for it"
 def run_suite(
     repository: Path, folder: Path, body: str, *args: str, required: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run one test file under a copy of this conftest and a table of two capabilities."""
+    """Run one test file under the rule, with a table of two capabilities."""
     tests = folder / "tests"
     tests.mkdir()
     (folder / "pyproject.toml").write_text((repository / "pyproject.toml").read_text())
-    for name in ("__init__.py", "conftest.py"):
+    for name in ("__init__.py", "skips.py"):
         shutil.copy(repository / "tests" / name, tests / name)
+    (tests / "conftest.py").write_text("from tests.skips import *\n")
     source = (repository / "tests" / "capabilities.py").read_text()
     source = source[: source.index("DETECTORS = {")]
     source += 'DETECTORS = {"there": lambda: True, "absent": lambda: False}\n'

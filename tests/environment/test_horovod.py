@@ -1,0 +1,133 @@
+"""Horovod's wheel: the edits to its source, and what the built one does on two ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+ALLREDUCE = {
+    "torch": """
+import horovod.torch as hvd, torch
+hvd.init()
+total = hvd.allreduce(torch.full((3,), float(hvd.rank() + 1)), op=hvd.Sum)
+print("rank", hvd.rank(), "of", hvd.size(), "sum", total.tolist())
+""",
+    "tensorflow": """
+import horovod.tensorflow as hvd, tensorflow as tf
+hvd.init()
+total = hvd.allreduce(tf.fill((3,), float(hvd.rank() + 1)), op=hvd.Sum)
+print("rank", hvd.rank(), "of", hvd.size(), "sum", total.numpy().tolist())
+""",
+}
+
+
+@pytest.fixture
+def horovod_wheel(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """scripts/horovod_wheel.py as a module."""
+    scripts = repository / "scripts"
+    monkeypatch.syspath_prepend(scripts)
+    spec = importlib.util.spec_from_file_location("horovod_wheel", scripts / "horovod_wheel.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "horovod_wheel", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def source_tree(wheel: ModuleType, folder: Path) -> Path:
+    """The edited files as Horovod 0.28.1 has them, so far as the edits see them."""
+    for edit in wheel.EDITS:
+        path = folder / edit.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# first line\n    {edit.old}\n# last line\n")
+    return folder
+
+
+def test_edits_keep_indentation_and_all_else(horovod_wheel: ModuleType, tmp_path: Path) -> None:
+    tree = source_tree(horovod_wheel, tmp_path)
+    horovod_wheel.apply_edits(tree)
+    keras = (tree / "horovod/tensorflow/keras/callbacks.py").read_text()
+    assert keras == "# first line\n    K = keras.backend\n# last line\n"
+    cmake = (tree / "horovod/tensorflow/CMakeLists.txt").read_text()
+    assert cmake == "# first line\n\n# last line\n"
+    for file in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt"):
+        assert "    set(CMAKE_CXX_STANDARD 17)\n" in (tree / file).read_text()
+
+
+def test_changed_source_is_refused_by_name(horovod_wheel: ModuleType, tmp_path: Path) -> None:
+    for number, text in (
+        (0, "set(CMAKE_CXX_STANDARD 20)\n"),
+        (2, "set(CMAKE_CXX_STANDARD 14)\n" * 2),
+    ):
+        tree = source_tree(horovod_wheel, tmp_path / str(number))
+        (tree / "horovod/torch/CMakeLists.txt").write_text(text)
+        said = rf"horovod/torch/CMakeLists.txt .* {number} times"
+        with pytest.raises(horovod_wheel.WheelError, match=said):
+            horovod_wheel.apply_edits(tree)
+
+
+def test_wheel_is_kept_per_framework_version_and_switch(
+    horovod_wheel: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(horovod_wheel, "frameworks", lambda: {"torch": "2.13.0"})
+    first = horovod_wheel.cache_folder()
+    assert first.parent == tmp_path / "rn50" / "horovod"
+    assert horovod_wheel.cached() is None
+    first.mkdir(parents=True)
+    (first / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").touch()
+    assert horovod_wheel.cached() is not None
+    monkeypatch.setattr(horovod_wheel, "frameworks", lambda: {"torch": "2.14.0"})
+    assert horovod_wheel.cached() is None
+    monkeypatch.setattr(horovod_wheel, "frameworks", lambda: {"torch": "2.13.0"})
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    assert horovod_wheel.cached() is None
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_built_for_both_frameworks(need) -> None:  # type: ignore[no-untyped-def]
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    said = subprocess.run(
+        [BIN / "horovodrun", "--check-build"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    ).stdout
+    for line in ("[X] TensorFlow", "[X] PyTorch", "[X] Gloo", "[ ] MXNet"):
+        assert line in said
+    need("horovod_mpi")
+    assert said.count("[X] MPI") == 2  # as controller and for tensor operations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ALLREDUCE)
+@pytest.mark.parametrize(
+    "controller",
+    ["gloo", pytest.param("mpi", marks=pytest.mark.needs("mpi", "horovod_mpi"))],
+)
+@pytest.mark.needs("horovod")
+def test_two_ranks_sum(framework: str, controller: str, tmp_path: Path) -> None:
+    program = tmp_path / "sum.py"
+    program.write_text(ALLREDUCE[framework])
+    as_root = ["--mpi-args=--allow-run-as-root --oversubscribe --mca plm isolated"]
+    done = subprocess.run(
+        [BIN / "horovodrun", f"--{controller}", *(as_root if controller == "mpi" else [])]
+        + ["-np", "2", sys.executable, program],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 sum [3.0, 3.0, 3.0]" in done.stdout
