@@ -148,7 +148,9 @@ def _open_locked(path: Path) -> io.FileIO:
             ) from None
         # Between opening and locking, the other writer may have finished and renamed the file.
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(part), os.fstat(descriptor)):
-                os.ftruncate(descriptor, 0)
+            status = os.fstat(descriptor)
+            if os.path.samestat(os.stat(part), status):
+                if status.st_size:  # ext4 flushes a file at its closing that was once truncated
+                    os.ftruncate(descriptor, 0)
                 return io.FileIO(descriptor, "w")
         os.close(descriptor)

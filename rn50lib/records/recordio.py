@@ -6,17 +6,11 @@ starts.
 
 from __future__ import annotations
 
-import io
-import mmap
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from rn50lib.errors import UserError
 from rn50lib.records.framing import (
     HEADER,
     MAGIC,
@@ -34,7 +28,8 @@ from rn50lib.records.framing import (
     unpack_header,
 )
 from rn50lib.records.index import Index, index_remedy, pack_remedy, prefix_of, read_index
-from rn50lib.records.publish import OutputSet, finish_renaming
+from rn50lib.records.mapped import MappedFile
+from rn50lib.records.writer import Writer
 
 __all__ = [
     "HEADER",
@@ -54,60 +49,6 @@ Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
 
 
-class Writer:
-    """Writes `PREFIX.rec` and `PREFIX.idx`; both appear, complete, when the `with` block ends well.
-
-    ``framing`` is the function that frames one payload (a seam for the notebooks). Raises UserError
-    if a key comes twice, if the folder cannot be written to, or if the disk becomes full.
-    """
-
-    def __init__(
-        self,
-        prefix: str | os.PathLike,
-        *,
-        framing: Callable[[bytes], bytes] = frame,
-        fsync: bool = True,
-    ) -> None:
-        self.path_rec = Path(f"{os.fspath(prefix)}.rec")
-        self.path_idx = Path(f"{os.fspath(prefix)}.idx")
-        self._framing = framing
-        self._outputs = OutputSet(self.path_rec, self.path_idx, fsync=fsync)
-        self._keys: set[int] = set()
-        self._offset = 0
-
-    def __enter__(self) -> Writer:
-        self._outputs.__enter__()
-        self._rec, self._idx = (io.BufferedWriter(f, 1 << 20) for f in self._outputs.files)
-        return self
-
-    def write(self, key: int, payload: bytes) -> None:
-        """Append one record (the header of ``pack_header`` and the image) under a key of its own."""
-        if key in self._keys:
-            raise UserError(
-                f"{self.path_idx}: the key {key} comes twice; every record needs its own"
-            )
-        self._keys.add(key)
-        framed = self._framing(payload)
-        self._idx.write(b"%d\t%d\n" % (key, self._offset))
-        self._rec.write(framed)
-        self._offset += len(framed)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            try:
-                self._rec.flush()
-                self._idx.flush()
-            except OSError as failed:
-                self._outputs.__exit__(type(failed), failed, failed.__traceback__)
-                raise
-        self._outputs.__exit__(kind, error, trace)
-
-
 class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
@@ -125,58 +66,16 @@ class Reader:
     ) -> None:
         self.path_rec = os.fspath(path_rec)
         self.path_idx = os.fspath(path_idx) if path_idx else prefix_of(path_rec) + ".idx"
-        self._map: Any = None
-        self._pid = -1
+        self._file = MappedFile(self.path_rec)
+        self._size = self._file.size
+        self._data = self._file.data
         self._index: Index | None = None
-        _finish_renaming(self.path_rec)
-        self._identity = self._stat()
-        self._size = self._identity[0]
         if path_idx is not None or os.path.exists(self.path_idx):
             self._load_index()
 
-    # -- the file -------------------------------------------------------------------------------
-
-    def _stat(self) -> tuple[int, int, int]:
-        try:
-            status = os.stat(self.path_rec)
-        except OSError as error:
-            raise RecordError(
-                f"{self.path_rec}: the record file cannot be opened ({error.strerror}): "
-                f"{pack_remedy(self.path_rec)}",
-                self.path_rec,
-            ) from None
-        return status.st_size, status.st_mtime_ns, status.st_ino
-
-    def _data(self) -> Any:
-        """The mapped file, opened anew in every process."""
-        if self._pid == os.getpid():
-            return self._map
-        identity = self._stat()
-        if identity != self._identity:
-            raise RecordError(
-                f"{self.path_rec}: the file was changed after it had been opened; start again",
-                self.path_rec,
-            )
-        if self._size == 0:
-            raise RecordError(
-                f"{self.path_rec}: the file is empty: {pack_remedy(self.path_rec)}",
-                self.path_rec,
-                0,
-                0,
-            )
-        with open(self.path_rec, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._pid = os.getpid()
-        return self._map
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_map": None, "_pid": -1}
-
     def close(self) -> None:
         """Let go of the mapped file; a later read opens it again."""
-        if self._map is not None and self._pid == os.getpid():
-            self._map.close()
-        self._map, self._pid = None, -1
+        self._file.close()
 
     # -- the index ------------------------------------------------------------------------------
 
@@ -213,8 +112,8 @@ class Reader:
         bad = np.flatnonzero(stops - starts < 8)
         if len(bad):
             position = int(by_offset[bad[0]])
-            if stops[bad[0]] == self._size:
-                self._raise_if_truncated()
+            if starts[-1] > self._size - 8:
+                raise self._beyond_end(starts)
             raise self._misfit(
                 int(starts[bad[0]]),
                 f"its entry for key {self.keys[position]} leaves no room for a record",
@@ -231,6 +130,20 @@ class Reader:
             offset,
         )
 
+    def _beyond_end(self, starts: np.ndarray) -> RecordError:
+        """The error for an index that goes beyond the file's end: which of the two is wrong?"""
+        there = [offset for offset, _ in self._spans()]  # raises where the file itself is damaged
+        offset = int(starts[-1])
+        if not np.array_equal(starts[starts < self._size], there):
+            return self._misfit(offset, f"offset {offset:,} is beyond the file's end")
+        return RecordError(
+            f"{self.path_rec}: the file ends after {len(there):,} good records, but "
+            f"{self.path_idx} lists {len(starts):,}: {pack_remedy(self.path_rec)}",
+            self.path_rec,
+            offset,
+            len(there),
+        )
+
     def _damaged(self, damage: Damage) -> RecordError:
         good = self.good_before(damage.offset)
         return RecordError(
@@ -241,8 +154,8 @@ class Reader:
             good,
         )
 
-    def _raise_if_truncated(self) -> None:
-        """Tell a cut file from a wrong index: walk the records, which needs no index."""
+    def _raise_if_damaged(self) -> None:
+        """Tell a damaged file from a wrong index: walk the records, which needs no index."""
         for _ in self._spans():
             pass
 
@@ -284,9 +197,9 @@ class Reader:
             # Either the file is damaged there, or the index points to where no record starts: a
             # walk from the file's start meets the damage in the one case and passes it in the
             # other.
-            self._raise_if_truncated()
+            self._raise_if_damaged()
             raise self._misfit(offset, f"at offset {offset:,}, {damage.reason}") from None
-        self._raise_if_truncated()
+        self._raise_if_damaged()
         raise self._misfit(
             offset,
             f"the record at offset {offset:,} ends at {span.end:,}, "
@@ -377,15 +290,3 @@ def _label(header: Header) -> Labels:
     if isinstance(header.label, tuple):
         return np.array(header.label, dtype=np.float32)
     return int(header.label) if header.label.is_integer() else header.label
-
-
-def _finish_renaming(path_rec: str) -> None:
-    """Put in place what a killed im2rec had complete but not renamed, before the file is opened."""
-    try:
-        finish_renaming(path_rec)
-    except OSError as error:
-        raise RecordError(
-            f"{path_rec}: an interrupted im2rec left this file half replaced, and that cannot be "
-            f"finished here ({error.strerror}): run im2rec again where it may write",
-            path_rec,
-        ) from None

@@ -1,0 +1,79 @@
+"""A record file mapped into memory, opened by each process for itself."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+from rn50lib.records.framing import RecordError
+from rn50lib.records.index import pack_remedy
+from rn50lib.records.publish import finish_renaming
+
+
+class MappedFile:
+    """A file that is mapped when a process first asks for its bytes; ``size`` is its length in
+    bytes.
+
+    It can be pickled, and inherited by a fork: the new process opens the file anew, so that no two
+    processes share a handle, and refuses it if it is no longer the file that was opened first. (A
+    file that is cut short while it is mapped ends the process, as with every mapping: outputs are
+    therefore written beside and renamed, never changed in place.)
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._map: Any = None
+        self._pid = -1
+        self._finish_renaming()
+        self._identity = self._stat()
+        self.size = self._identity[0]
+
+    def data(self) -> Any:
+        """The bytes, as a buffer whose slices are copies. Raises RecordError if there are none."""
+        if self._pid == os.getpid():
+            return self._map
+        if self._stat() != self._identity:
+            raise RecordError(
+                f"{self.path}: the file was changed after it had been opened; start again",
+                self.path,
+            )
+        if self.size == 0:
+            raise RecordError(
+                f"{self.path}: the file is empty: {pack_remedy(self.path)}", self.path, 0, 0
+            )
+        with open(self.path, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._pid = os.getpid()
+        return self._map
+
+    def close(self) -> None:
+        """Let go of the mapping; ``data`` makes it again."""
+        if self._map is not None and self._pid == os.getpid():
+            self._map.close()
+        self._map, self._pid = None, -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None, "_pid": -1}
+
+    def _stat(self) -> tuple[int, int, int]:
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: the record file cannot be opened ({error.strerror}): "
+                f"{pack_remedy(self.path)}",
+                self.path,
+            ) from None
+        return status.st_size, status.st_mtime_ns, status.st_ino
+
+    def _finish_renaming(self) -> None:
+        """Put in place what a killed im2rec had complete but not renamed."""
+        try:
+            finish_renaming(self.path)
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: an interrupted im2rec left this file half replaced, and that cannot "
+                f"be finished here ({error.strerror}): run im2rec again where it may write",
+                self.path,
+            ) from None

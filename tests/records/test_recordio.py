@@ -1,0 +1,374 @@
+"""Record files written and read: random access, labels, workers, and every way in which a file is
+wrong.
+"""
+
+import multiprocessing
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rn50lib.errors import UserError
+from rn50lib.records.recordio import Reader, RecordError, Writer, pack_header
+from tests.records import known
+
+
+@pytest.fixture
+def known_rec(tmp_path):
+    (tmp_path / "known.rec").write_bytes(known.REC)
+    (tmp_path / "known.idx").write_bytes(known.IDX)
+    return tmp_path / "known.rec"
+
+
+def write(prefix, count, size=100, seed=0):
+    """Records with keys 0, 7, 14, …, label number % 5; returns their images."""
+    rng = np.random.default_rng(seed)
+    images = [rng.bytes(size + i) for i in range(count)]
+    with Writer(prefix) as writer:
+        for i, image in enumerate(images):
+            writer.write(7 * i, pack_header(i % 5, 7 * i, image))
+    return images
+
+
+def test_writer_writes_what_mxnet_writes(tmp_path):
+    with Writer(tmp_path / "a") as writer:
+        for key, label, image in known.RECORDS:
+            writer.write(key, pack_header(label, key, image))
+    assert (tmp_path / "a.rec").read_bytes() == known.REC
+    assert (tmp_path / "a.idx").read_bytes() == known.IDX
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.rec"]
+
+
+def test_reader_reads_what_mxnet_wrote(known_rec):
+    reader = Reader(known_rec)
+    assert len(reader) == 5
+    assert reader.keys.tolist() == [key for key, _, _ in known.RECORDS]
+    for position, (key, label, image) in enumerate(known.RECORDS):
+        got, data = reader[position]
+        assert data == image
+        assert np.ravel(got).tolist() == np.ravel(label).tolist()
+        assert reader.read(position) == pack_header(label, key, image)
+    assert [image for _, image in reader] == [image for _, _, image in known.RECORDS]
+    assert type(reader[0][0]) is int
+    with pytest.raises(IndexError):
+        reader[5]
+
+
+def test_iterating_needs_no_index_and_anything_else_says_how_to_get_one(known_rec):
+    known_rec.with_suffix(".idx").unlink()
+    reader = Reader(known_rec)
+    assert [image for _, image in reader] == [image for _, _, image in known.RECORDS]
+    with pytest.raises(RecordError) as caught:
+        len(reader)
+    assert str(caught.value) == (
+        f"{known_rec.with_suffix('.idx')}: the index of {known_rec} is missing: make the index "
+        f"again with `python -m data_prep.im2rec --index {known_rec.with_suffix('')}`"
+    )
+
+
+def test_index_order_need_not_be_file_order(known_rec):
+    index = known_rec.with_suffix(".idx")
+    index.write_bytes(b"".join(reversed(known.IDX.splitlines(keepends=True))))
+    assert [Reader(known_rec)[i][1] for i in range(5)] == [r[2] for r in reversed(known.RECORDS)]
+
+
+def test_index_that_numbers_the_records_from_0_is_good(known_rec):
+    """MXNet's rec2idx numbers the records instead of taking their ids as keys."""
+    offsets = [line.split(b"\t")[1] for line in known.IDX.splitlines()]
+    known_rec.with_suffix(".idx").write_bytes(
+        b"".join(b"%d\t%s\n" % pair for pair in enumerate(offsets))
+    )
+    assert Reader(known_rec)[2][1] == known.RECORDS[2][2]
+
+
+def test_labels(tmp_path):
+    with Writer(tmp_path / "a") as writer:
+        labels = [3.0, [5.0], 0.0, 999.0, [1.0]]
+        for key, label in enumerate(labels):
+            # The key of the fourth is the magic: its header is in two parts.
+            key = 0xCED7230A if key == 3 else key
+            writer.write(key, pack_header(label, key, b"image"))
+    got = Reader(tmp_path / "a.rec").labels()
+    assert got.dtype == np.int32
+    assert got.tolist() == [3, 5, 0, 999, 1]
+
+
+@pytest.mark.parametrize("label", [(1.0, 2.0), 0.5, -1.0, float("nan"), float("inf")])
+def test_label_that_is_no_class_is_named(tmp_path, label):
+    with Writer(tmp_path / "a") as writer:
+        writer.write(4, pack_header(1, 4, b"image"))
+        writer.write(8, pack_header(label, 8, b"image"))
+    with pytest.raises(RecordError, match=r"record with key 8 at offset 40 .* no class"):
+        Reader(tmp_path / "a.rec").labels()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fork", marks=pytest.mark.needs("fork")),
+        pytest.param("spawn", marks=pytest.mark.slow),
+        pytest.param("forkserver", marks=pytest.mark.slow),
+    ],
+)
+def test_workers_read_at_random_at_the_same_time(tmp_path, method):
+    images = write(tmp_path / "a", 200, size=5000)
+    reader = Reader(tmp_path / "a.rec")
+    assert reader[0][1] == images[0]  # the file is open here before the workers start
+    positions = np.random.default_rng(1).integers(0, 200, 600).tolist()
+    with multiprocessing.get_context(method).Pool(3) as pool:
+        records = pool.map(reader.read, positions, chunksize=5)
+    assert [record[24:] for record in records] == [images[i] for i in positions]
+
+
+def test_pickling_carries_no_open_file(tmp_path):
+    write(tmp_path / "a", 3)
+    reader = Reader(tmp_path / "a.rec")
+    reader[0]
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy._file._map is None
+    assert copy[2] == reader[2]
+
+
+def test_file_changed_before_a_worker_opens_it(tmp_path):
+    write(tmp_path / "a", 3)
+    state = pickle.dumps(Reader(tmp_path / "a.rec"))
+    write(tmp_path / "a", 4)
+    with pytest.raises(RecordError, match=r"a\.rec: the file was changed after it had been opened"):
+        pickle.loads(state)[0]
+
+
+def test_closing_leaves_the_reader_usable(tmp_path):
+    images = write(tmp_path / "a", 3)
+    reader = Reader(tmp_path / "a.rec")
+    reader.labels()
+    reader.close()
+    reader.close()
+    assert reader[1][1] == images[1]
+
+
+# -- what is wrong, and how it is said -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", range(len(known.REC)))
+def test_cut_at_any_byte(known_rec, cut):
+    known_rec.write_bytes(known.REC[:cut])
+    with pytest.raises(RecordError) as caught:
+        Reader(known_rec)[0]
+    message = str(caught.value)
+    starts = [int(line.split(b"\t")[1]) for line in known.IDX.splitlines()]
+    good = sum(end <= cut for end in starts[1:])
+    assert message.startswith(f"{known_rec}: ")
+    assert "--pass-through" in message
+    assert caught.value.good == good
+    if cut in starts[1:]:  # only the index can know that something is missing
+        assert f"the file ends after {good} good records, but" in message
+        assert f"{known_rec.with_suffix('.idx')} lists 5" in message
+    else:
+        assert caught.value.offset == starts[good]
+        if cut >= 4:
+            assert f"damaged at offset {starts[good]:,}, after {good} good records" in message
+
+
+def test_good_records_before_the_damage_are_counted(tmp_path):
+    write(tmp_path / "a", 50)
+    data = bytearray((tmp_path / "a.rec").read_bytes())
+    offset = int(Reader(tmp_path / "a.rec").offsets[37])
+    data[offset] ^= 1
+    (tmp_path / "a.rec").write_bytes(data)
+    reader = Reader(tmp_path / "a.rec")
+    assert reader[36][1]  # what stands before it can be read
+    for attempt in (lambda: reader[37], lambda: list(reader)):
+        with pytest.raises(RecordError) as caught:
+            attempt()
+        assert (caught.value.offset, caught.value.good) == (offset, 37)
+
+
+def test_index_of_another_file(tmp_path):
+    write(tmp_path / "a", 30, size=100)
+    write(tmp_path / "b", 30, size=120)
+    with pytest.raises(RecordError) as caught:
+        Reader(tmp_path / "a.rec", tmp_path / "b.idx")
+    assert f"{tmp_path / 'b.idx'} does not belong to {tmp_path / 'a.rec'}" in str(caught.value)
+    assert f"`python -m data_prep.im2rec --index {tmp_path / 'a'}`" in str(caught.value)
+
+
+def test_index_with_the_keys_of_another_file(tmp_path):
+    write(tmp_path / "a", 3)
+    index = tmp_path / "a.idx"
+    index.write_text(index.read_text().replace("7\t", "8\t", 1))
+    with pytest.raises(RecordError, match="has the id 7, the index says 8"):
+        Reader(tmp_path / "a.rec")[1]
+
+
+@pytest.mark.parametrize(
+    ("drop", "reason"),
+    [
+        (0, "no entry for the record at offset 0"),
+        (1, "but the index goes on at"),
+        (2, "goes on at"),
+    ],
+)
+def test_index_that_lacks_a_record(tmp_path, drop, reason):
+    write(tmp_path / "a", 3)
+    lines = (tmp_path / "a.idx").read_text().splitlines(keepends=True)
+    del lines[drop]
+    (tmp_path / "a.idx").write_text("".join(lines))
+    with pytest.raises(RecordError, match=reason):
+        list(map(Reader(tmp_path / "a.rec").read, range(2)))
+
+
+def test_file_with_its_records_twice(tmp_path):
+    write(tmp_path / "a", 3)
+    data = (tmp_path / "a.rec").read_bytes()
+    (tmp_path / "a.rec").write_bytes(data * 2)
+    with pytest.raises(RecordError, match="does not belong to"):
+        Reader(tmp_path / "a.rec")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the index is empty"),
+        ("\n\n", "the index is empty"),
+        ("0\t0\n7\n", "line 2 is '7', not `key <tab> offset`"),
+        ("0\t0\n7 136\n", "line 2 is '7 136'"),
+        ("0\t0\n7\tx\n", r"line 2 is '7\\tx'"),
+        ("0\t0\n7\t-136\n", r"line 2 is '7\\t-136'"),
+        ("0\t0\n7\t99999999999999999999\n", "line 2 is"),
+        ("0\t0\n0\t136\n", "the key 0 stands there twice"),
+        ("0\t0\n7\t0\n", "leaves no room for a record"),
+        ("0\t0\n7\t4\n", "leaves no room for a record"),
+        ("0\t0\n7\t1000000\n", "does not belong to"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git-LFS pointer"),
+    ],
+)
+def test_broken_index(tmp_path, text, reason):
+    write(tmp_path / "a", 3)
+    (tmp_path / "a.idx").write_text(text)
+    with pytest.raises(RecordError, match=reason) as caught:
+        Reader(tmp_path / "a.rec")
+    assert "a.idx" in str(caught.value)
+    assert "data_prep.im2rec --index" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"hello, this is a text file\n", "not a record file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull` fetches it"),
+    ],
+)
+def test_file_that_is_no_record_file(tmp_path, data, reason):
+    write(tmp_path / "a", 3)
+    (tmp_path / "a.rec").write_bytes(data)
+    with pytest.raises(RecordError, match=reason):
+        Reader(tmp_path / "a.rec")
+
+
+def test_no_record_file(tmp_path):
+    with pytest.raises(RecordError, match=r"a\.rec: the record file cannot be opened"):
+        Reader(tmp_path / "a.rec")
+
+
+def test_record_too_short_for_its_header(tmp_path):
+    with Writer(tmp_path / "a") as writer:
+        writer.write(0, pack_header(0, 0, b"image"))
+        writer.write(1, b"short")
+    reader = Reader(tmp_path / "a.rec")
+    assert reader.read(1) == b"short"
+    with pytest.raises(RecordError, match="after 1 good records: a record of 5 bytes is too short"):
+        reader[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_random_damage_is_told_or_harmless(tmp_path_factory, data):
+    """Any change of the bytes: a record comes back right, or is refused with an offset.
+
+    The format has no checksum, so a change inside the payload of a record can only be seen in the
+    image itself; it must not touch any other record.
+    """
+    folder = tmp_path_factory.mktemp("damage")
+    damaged = bytearray(known.REC)
+    kind = data.draw(st.sampled_from(["flip", "overwrite", "insert", "delete", "swap"]))
+    at = data.draw(st.integers(0, len(damaged) - 1))
+    length = data.draw(st.integers(1, 12))
+    if kind == "flip":
+        damaged[at] ^= data.draw(st.integers(1, 255))
+        length = 1
+    elif kind == "overwrite":
+        damaged[at : at + length] = data.draw(st.binary(min_size=length, max_size=length))
+        del damaged[len(known.REC) :]
+    elif kind == "insert":
+        damaged[at:at] = data.draw(st.binary(min_size=length, max_size=length))
+    elif kind == "delete":
+        del damaged[at : at + length]
+    else:
+        damaged = damaged[at:] + damaged[:at]
+    (folder / "a.rec").write_bytes(damaged)
+    (folder / "a.idx").write_bytes(known.IDX)
+    starts = [int(line.split(b"\t")[1]) for line in known.IDX.splitlines()] + [len(known.REC)]
+    same_length = kind in ("flip", "overwrite")
+    for position, (key, label, image) in enumerate(known.RECORDS):
+        try:
+            reader = Reader(folder / "a.rec")
+            record = reader.read(position)
+            got = reader[position]
+        except RecordError as error:
+            assert error.offset is not None
+            continue
+        if record == pack_header(label, key, image):
+            assert got[1] == image
+        else:
+            touched = at < starts[position + 1] and at + length > starts[position]
+            assert same_length and touched
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def test_nothing_appears_before_the_end_and_nothing_is_lost_by_an_error(tmp_path):
+    images = write(tmp_path / "a", 3)
+    before = (tmp_path / "a.rec").read_bytes()
+    with pytest.raises(ZeroDivisionError), Writer(tmp_path / "a") as writer:
+        writer.write(1, pack_header(0, 1, b"new"))
+        assert (tmp_path / "a.rec").read_bytes() == before
+        raise ZeroDivisionError
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.rec"]
+    assert Reader(tmp_path / "a.rec")[2][1] == images[2]
+
+
+def test_a_key_comes_once(tmp_path):
+    with pytest.raises(UserError, match="the key 5 comes twice"), Writer(tmp_path / "a") as writer:
+        writer.write(5, pack_header(0, 5, b"x"))
+        writer.write(5, pack_header(0, 5, b"y"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_another_framing_can_be_put_in(tmp_path):
+    def framing(payload):
+        return known.MAGIC + struct.pack("<I", len(payload)) + payload + b"\0" * (-len(payload) % 4)
+
+    with Writer(tmp_path / "a", framing=framing) as writer:
+        writer.write(0, pack_header(2, 0, b"image"))
+    assert Reader(tmp_path / "a.rec")[0] == (2, b"image")
+
+
+def test_records_beyond_4_gib_are_read(tmp_path):
+    """A sparse file: nine records of 500 MB of zeros, and a small one behind them."""
+    with open(tmp_path / "a.rec", "wb") as rec, open(tmp_path / "a.idx", "w") as idx:
+        for key in range(10):
+            size = 500_000_000 if key < 9 else 32
+            idx.write(f"{key}\t{rec.tell()}\n")
+            rec.write(struct.pack("<IIIfQQ", 0xCED7230A, size, 0, key, key, 0))
+            rec.seek(size - 24 - 8, os.SEEK_CUR)
+            rec.write(b"record %d" % key)
+    reader = Reader(tmp_path / "a.rec")
+    assert reader.offsets[9] > 1 << 32
+    assert reader.labels().tolist() == list(range(10))
+    assert reader[9] == (9, b"record 9")

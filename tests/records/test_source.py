@@ -1,0 +1,243 @@
+"""A data root opened: both layouts, the same labels from both, and one clear line where it is
+wrong.
+"""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+from data_prep import im2rec
+from rn50lib.errors import UserError
+from rn50lib.records.recordio import Writer, pack_header
+from rn50lib.records.source import describe, open_source, read_class_names
+
+CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Class folders with 3, 4, 5 and 6 images in train and one fewer in val; record files too."""
+    for split, fewer in (("train", 0), ("val", 1)):
+        for label, name in enumerate(CLASSES):
+            folder = tmp_path / "set" / split / name
+            folder.mkdir(parents=True)
+            for i in range(3 + label - fewer):
+                ending = ("jpg", "JPEG", "png")[i % 3]
+                (folder / f"{i} {split}.{ending}").write_bytes(f"{split} {name} {i}".encode() * 100)
+            (folder / "notes.txt").write_text("no image")
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def packed(root):
+    im2rec.ensure_records(root)
+    return root
+
+
+def test_files(root):
+    source = open_source(root, "train", "files")
+    assert (source.format, source.root, source.path) == ("files", root, root / "train")
+    assert source.classes == CLASSES
+    assert len(source) == 18
+    assert source.labels.dtype == np.int32
+    assert source.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5 + [3] * 6
+    assert source.name(17) == str(root / "train/ähre/5 train.png")
+    assert source.read(17) == "train ähre 5".encode() * 100
+
+
+def test_records_hold_the_same_images_with_the_same_labels(packed):
+    for split in ("train", "val"):
+        files = open_source(packed, split, "files")
+        records = open_source(packed, split, "recordio")
+        assert (records.format, records.path) == ("recordio", packed / f"records/{split}.rec")
+        assert records.labels.dtype == np.int32
+        assert {(int(k), records.read(i)) for i, k in enumerate(records.labels)} == {
+            (int(k), files.read(i)) for i, k in enumerate(files.labels)
+        }
+        assert len(records) == len(files)
+
+
+def test_auto_takes_records_where_there_are_any(root):
+    assert open_source(root, "train").format == "files"
+    im2rec.ensure_records(root)
+    assert open_source(root, "train").format == "recordio"
+
+
+def test_the_references_layout(packed):
+    """The data root itself holds train.rec, train.idx, val.rec, val.idx, and nothing else."""
+    source = open_source(packed / "records", "val")
+    assert (source.format, len(source)) == ("recordio", 14)
+    # Neither this folder nor the one above names the classes here.
+    assert source.classes == ("0", "1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0\tZebra\ta striped horse\n1\tapple\tfruit\n2\tstop sign\t\n3\tähre\tear of corn\n",
+        "index\tid\twords\n3\tähre\tx\n2\tstop sign\tx\n1\tapple\tx\n0\tZebra\tx\n",
+        "Zebra\napple\n\nstop sign\nähre\n",
+    ],
+)
+def test_class_names(packed, text):
+    (packed / "classes.txt").write_text(text)
+    assert read_class_names(packed) == CLASSES
+    assert open_source(packed, "train").classes == CLASSES
+    assert open_source(packed / "records", "val").classes == CLASSES
+
+
+def test_names_for_error_messages(packed):
+    source = open_source(packed, "train", "recordio")
+    key, offset = (packed / "records/train.idx").read_text().splitlines()[5].split("\t")
+    expected = f"{packed}/records/train.rec: record with key {key} at offset {int(offset):,}"
+    assert source.name(5) == expected
+
+
+@pytest.mark.parametrize("data_format", ["files", "recordio"])
+def test_sources_travel_to_workers(packed, data_format):
+    source = open_source(packed, "train", data_format)
+    copy = pickle.loads(pickle.dumps(source))
+    assert [copy.read(i) for i in range(len(copy))] == [source.read(i) for i in range(len(source))]
+
+
+def test_describe(packed):
+    found = describe(packed)
+    assert found.formats == ("files", "recordio")
+    assert (found.train_images, found.val_images, found.classes) == (18, 14, CLASSES)
+    found = describe(packed / "records")
+    assert found.formats == ("recordio",)
+    assert (found.train_images, found.val_images) == (18, 14)
+    assert found.classes == ("0", "1", "2", "3")
+
+
+# -- what is wrong, and how it is said -----------------------------------------------------------
+
+
+def refused(root, split="train", data_format="auto"):
+    with pytest.raises(UserError) as caught:
+        open_source(root, split, data_format)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_no_such_root(tmp_path):
+    message = refused(tmp_path / "nowhere")
+    assert message.startswith(f"--data-root {tmp_path / 'nowhere'}: there is no such folder")
+    assert f"`python -m data_prep.roadsigns {tmp_path / 'nowhere'}`" in message
+
+
+def test_root_is_a_file(tmp_path):
+    (tmp_path / "x.jpg").write_bytes(b"x")
+    assert "this is a file; give the folder" in refused(tmp_path / "x.jpg")
+
+
+def test_root_without_data(tmp_path):
+    assert "holds neither record files" in refused(tmp_path)
+    with pytest.raises(UserError, match="holds neither record files"):
+        describe(tmp_path)
+
+
+def test_root_is_one_split(root):
+    assert f"give the folder above it, {root}, which" in refused(root / "train")
+
+
+def test_flat_val_folder(root):
+    for image in (root / "val").glob("*/*.jpg"):
+        image.rename(root / "val" / f"{image.parent.name} {image.name}")
+    for name in CLASSES:
+        shutil.rmtree(root / "val" / name)
+    for split in ("train", "val"):
+        message = refused(root, split)
+        assert message.startswith(f"{root / 'val'}: the images lie flat in this folder")
+        assert "`python -m data_prep.imagenet`" in message
+
+
+def test_no_val_folder(root):
+    shutil.rmtree(root / "val")
+    assert refused(root, "val").startswith(f"{root / 'val'}: there is no such folder")
+    assert len(open_source(root, "train")) == 18
+
+
+def test_different_classes_in_train_and_val(root):
+    (root / "val" / "apple").rename(root / "val" / "pear")
+    for split in ("train", "val"):
+        assert "do not have the same class folders" in refused(root, split)
+    assert "'apple' is in train and not in val" in refused(root, "train")
+
+
+def test_class_missing_in_val(root):
+    shutil.rmtree(root / "val" / "stop sign")
+    assert "'stop sign' is in train and not in val" in refused(root, "val")
+
+
+def test_a_class_folder_may_be_empty(root):
+    for image in (root / "val" / "apple").iterdir():
+        image.unlink()
+    source = open_source(root, "val", "files")
+    assert sorted(set(source.labels.tolist())) == [0, 2, 3]
+
+
+def test_an_empty_split(root):
+    for image in root.glob("val/*/*"):
+        image.unlink()
+    assert f"{root / 'val'}: its class folders hold no images" in refused(root, "val")
+
+
+def test_hidden_folders_are_no_classes(root):
+    (root / "train" / ".ipynb_checkpoints").mkdir()
+    assert open_source(root, "train").classes == CLASSES
+
+
+def test_nested_class_folders(root):
+    (root / "train/apple/apple").mkdir()
+    (root / "train/apple/apple/1.jpg").write_bytes(b"x")
+    assert f"{root}/train/apple/apple: there are images in a folder inside" in refused(root)
+
+
+def test_lfs_pointer(root):
+    first = root / "train/Zebra/0 train.jpg"
+    first.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n")
+    assert refused(root) == (
+        f"{first}: this is a git-LFS pointer, not the image; `git lfs pull` fetches the images"
+    )
+
+
+def test_lfs_pointer_and_empty_image_in_a_record(root):
+    with Writer(root / "train") as writer:
+        pointer = b"version https://git-lfs.github.com/spec/v1\n"
+        writer.write(0, pack_header(0, 0, pointer))
+        writer.write(1, pack_header(0, 1, b""))
+    source = open_source(root, "train", "recordio")
+    with pytest.raises(UserError, match="record with key 0 at offset 0: this is a git-LFS pointer"):
+        source.read(0)
+    with pytest.raises(UserError, match="key 1 at offset 76: this image has no bytes"):
+        source.read(1)
+
+
+def test_image_removed_meanwhile(root):
+    source = open_source(root, "train", "files")
+    shutil.rmtree(root / "train" / "apple")
+    with pytest.raises(UserError, match=r"apple/0 train\.jpg: this image cannot be read"):
+        source.read(3)
+
+
+def test_missing_record_file_says_how_to_make_it(root):
+    message = refused(root, "train", "recordio")
+    prefix = root / "records" / "train"
+    assert message.startswith(f"{prefix}.rec: there is no such record file")
+    assert f"`python -m data_prep.im2rec --list --recursive {prefix} {root / 'train'}`" in message
+    assert f"`python -m data_prep.im2rec --pass-through {prefix} {root / 'train'}`" in message
+
+
+def test_missing_index(packed):
+    (packed / "records/val.idx").unlink()
+    assert refused(packed, "val").startswith(f"{packed}/records/val.idx: the index of")
+
+
+def test_unknown_names(root):
+    assert refused(root, "test").startswith("split 'test'")
+    assert refused(root, "train", "lmdb").startswith("--data-format lmdb: choose one of")
+    assert refused(root, "train", "tfrecord").startswith("--data-format tfrecord")
