@@ -7,6 +7,7 @@ learning rate, and in its metadata what a resumed run needs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -54,11 +55,13 @@ def epochs(prefix: str | Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def crc(arrays: dict[str, np.ndarray]) -> str:
-    """A CRC-32 over all arrays in the order of their names, as 8 hex digits."""
-    value = 0
-    for name in sorted(arrays):
-        value = zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), value)
+def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
+    """A CRC-32 over all arrays, their names, types and shapes, and the metadata; 8 hex digits."""
+    rest = {key: text for key, text in metadata.items() if key != "crc32"}
+    value = zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
+        value = zlib.crc32(np.ascontiguousarray(array).data.cast("B"), value)
     return f"{value:08x}"
 
 
@@ -88,11 +91,11 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     metadata = {
         "format": FORMAT,
         "epoch": str(checkpoint.epoch),
-        "crc32": crc(checkpoint.arrays),
         "identity": json.dumps(checkpoint.identity, sort_keys=True),
         "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
         "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
     }
+    metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch)
     write_atomic(file, serialise(checkpoint.arrays, metadata))
     return file
@@ -116,7 +119,8 @@ def write_atomic(file: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
         raise UserError(
             f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB"
@@ -125,33 +129,26 @@ def write_atomic(file: Path, content: bytes) -> None:
         ) from error
 
 
-def read_metadata(file: Path) -> dict[str, str]:
-    """The metadata of a checkpoint, without its arrays. Raises UserError for a damaged file."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            metadata = opened.metadata() or {}
-    except OSError as error:
-        raise UserError(f"checkpoint {file} cannot be read: {error}") from error
-    except SafetensorError as error:
-        raise UserError(f"checkpoint {file} is damaged: {error}") from error
-    if metadata.get("format") != FORMAT:
-        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
-    return metadata
-
-
 def load(prefix: str | Path, epoch: int) -> Checkpoint:
     """Read and verify one checkpoint. Raises UserError when it is missing or damaged."""
+    from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load_file
 
     file = path(prefix, epoch)
     if not file.exists():
         there = ", ".join(str(e) for e in epochs(prefix)) or "none"
         raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
-    metadata = read_metadata(file)
-    arrays = load_file(file)
-    if crc(arrays) != metadata["crc32"]:
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+        arrays = load_file(file)
+    except OSError as error:
+        raise UserError(f"checkpoint {file} cannot be read: {error}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
+    if checksum(arrays, metadata) != metadata.get("crc32"):
         raise UserError(
             f"checkpoint {file} is damaged: its content does not match its checksum; use an"
             " earlier epoch"

@@ -37,7 +37,8 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
     folder = run_dir or launch.new_run("score" if asked.only_inference else "run")
     folder.mkdir(parents=True, exist_ok=True)
     if resolved.experiment.model_prefix is None and makes_a_model(resolved.experiment):
-        kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=resolved.experiment.keep or 2)
+        keep = resolved.experiment.keep or 2
+        kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=keep)
         reasons = dict(resolved.reasons) | {"model_prefix": "in the run's folder, the newest two"}
         resolved = Resolved(kept, reasons, resolved.caps)
     say(describe(resolved))
@@ -108,10 +109,8 @@ def with_checkpoint(asked: Experiment) -> Experiment:
                 f" {net.name} {net.version} with {net.num_classes} classes; leave the flag out"
             )
     if asked.only_inference and asked.load_epoch is not None:
-        file = checkpoint.path(asked.model_prefix, asked.load_epoch)
-        if file.exists():
-            trained = json.loads(checkpoint.read_metadata(file)["experiment"])
-            wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
+        trained = checkpoint.load(asked.model_prefix, asked.load_epoch).experiment
+        wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
     return replace(asked, **{n: v for n, v in wanted.items() if getattr(asked, n) is None})
 
 

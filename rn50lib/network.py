@@ -236,14 +236,17 @@ class Network:
     @classmethod
     def from_symbol(cls, symbol: dict) -> Network:
         """The network that `symbol()` described. Raises KeyError or ValueError on anything else."""
-        if symbol.get("format") != "rn50-symbol-1":
-            raise ValueError(f"format is {symbol.get('format')!r}, not 'rn50-symbol-1'")
+        found = symbol.get("format") if isinstance(symbol, dict) else None
+        if found != "rn50-symbol-1":
+            raise ValueError(f"format is {found!r}, not 'rn50-symbol-1'")
+        if symbol["block"] not in EXPANSION or symbol["version"] not in VERSIONS:
+            raise ValueError(f"no block {symbol['block']!r} of version {symbol['version']!r}")
         return cls(
             name=symbol["model"],
             version=symbol["version"],
             num_classes=int(symbol["num_classes"]),
             block=symbol["block"],
-            stages=tuple(symbol["stages"]),
+            stages=tuple(int(count) for count in symbol["stages"]),
             width=int(symbol["width"]),
         )
 

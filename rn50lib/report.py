@@ -5,6 +5,7 @@ A metric that was not measured is null; it is never 0.0 and never NaN, which is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -62,7 +63,8 @@ def write_json(path: str | Path, content: Any) -> None:
         beside.write_text(json.dumps(content, indent=4, allow_nan=False) + "\n")
         os.replace(beside, path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
