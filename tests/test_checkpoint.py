@@ -1,0 +1,246 @@
+"""Checkpoints survive: a round trip, damage that is seen and named, a full disk, the wrong run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rn50lib import checkpoint
+from rn50lib.checkpoint import Checkpoint
+from rn50lib.errors import UserError
+from rn50lib.network import Network, resnet, tiny
+
+IDENTITY = {"model": "resnet-tiny v1.5", "num_classes": 5, "seed": 0, "data": "48 images"}
+
+
+def made(epoch: int = 1, net: Network | None = None) -> Checkpoint:
+    return Checkpoint(
+        epoch=epoch,
+        arrays=(net or tiny(5)).initial_arrays(seed=epoch),
+        identity=IDENTITY,
+        experiment={"num_epochs": 3, "lr": 0.1},
+        metrics={"train.loss": [1.5, None][:epoch], "val.top1": [20.0] * epoch},
+    )
+
+
+def small(epoch: int = 1) -> Checkpoint:
+    """A checkpoint of a few bytes, most of them header."""
+    arrays = {"fc.bias": np.arange(4, dtype=np.float32), "fc.weight": np.ones((4, 3), np.float32)}
+    return Checkpoint(epoch, arrays, IDENTITY, {"lr": 0.1}, {"val.top1": [20.0]})
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    return (
+        (a.epoch, a.identity, a.experiment, a.metrics)
+        == (b.epoch, b.identity, b.experiment, b.metrics)
+        and a.arrays.keys() == b.arrays.keys()
+        and all(np.array_equal(a.arrays[n], b.arrays[n]) for n in a.arrays)
+    )  # fmt: skip
+
+
+def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
+    prefix = tmp_path / "model"
+    file = checkpoint.save(prefix, made(2))
+    assert file == tmp_path / "model-0002.safetensors"
+    assert same(checkpoint.load(prefix, 2), made(2))
+    assert os.listdir(tmp_path) == ["model-0002.safetensors"]
+
+
+def test_other_programs_read_the_arrays(tmp_path: Path) -> None:
+    """The file's layout by its own specification: a length, a JSON header, the bytes."""
+    import json
+
+    data = checkpoint.save(tmp_path / "m", small()).read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    begin, end = header["fc.bias"]["data_offsets"]
+    raw = data[8 + length + begin : 8 + length + end]
+    assert header["fc.bias"]["dtype"] == "F32"
+    assert np.frombuffer(raw, "<f4").tolist() == [0, 1, 2, 3]
+
+
+def test_the_symbol_file_gives_the_network(tmp_path: Path) -> None:
+    checkpoint.write_symbol(tmp_path / "m", resnet(34, 7, "v1"))
+    assert (tmp_path / "m-symbol.json").exists()
+    assert checkpoint.read_network(tmp_path / "m") == resnet(34, 7, "v1")
+
+
+def test_epochs_under_a_prefix(tmp_path: Path) -> None:
+    for epoch in (2, 10, 1):
+        checkpoint.save(tmp_path / "m", small(epoch))
+    for other in ("m-0003.safetensors.tmp", "mm-0004.safetensors", "m-x.safetensors"):
+        (tmp_path / other).touch()
+    assert checkpoint.epochs(tmp_path / "m") == [1, 2, 10]
+    assert checkpoint.epochs(tmp_path / "nowhere" / "m") == []
+    checkpoint.prune(tmp_path / "m", keep=2)
+    assert checkpoint.epochs(tmp_path / "m") == [2, 10]
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_truncated_file_is_passed_over_and_named(tmp_path: Path) -> None:
+    prefix = tmp_path / "m"
+    for epoch in (1, 2, 3):
+        checkpoint.save(prefix, made(epoch))
+    for epoch, length in ((3, 1000), (2, -1)):
+        file = checkpoint.path(prefix, epoch)
+        file.write_bytes(file.read_bytes()[:length])
+    found, passed_over = checkpoint.newest(prefix)
+    assert found is not None and same(found, made(1))
+    assert [str(checkpoint.path(prefix, epoch)) in line for epoch, line in
+            zip((3, 2), passed_over, strict=True)] == [True, True]  # fmt: skip
+    assert all(line.startswith("passed over: ") and "damaged" in line for line in passed_over)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\xff" * 100, b"{}" * 40])
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "m-0001.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="m-0001.safetensors"):
+        checkpoint.load(tmp_path / "m", 1)
+
+
+def test_somebody_else_s_safetensors_file_is_named(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"fc.weight": np.ones(3, np.float32)}, tmp_path / "m-0001.safetensors")
+    with pytest.raises(UserError, match="not a checkpoint of rn50"):
+        checkpoint.load(tmp_path / "m", 1)
+
+
+@functools.cache
+def pristine() -> bytes:
+    """The bytes of a small checkpoint, written once: every save waits for the disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        return checkpoint.save(Path(folder) / "m", small()).read_bytes()
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject) -> None:
+    """In the header, in the metadata and in the arrays: wrong content never passes."""
+    file = checkpoint.path(tmp_path / "m", 1)
+    content = bytearray(pristine())
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+    try:
+        found = checkpoint.load(tmp_path / "m", 1)
+    except UserError as error:
+        assert str(file) in str(error)
+    else:  # a flip that changes nothing, such as one in the header's padding
+        assert same(found, small())
+
+
+def test_an_epoch_that_is_not_there_says_which_are(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "m", small(1))
+    checkpoint.save(tmp_path / "m", small(4))
+    with pytest.raises(UserError, match=r"m-0003.safetensors; .*1, 4"):
+        checkpoint.load(tmp_path / "m", 3)
+    with pytest.raises(UserError, match="none"):
+        checkpoint.load(tmp_path / "other", 3)
+
+
+def test_without_any_checkpoint_there_is_nothing_newest(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "m") == (None, [])
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", '{"nodes": []}', '{"format": "rn50-symbol-1"}']
+)
+def test_a_symbol_file_that_is_missing_or_odd_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "m-symbol.json").write_text(content)
+    with pytest.raises(UserError, match="m-symbol.json"):
+        checkpoint.read_network(tmp_path / "m")
+
+
+# --- no room, and kills ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files_only():
+    """Files may not grow beyond 100 kB: writing on fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_without_room_the_earlier_checkpoint_survives(
+    tmp_path: Path, small_files_only: None
+) -> None:
+    prefix = tmp_path / "m"
+    checkpoint.save(prefix, small(1))
+    before = checkpoint.path(prefix, 1).read_bytes()
+    with pytest.raises(UserError) as error:
+        checkpoint.save(prefix, made(2))
+    assert "m-0002.safetensors cannot be written" in str(error.value)
+    assert "MB needed" in str(error.value) and "MB free" in str(error.value)
+    assert checkpoint.path(prefix, 1).read_bytes() == before
+    assert os.listdir(tmp_path) == ["m-0001.safetensors"]  # nothing half-written stays
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/m-0001.safetensors cannot be written"):
+        checkpoint.save(tmp_path / "file" / "m", small())
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / ".m-0001.safetensors.4242.tmp"
+    left.write_bytes(b"half")
+    assert checkpoint.epochs(tmp_path / "m") == []
+    checkpoint.save(tmp_path / "m", small())
+    assert os.listdir(tmp_path) == ["m-0001.safetensors"]
+
+
+def test_the_content_is_on_the_disk_before_the_name_points_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append("sync"), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("rename"), replace(a, b)))
+    checkpoint.save(tmp_path / "m", small())
+    assert done == ["sync", "rename", "sync"]  # the file, its name, the folder
+
+
+# --- another run's --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "flag"),
+    [
+        ("model", "resnet50 v1", "--num-layers"),
+        ("num_classes", 1000, "--num-classes"),
+        ("seed", 7, "--seed"),
+        ("data", "49 images", "--data-root"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(key: str, value: object, flag: str) -> None:
+    checkpoint.check_identity(IDENTITY, IDENTITY, Path("m-0001.safetensors"))
+    with pytest.raises(UserError) as error:
+        checkpoint.check_identity(IDENTITY, IDENTITY | {key: value}, Path("m-0001.safetensors"))
+    message = str(error.value)
+    assert "m-0001.safetensors" in message and flag in message and "\n" not in message
+    assert str(value) in message and str(IDENTITY[key]) in message
+
+
+def test_arrays_of_another_depth_are_refused() -> None:
+    arrays = tiny(5).initial_arrays()
+    checkpoint.check_shapes(arrays, tiny(5), Path("m"))
+    with pytest.raises(UserError, match="not a resnet50: conv1.weight"):
+        checkpoint.check_shapes(arrays, resnet(50, 5), Path("m"))
+    with pytest.raises(UserError, match="fc.weight"):
+        checkpoint.check_shapes(arrays, tiny(6), Path("m"))

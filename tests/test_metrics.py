@@ -1,0 +1,41 @@
+"""Metrics over workers: sums travel, the division comes last."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rn50lib.comm.local import Local
+from rn50lib.metrics import harmonic_mean, metric_sums
+
+
+class Three(Local):
+    """The third of three workers, of which the others hold 8 and 8 images."""
+
+    size = 3
+
+    def sum(self, arrays):  # noqa: ANN001, ANN201
+        others = [np.array([16.0, 8, 8, 8]), np.array([8.0, 0, 4, 8])]
+        return [array + sum(others) for array in arrays]
+
+
+def test_metrics_of_one_worker() -> None:
+    metrics = metric_sums(np.array([18.0, 3, 9, 12]), Local())
+    assert metrics == {"loss": 1.5, "top1": 25.0, "top5": 75.0}
+
+
+def test_a_worker_with_fewer_images_weighs_less() -> None:
+    # 2 images, both right: 10 hits of 18 images, while the mean of 100, 0 and 100 would be 66.7
+    metrics = metric_sums(np.array([0.0, 2, 2, 2]), Three())
+    assert metrics["top1"] == pytest.approx(100 * 10 / 18)
+    assert metrics["top5"] == pytest.approx(100 * 14 / 18)
+    assert metrics["loss"] == pytest.approx(24 / 18)
+
+
+def test_without_images_nothing_was_measured() -> None:
+    assert metric_sums(np.zeros(4), Local()) == {"loss": None, "top1": None, "top5": None}
+
+
+def test_the_harmonic_mean_is_the_rate_of_the_whole() -> None:
+    # 100 images at 50/s and 100 at 200/s take 2.5 s
+    assert harmonic_mean([50.0, 200.0]) == pytest.approx(200 / 2.5)

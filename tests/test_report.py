@@ -1,0 +1,101 @@
+"""The per-run report: the reference's keys in its order, in JSON that every reader takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rn50lib.errors import UserError
+from rn50lib.report import Report, load
+from tests.support import strict_json
+
+ORDER = ["model", "ngpus", "total_duration", "cmd", "metrics"]  # the reference's, before ours
+METRICS = [
+    "train.top1", "train.top5", "train.loss", "train.time", "train.total_ips",
+    "val.top1", "val.top5", "val.loss", "val.time", "val.total_ips",
+]  # fmt: skip
+EPOCH = {"loss": 1.5, "top1": 25.0, "top5": 75.0, "time": 0.25, "total_ips": 32.0}
+
+
+@pytest.fixture
+def report() -> Report:
+    made = Report(model="resnet50", ngpus=1, cmd=["rn50", "train"], env={"seed": 0})
+    made.total_duration = 12.5
+    return made
+
+
+def test_keys_and_their_order(report: Report, tmp_path: Path) -> None:
+    report.add("train", EPOCH)
+    report.add("val", EPOCH)
+    report.write(tmp_path / "r.json")
+    written = strict_json(tmp_path / "r.json")
+    assert list(written) == [*ORDER, "env"]
+    assert list(written["metrics"]) == METRICS
+    assert all(len(values) == 1 for values in written["metrics"].values())
+    assert (
+        (tmp_path / "r.json").read_text().startswith('{\n    "model": "resnet50",\n    "ngpus": 1')
+    )
+
+
+def test_a_value_for_every_epoch_and_null_where_none_was_measured(
+    report: Report, tmp_path: Path
+) -> None:
+    report.add("train", {"time": 0.5, "total_ips": 16.0})
+    report.add("train", EPOCH)
+    report.write(tmp_path / "r.json")
+    metrics = strict_json(tmp_path / "r.json")["metrics"]
+    assert metrics["train.top1"] == [None, 25.0] and metrics["train.time"] == [0.5, 0.25]
+    assert not any(key.startswith("val.") for key in metrics)  # it never ran
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_never_gets_into_a_report(report: Report, tmp_path: Path, value: float) -> None:
+    report.write(tmp_path / "r.json")
+    report.add("train", EPOCH | {"loss": value})
+    with pytest.raises(ValueError):
+        report.write(tmp_path / "r.json")
+    assert strict_json(tmp_path / "r.json")["metrics"] == {}
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_report_is_replaced_whole_and_leaves_nothing_beside(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report.write(tmp_path / "r.json")
+    seen = []
+
+    def replace(source: Path, target: Path) -> None:
+        seen.append(json.loads(Path(source).read_text())["metrics"])
+        os.rename(source, target)
+
+    monkeypatch.setattr("rn50lib.report.os.replace", replace)
+    report.add("train", EPOCH)
+    report.write(tmp_path / "r.json")
+    assert seen == [strict_json(tmp_path / "r.json")["metrics"]]
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_report_that_cannot_be_written_names_the_file(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/r.json cannot be written"):
+        report.write(tmp_path / "file" / "r.json")
+
+
+def test_reading_a_report_again(report: Report, tmp_path: Path) -> None:
+    report.add("val", EPOCH)
+    report.write(tmp_path / "r.json")
+    assert load(tmp_path / "r.json")["metrics"]["val.top1"] == [25.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "cannot be read"), ("{", "not JSON"), ("[]", "no 'metrics'"), ("{}", "no 'metrics'")],
+)
+def test_what_is_not_a_report_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
+    if content is not None:
+        (tmp_path / "r.json").write_text(content)
+    with pytest.raises(UserError, match=f"r.json.*{problem}"):
+        load(tmp_path / "r.json")
