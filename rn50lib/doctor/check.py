@@ -38,17 +38,17 @@ class Group:
     table: tuple[str, ...] = ()
 
 
-def ok(name: str, what: str, **facts: Any) -> Check:
+def ok(name: str, what: str, /, **facts: Any) -> Check:
     """All is well."""
     return Check(name, OK, what, facts=facts)
 
 
-def note(name: str, what: str, remedy: str = "", **facts: Any) -> Check:
+def note(name: str, what: str, remedy: str = "", /, **facts: Any) -> Check:
     """Training runs all the same; something is missing, slower, or worth knowing."""
     return Check(name, NOTE, what, remedy, facts)
 
 
-def problem(name: str, what: str, remedy: str, **facts: Any) -> Check:
+def problem(name: str, what: str, remedy: str, /, **facts: Any) -> Check:
     """Training cannot run here until this is put right."""
     return Check(name, PROBLEM, what, remedy, facts)
 
