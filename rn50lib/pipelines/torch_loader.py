@@ -16,7 +16,7 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.images import crop, open_image
-from rn50lib.recipe import Augmentation, center_crop_box
+from rn50lib.recipe import center_crop_box
 from rn50lib.records import order
 from rn50lib.records.source import Source
 
@@ -32,7 +32,7 @@ class Images(torch.utils.data.Dataset):
         self.source, self.train = source, train
         self.size, self.resize = experiment.image_shape, experiment.val_resize
         self.seed, self.overrides = experiment.seed, experiment.override
-        self.augmentation = Augmentation()
+        self.augmentation = experiment.to_recipe().augmentation
 
     def __getitems__(self, keys: list[Key]) -> np.ndarray | UserError:
         """Images uint8 (B, size, size, 3); a bad image comes back as its error, not a traceback."""

@@ -38,8 +38,8 @@ class TorchStep:
         configure(self.device, experiment.dtype, experiment.threads)
         self.net = net
         self.model = ResNet(net)
-        start = seams.get("broadcast_start")(net.initial_arrays(experiment.seed), comm)
-        load_arrays(self.model, start)
+        start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
+        load_arrays(self.model, seams.get("broadcast_start")(start, comm))
         self.model.to(self.device)
         if comm.size == 1 or self.device == "cuda":
             # NHWC weights spare a reorder per convolution; Horovod refuses them on the CPU
