@@ -1,6 +1,7 @@
-"""Where the workbook runs, as data: platforms, and NVIDIA's containers.
+"""Where the workbook runs, as data: operating systems, and NVIDIA's containers.
 
-docs/platforms.md and `rn50 doctor` show these tables; a test holds the page to them.
+`rn50 doctor` says from here what a platform lacks; docs/platforms.md shows the same to readers, and
+a test holds the two together.
 """
 
 from __future__ import annotations
@@ -13,77 +14,59 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Platform:
-    """One platform. `seen`: whether the workbook has been run there. `missing`, in a sentence's
-    tail: what it lacks there, empty where nothing is lacking."""
+    """An operating system. `lacks`: what a learner misses there, empty where nothing is missing."""
 
     name: str
-    pytorch: str
-    tensorflow: str
-    horovod: str
-    dali: str  # empty: there is no wheel
-    seen: str
-    missing: str = ""
+    dali: bool  # whether there is a wheel for every machine of this kind
+    tried: bool
+    lacks: str = ""
 
 
-LINUX = Platform(
-    "Linux x86_64",
-    pytorch="yes",
-    tensorflow="yes (tensorflow-cpu)",
-    horovod="built by the set-up",
-    dali="yes (cuda110, cuda120 or cuda130, by driver)",
-    seen="on the processor; not on a GPU yet",
-)
-LINUX_ARM = Platform(
-    "Linux arm64",
-    pytorch="yes",
-    tensorflow="yes (tensorflow)",
-    horovod="built by the set-up",
-    dali="with a driver for CUDA 13 (cuda130)",
-    seen="no",
-    missing="DALI needs a driver for CUDA 13; not run here yet",
-)
-WSL = Platform(
-    "Windows, inside WSL2",
-    pytorch="yes",
-    tensorflow="yes (tensorflow-cpu)",
-    horovod="built by the set-up",
-    dali="yes (as on Linux)",
-    seen="no",
-    missing="not run here yet",
-)
-MACOS = Platform(
-    "macOS",
-    pytorch="yes",
-    tensorflow="yes (tensorflow)",
-    horovod="no; PyTorch's own workers instead",
-    dali="",
-    seen="no",
-    missing="no DALI and no Horovod; not run here yet",
-)
-
+LINUX = Platform("Linux x86_64", dali=True, tried=True)
+LINUX_ARM = Platform("Linux arm64", False, False, "DALI needs a driver for CUDA 13")
+WSL = Platform("Windows", True, False)  # inside WSL2; outside it is not supported
+MACOS = Platform("macOS", False, False, "there is no DALI, and Horovod is not built")
 PLATFORMS = (LINUX, LINUX_ARM, WSL, MACOS)
-PLATFORM_COLUMNS = ("platform", "PyTorch", "TensorFlow", "Horovod", "DALI", "run there")
 
 
 @dataclass(frozen=True)
 class InContainer:
-    """How a notebook runs in the two kinds of NVIDIA container, from what they bring."""
+    """How a notebook runs in the two kinds of NVIDIA container, from what their images hold."""
 
     notebook: str
     pytorch: str
     tensorflow: str
+    planned: bool = False  # the notebook does not exist yet
 
 
 NGC = (
-    InContainer("00", "natively", "natively"),
-    InContainer("01", "natively", "natively"),
-    InContainer("02", "natively", "after `make setup WITH=torch`, on the processor"),
+    InContainer("00 start here", "as it is", "as it is"),
+    InContainer("01 dataset preparation", "as it is: record files need no framework", "as it is"),
+    InContainer(
+        "02 single GPU", "as it is", "needs PyTorch: `make setup WITH=torch` adds it to `.venv`"
+    ),
+    InContainer(
+        "03 Horovod",
+        "on PyTorch's DDP with NCCL: the image has no Horovod, and none is built there",
+        "with the image's Horovod",
+        planned=True,
+    ),
+    InContainer(
+        "04 TFRecord",
+        "the record files and the DALI reader as they are; the `tf.data` part needs"
+        " `make setup WITH=tensorflow`, which brings a build for the CPU",
+        "as it is",
+        planned=True,
+    ),
+    InContainer("05 DALI", "with the image's DALI", "with the image's DALI", planned=True),
+    InContainer("06 mixed precision", "as it is", "in TensorFlow", planned=True),
+    InContainer("07 inference", "as it is", "in TensorFlow", planned=True),
+    InContainer("08 benchmark and scaling", "over DDP", "over Horovod", planned=True),
 )
-NGC_COLUMNS = ("notebook", "NGC PyTorch image", "last NGC TensorFlow image (25.02)")
 
 
 def this() -> Platform | None:
-    """The row of this machine, None where there is none."""
+    """The platform of this machine, None for one that the workbook knows nothing of."""
     system, machine = platform.system(), platform.machine()
     if system == "Darwin":
         return MACOS
@@ -94,16 +77,14 @@ def this() -> Platform | None:
     return {"x86_64": LINUX, "aarch64": LINUX_ARM}.get(machine)
 
 
-def platform_rows() -> list[tuple[str, ...]]:
-    """The platform table with its heading."""
-    rows = [(p.name, p.pytorch, p.tensorflow, p.horovod, p.dali or "no", p.seen) for p in PLATFORMS]
-    return [PLATFORM_COLUMNS, *rows]
-
-
 def ngc_rows(product: str = "") -> list[tuple[str, ...]]:
-    """The container table with its heading; only the column of `product` where it names one."""
-    rows: list[tuple[str, ...]] = [NGC_COLUMNS]
-    rows += [(row.notebook, row.pytorch, row.tensorflow) for row in NGC]
+    """The container table for a terminal, with its heading and without what is only planned.
+
+    `product` is what the image calls itself: only its column is shown where it is one of the two.
+    """
+    heading = ("notebook", "NGC PyTorch image", "NGC TensorFlow image")
+    rows: list[tuple[str, ...]] = [heading]
+    rows += [(row.notebook, row.pytorch, row.tensorflow) for row in NGC if not row.planned]
     for column, word in ((1, "pytorch"), (2, "tensorflow")):
         if product.lower() == word:
             return [(row[0], row[column]) for row in rows]
@@ -113,14 +94,5 @@ def ngc_rows(product: str = "") -> list[tuple[str, ...]]:
 def as_text(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table for a terminal."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The same table in Markdown."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|" + "---|" * len(rows[0]))
-    return "\n".join(lines)
+    padded = ([cell.ljust(w) for cell, w in zip(row, widths, strict=True)] for row in rows)
+    return ["  " + "  ".join(cells).rstrip() for cells in padded]

@@ -14,6 +14,7 @@ from typing import Any
 from rn50lib import experiment, hardware, launch, platforms
 from rn50lib.doctor.check import Check, note, ok, problem, size
 
+PLATFORMS = "see docs/platforms.md"
 MEMORY_LEAST = 2 * 2**30  # below it, the road-signs recipe does not fit
 MEMORY_COMFORTABLE = 4 * 2**30
 SHARED_COMFORTABLE = 2**30
@@ -29,14 +30,14 @@ def machine(root: Path = hardware.ROOT) -> list[Check]:
 def system() -> Check:
     """The platform and what it means for the workbook."""
     words = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    row = platforms.this()
-    if row is None:
-        return note(
-            "system", words, "the workbook knows nothing of this platform: see docs/platforms.md"
-        )
-    if row.missing:
-        return note("system", f"{words}: {row.missing}", "see docs/platforms.md")
-    return ok("system", words, prefix=sys.prefix)
+    here, facts = platforms.this(), {"executable": sys.executable, "prefix": sys.prefix}
+    if here is None:
+        return note("system", f"{words}: not a platform of the workbook", PLATFORMS, **facts)
+    remarks = [here.lacks] if here.lacks else []
+    remarks += [] if here.tried else ["the workbook has not been tried here yet"]
+    if remarks:
+        return note("system", f"{words}: {'; '.join(remarks)}", PLATFORMS, **facts)
+    return ok("system", words, **facts)
 
 
 def cores(root: Path) -> Check:

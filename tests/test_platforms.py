@@ -1,0 +1,70 @@
+"""The tables of rn50lib.platforms against docs/platforms.md, the course, and other systems."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from rn50lib import platforms
+from rn50lib.doctor import place
+from rn50lib.workshop import course
+
+
+def table(page: Path, first_heading: str) -> list[list[str]]:
+    """The rows of the Markdown table whose first heading is this, the rule left out."""
+    lines = page.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_heading}"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return [rows[0], *rows[2:]]
+
+
+def test_the_page_shows_the_container_table(repository: Path) -> None:
+    heading, *rows = table(repository / "docs" / "platforms.md", "notebook |")
+    assert heading[1] == "NGC PyTorch image"
+    assert heading[2].startswith("NGC TensorFlow image")
+    assert rows == [[row.notebook, row.pytorch, row.tensorflow] for row in platforms.NGC]
+
+
+def test_the_page_shows_the_platforms(repository: Path) -> None:
+    heading, *rows = table(repository / "docs" / "platforms.md", "| Linux x86_64")
+    assert heading[1:] == [p.name for p in platforms.PLATFORMS]
+    state = next(row for row in rows if row[0] == "state")
+    assert [not cell.startswith("not tried") for cell in state[1:]] == [
+        p.tried for p in platforms.PLATFORMS
+    ]
+
+
+def test_planned_are_the_notebooks_that_do_not_exist(repository: Path) -> None:
+    there = {item.number for item in course.existing(repository)}
+    assert {row.notebook[:2] for row in platforms.NGC} == {item.number for item in course.COURSE}
+    for row in platforms.NGC:
+        assert row.planned == (row.notebook[:2] not in there), row.notebook
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "release", "expected"),
+    [
+        ("Linux", "x86_64", "6.1.0-13-amd64", platforms.LINUX),
+        ("Linux", "aarch64", "6.1.0-13-arm64", platforms.LINUX_ARM),
+        ("Linux", "x86_64", "5.15.153.1-microsoft-standard-WSL2", platforms.WSL),
+        ("Darwin", "arm64", "23.4.0", platforms.MACOS),
+        ("Windows", "AMD64", "10", None),
+        ("Linux", "riscv64", "6.6", None),
+    ],
+)
+def test_platforms_are_recognised(monkeypatch, system, machine, release, expected) -> None:
+    monkeypatch.delenv("WSL_DISTRO_NAME", raising=False)
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "release", lambda: release)
+    assert platforms.this() == expected
+    check = place.system()
+    assert (check.status == "ok") == (expected is platforms.LINUX)
+    if expected is not platforms.LINUX:
+        assert "docs/platforms.md" in check.remedy
