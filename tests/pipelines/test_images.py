@@ -1,0 +1,106 @@
+"""Our crop, decode and resize against plain Pillow: decode the whole image, crop, resize."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from rn50lib import recipe
+from rn50lib.pipelines import images
+
+
+def photograph(width: int, height: int, seed: int = 0) -> bytes:
+    """A JPEG with soft shapes, edges and grain, as a camera's has."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (height // 40 + 2, width // 40 + 2, 3), dtype=np.uint8)
+    picture = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    for _ in range(12):
+        x, y = rng.integers(0, width), rng.integers(0, height)
+        w, h = rng.integers(10, width // 3, 2)
+        picture.paste(tuple(int(c) for c in rng.integers(0, 256, 3)), (x, y, x + w, y + h))
+    picture = picture.filter(ImageFilter.GaussianBlur(0.7))
+    noisy = np.asarray(picture, np.float32) + rng.normal(0, 4, (height, width, 1))
+    buffer = io.BytesIO()
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def plain(data: bytes, box: recipe.Box, size: int) -> np.ndarray:
+    left, top, width, height = box
+    whole = Image.open(io.BytesIO(data)).convert("RGB")
+    part = whole.crop((left, top, left + width, top + height))
+    return np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
+
+
+def ours(data: bytes, box: recipe.Box, size: int) -> np.ndarray:
+    return images.crop(images.open_image(data, "picture"), box, size, "picture")
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.abs(a.astype(float) - b.astype(float)).mean())
+
+
+@pytest.mark.parametrize("size", [64, 224])
+@pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (1600, 1200)])
+def test_training_crops_look_as_pillow_s_do(width: int, height: int, size: int) -> None:
+    data = photograph(width, height)
+    for seed in range(8):
+        box, _ = recipe.augment(seed, width, height)
+        assert difference(ours(data, box, size), plain(data, box, size)) <= 3, box
+
+
+@pytest.mark.parametrize(("width", "height"), [(512, 512), (640, 512), (512, 768)])
+def test_validation_is_resize_then_centre_crop(width: int, height: int) -> None:
+    """As the reference does it: the shorter side to 256, then 224 x 224 from the middle."""
+    data = photograph(width, height)
+    whole = Image.open(io.BytesIO(data)).convert("RGB")
+    half = whole.resize((width // 2, height // 2), Image.Resampling.BILINEAR)
+    left, top = (half.width - 224) // 2, (half.height - 224) // 2
+    reference = np.asarray(half.crop((left, top, left + 224, top + 224)))
+    box = recipe.center_crop_box(width, height, 224)
+    assert difference(ours(data, box, 224), reference) <= 3
+
+
+@pytest.mark.parametrize("size", [64, 224])
+def test_the_validation_crop_is_centred_to_a_pixel(size: int) -> None:
+    data = photograph(500, 375)
+    whole = Image.open(io.BytesIO(data)).convert("RGB")
+    side = 375 * size / recipe.val_resize(size)
+    left, top = (500 - side) / 2, (375 - side) / 2
+    exact = (left, top, left + side, top + side)
+    reference = np.asarray(whole.resize((size, size), Image.Resampling.BILINEAR, box=exact))
+    assert difference(ours(data, recipe.center_crop_box(500, 375, size), size), reference) <= 3
+
+
+def test_a_wrong_crop_would_be_seen() -> None:
+    """How far apart two crops are that differ by a tenth: the bounds above mean something."""
+    data = photograph(500, 375)
+    assert difference(plain(data, (50, 50, 200, 200), 64), plain(data, (70, 50, 200, 200), 64)) > 8
+
+
+def test_a_small_crop_of_a_large_image_is_not_blurred() -> None:
+    """Decoding at a reduced size stops where the crop would be enlarged."""
+    data = photograph(1600, 1200)
+    box = (400, 300, 120, 90)
+    assert difference(ours(data, box, 64), plain(data, box, 64)) <= 3
+
+
+def test_large_images_are_decoded_at_a_part_of_their_size() -> None:
+    opened = images.open_image(photograph(1600, 1200), "picture")
+    images.crop(opened, (0, 0, 1600, 1200), 64, "picture")
+    assert opened.size == (200, 150)
+
+
+@pytest.mark.slow
+def test_the_built_in_data_looks_as_pillow_s_does(roadsigns_small) -> None:
+    files = sorted(Path(roadsigns_small.folder, "train").rglob("*.jpg"))[::5]
+    apart = []
+    for seed, file in enumerate(files):
+        data = file.read_bytes()
+        box, _ = recipe.augment(seed, *Image.open(file).size)
+        apart.append(difference(ours(data, box, 64), plain(data, box, 64)))
+    assert len(apart) >= 8 and max(apart) <= 3, apart

@@ -1,0 +1,313 @@
+"""The native loader: which images come when, what is done to them, and what happens to odd files.
+
+The pictures of the `photos` fixture are flat colours, so a batch itself tells what it holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rn50lib.errors import UserError
+from rn50lib.pipelines import Batch, open_pipeline
+from rn50lib.records import order
+from rn50lib.records.source import Source, open_source
+from tests.support import Photos, full, numbers, write_photo
+
+pytestmark = pytest.mark.needs("torch")
+
+Made = list[tuple[list[int], list[int], int]]  # image numbers, labels, valid
+
+
+def read(
+    source: Source, split: str = "train", epoch: int = 0, rank: int = 0, size: int = 1,
+    start_step: int = 0, **fields: Any,
+) -> list[Batch]:  # fmt: skip
+    pipeline = open_pipeline(full(**fields), source, split, rank, size)
+    try:
+        batches = list(pipeline.epoch(epoch, start_step))
+        assert len(batches) == len(pipeline) - start_step
+        return batches
+    finally:
+        pipeline.close()
+
+
+def contents(batches: list[Batch]) -> Made:
+    return [(numbers(b.images), [int(x) for x in b.labels], b.valid) for b in batches]
+
+
+def number_of_image(photos: Photos, source: Source, split: str = "train") -> list[int]:
+    """The number (colour) of each image of a source, from the file names alone."""
+    files = [str(path.relative_to(photos.root / split)) for path in photos.files(split)]
+    if source.format == "files":
+        return list(range(len(files)))
+    lines = (photos.records / f"{split}.lst").read_text().splitlines()
+    return [files.index(line.split("\t")[2]) for line in lines]
+
+
+@pytest.fixture(params=["files", "recordio"])
+def source(request: pytest.FixtureRequest, photos: Photos) -> Source:
+    return open_source(photos.root, "train", request.param)
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_the_order_is_the_promised_one_on_every_rank(
+    photos: Photos, source: Source, epoch: int
+) -> None:
+    """Step s takes order[s x G : (s + 1) x G], and rank r the rows from r x B of it."""
+    named = number_of_image(photos, source)
+    planned = [named[i] for i in order.epoch_order(48, seed=5, epoch=epoch)]
+    size, batch = 3, 4
+    for rank in range(size):
+        made = contents(read(source, epoch=epoch, rank=rank, size=size, batch_size=batch, seed=5))
+        assert len(made) == 48 // 12
+        for step, (shown, labels, valid) in enumerate(made):
+            first = step * size * batch + rank * batch
+            assert shown == planned[first : first + batch]
+            assert labels == [number // 8 for number in shown]  # 8 images a class
+            assert valid == batch
+
+
+def test_all_ranks_together_see_each_image_once_and_step_equally_often(source: Source) -> None:
+    ranks = [contents(read(source, rank=rank, size=5, batch_size=3)) for rank in range(5)]
+    assert [len(made) for made in ranks] == [3] * 5  # 48 // 15: the tail of 3 is dropped
+    seen = [number for made in ranks for shown, _, _ in made for number in shown]
+    assert len(seen) == len(set(seen)) == 45
+
+
+def test_other_ranks_share_the_same_global_batches(source: Source) -> None:
+    one = contents(read(source, batch_size=12))
+    ranks = [contents(read(source, rank=rank, size=3, batch_size=4)) for rank in range(3)]
+    for step, (shown, _, _) in enumerate(one):
+        assert shown == [number for made in ranks for number in made[step][0]]
+
+
+def test_epochs_differ_and_each_can_be_read_again(source: Source) -> None:
+    first, second = read(source, epoch=0), read(source, epoch=1)
+    assert contents(first) != contents(second)
+    again = read(source, epoch=0)
+    assert all(np.array_equal(a.images, b.images) for a, b in zip(first, again, strict=True))
+    assert contents(read(source, epoch=0, seed=1)) != contents(first)
+
+
+def test_an_epoch_goes_on_from_any_step(source: Source) -> None:
+    whole, rest = read(source, epoch=2), read(source, epoch=2, start_step=7)
+    assert contents(rest) == contents(whole[7:])
+    assert all(np.array_equal(a.images, b.images) for a, b in zip(rest, whole[7:], strict=True))
+    assert read(source, epoch=2, start_step=12) == []
+
+
+@pytest.mark.parametrize(("size", "batch"), [(1, 8), (2, 4), (3, 8), (5, 4), (1, 32)])
+def test_validation_sees_every_image_exactly_once_over_all_ranks(
+    photos: Photos, size: int, batch: int
+) -> None:
+    source = open_source(photos.root, "val", "files")
+    ranks = [
+        contents(read(source, "val", rank=rank, size=size, batch_size=batch))
+        for rank in range(size)
+    ]
+    assert len({len(made) for made in ranks}) == 1
+    seen = [n for made in ranks for shown, _, valid in made for n in shown[:valid]]
+    assert sorted(seen) == list(range(19))
+    assert all(len(shown) == batch for made in ranks for shown, _, _ in made)  # padded to full
+
+
+def test_benchmark_iterations_cut_both_splits(photos: Photos) -> None:
+    for split in ("train", "val"):
+        source = open_source(photos.root, split, "files")
+        assert len(read(source, split, benchmark_iters=2)) == 2
+
+
+def test_a_part_of_the_data_holds_every_class_and_stays_the_same(photos: Photos) -> None:
+    source = open_source(photos.root, "train", "files")
+    parts = [
+        {n for shown, _, _ in contents(read(source, epoch=e, num_examples=24)) for n in shown}
+        for e in (0, 1)
+    ]
+    assert parts[0] == parts[1] and len(parts[0]) == 24
+    assert {number // 8 for number in parts[0]} == set(range(6))
+
+
+def test_a_batch_larger_than_the_data_is_refused(photos: Photos) -> None:
+    source = open_source(photos.root, "train", "files")
+    with pytest.raises(UserError, match="--batch-size 64: .* 64 images .* gives 48"):
+        open_pipeline(full(batch_size=64), source, "train", 0, 1)
+    with pytest.raises(UserError, match="--batch-size 16"):
+        open_pipeline(full(batch_size=16, num_examples=8), source, "train", 0, 1)
+
+
+# --- pixels ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 pictures in which any other crop, or a mirror image, shows."""
+    root = tmp_path_factory.mktemp("textured")
+    across, down = np.meshgrid(np.linspace(0, 1, 200), np.linspace(0, 1, 150))
+    for split in ("train", "val"):
+        for i in range(12):
+            waves = np.sin((3 + i) * across) * np.cos((2 + i) * down)
+            pixels = np.stack([across * 255, down * 255, 127 + 127 * waves], axis=-1)
+            path = root / split / "ab"[i % 2] / f"{i:02d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path, quality=92)
+    return root
+
+
+def by_position(batches: list[Batch]) -> np.ndarray:
+    return np.concatenate([np.asarray(b.images) for b in batches])
+
+
+def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
+    source = open_source(textured, "train", "files")
+    one = by_position(read(source, batch_size=1, epoch=1))
+    assert np.array_equal(one, by_position(read(source, batch_size=6, epoch=1)))
+    parts = [by_position(read(source, batch_size=2, epoch=1, rank=r, size=2)) for r in (0, 1)]
+    together = np.stack([part.reshape(3, 2, *one.shape[1:]) for part in parts], axis=1)
+    assert np.array_equal(one, together.reshape(one.shape))
+
+
+def test_every_epoch_augments_anew(textured: Path) -> None:
+    source = open_source(textured, "train", "files")
+    made = []
+    for epoch in (0, 1):
+        images = by_position(read(source, batch_size=4, epoch=epoch))
+        planned = order.epoch_order(12, 0, epoch)
+        made.append(images[np.argsort(planned)])  # in the order of the files
+    different = [not np.array_equal(a, b) for a, b in zip(*made, strict=True)]
+    assert all(different)
+
+
+def test_validation_is_the_same_in_every_epoch_and_by_any_seed(textured: Path) -> None:
+    source = open_source(textured, "val", "files")
+    first = by_position(read(source, "val", epoch=0))
+    assert np.array_equal(first, by_position(read(source, "val", epoch=4, seed=9)))
+
+
+@pytest.mark.slow
+def test_augmentation_and_order_do_not_depend_on_the_workers(textured: Path) -> None:
+    source = open_source(textured, "train", "files")
+    alone = read(source, epoch=1, data_nthreads=0)
+    for workers in (1, 3):
+        made = read(source, epoch=1, data_nthreads=workers)
+        assert np.array_equal(by_position(alone), by_position(made))
+        assert [list(b.labels) for b in alone] == [list(b.labels) for b in made]
+
+
+# --- odd files ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twins of the odd files of ImageNet, and some more: all of them decode."""
+    root = tmp_path_factory.mktemp("odd")
+    exif = b"Exif\0\0" + b"MM\0*\0\0\0\x08" + b"\xff" * 40  # a directory of 65,535 broken entries
+    rgb = Image.new("RGB", (90, 60), (200, 40, 128))
+    for split in ("train", "val"):
+        folder = root / split / "odd"
+        folder.mkdir(parents=True)
+        rgb.convert("CMYK").save(folder / "cmyk.JPEG")
+        rgb.convert("L").save(folder / "grey.jpg")
+        rgb.save(folder / "png_inside.JPEG", format="PNG")
+        rgb.save(folder / "exif.jpg", exif=exif)
+        rgb.quantize(8).save(folder / "palette.png")
+        rgb.convert("RGBA").save(folder / "alpha.png")
+        rgb.save(folder / "progressive.jpg", progressive=True)
+        rgb.resize((2, 300)).save(folder / "thin.jpg")
+        rgb.resize((1, 1)).save(folder / "dot.png")
+    return root
+
+
+def test_odd_images_pass(odd: Path) -> None:
+    for split in ("train", "val"):
+        source = open_source(odd, split, "files")
+        images = by_position(read(source, split, num_classes=1, batch_size=1))
+        assert images.shape == (9, 32, 32, 3) and images.dtype == np.uint8
+        planned = order.epoch_order(9, 0, 0) if split == "train" else range(9)
+        for i, pixels in zip(planned, images, strict=True):
+            name = Path(source.name(int(i))).stem
+            wanted = (98, 98, 98) if name == "grey" else (200, 40, 128)
+            mean = pixels.mean(axis=(0, 1))
+            assert np.abs(mean - wanted).max() < 6, (name, mean)
+
+
+def bad_set(root: Path, name: str, content: bytes) -> Source:
+    for split in ("train", "val"):
+        for i in range(7):
+            write_photo(root / split / "a" / f"{i}.jpg", i)
+    (root / "train" / "a" / name).write_bytes(content)
+    return open_source(root, "train", "files")
+
+
+TEXT = b"this is no picture at all, but a text of some length that somebody renamed. " * 20
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (TEXT, "not an image"),
+        (b"", "no bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+        ("truncated", "damaged"),
+        ("bomb", "not an image"),
+    ],
+)
+def test_a_file_that_is_no_image_is_named(
+    tmp_path: Path, content: bytes | str, problem: str
+) -> None:
+    if content == "truncated":
+        write_photo(tmp_path / "whole.jpg", 3, 300, 300)
+        content = (tmp_path / "whole.jpg").read_bytes()[:-700]
+    elif content == "bomb":  # a PNG of a few bytes that says it has 3.6e9 pixels
+        content = png_header(60_000, 60_000)
+    assert isinstance(content, bytes)
+    source = bad_set(tmp_path, "zz.JPEG", content)
+    with pytest.raises(UserError) as error:
+        read(source, num_classes=1, batch_size=4)
+    message = str(error.value)
+    assert "train/a/zz.JPEG" in message and problem in message and "\n" not in message
+
+
+def png_header(width: int, height: int) -> bytes:
+    import struct
+    import zlib
+
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + b"\0" * 2000
+
+
+@pytest.mark.slow
+def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path) -> None:
+    import psutil
+
+    source = bad_set(tmp_path, "zz.JPEG", TEXT)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(UserError, match="train/a/zz.JPEG is not an image"):
+        read(source, num_classes=1, batch_size=4, data_nthreads=2)
+    started = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
+    # the fork server and multiprocessing's tracker serve the whole process; no worker is left
+    assert not any("torch_loader" in " ".join(c.cmdline()) for c in started if c.children()) or all(
+        not c.children() for c in started
+    )
+
+
+# --- synthetic ------------------------------------------------------------------------------------
+
+
+def test_synthetic_images_are_the_same_again_and_again() -> None:
+    made = open_pipeline(full(loader="synthetic", benchmark_iters=3), None, "train", 0, 1)
+    batches = list(made.epoch(0))
+    assert len(made) == len(batches) == 3 and made.examples == 12
+    assert batches[0].images.shape == (4, 32, 32, 3) and batches[0].images.dtype == np.uint8
+    assert batches[0].labels.dtype == np.int32 and set(batches[0].labels) <= set(range(6))
+    assert all(np.array_equal(b.images, batches[0].images) for b in batches)
+    assert len(list(made.epoch(1, start_step=2))) == 1
+    made.close()
