@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
@@ -275,6 +276,8 @@ def main(argv: list[str] | None = None) -> None:
     if not arguments.pass_through:
         from data_prep.transform import Transform
 
+        # Pillow warns of corrupt EXIF blocks and the like, image by image; the pixels are fine.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         transform = Transform(
             arguments.resize,
             arguments.center_crop,

@@ -1,0 +1,24 @@
+"""Time MXNet's own im2rec without its start-up; run with the Python of an environment with MXNet
+1.9.1.
+
+    MXNET_PYTHON benchmarks/peer_mxnet_im2rec.py --pass-through --num-thread 1 PREFIX ROOT
+"""
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import sys
+import time
+
+import cv2  # noqa: F401  (imported here, so that the timed part need not)
+import mxnet
+
+TOOL = os.path.join(os.path.dirname(mxnet.__file__), "tools", "im2rec.py")
+
+sys.argv[0] = TOOL
+start = time.perf_counter()
+with contextlib.redirect_stdout(io.StringIO()):
+    runpy.run_path(TOOL, run_name="__main__")
+print(json.dumps({"seconds": time.perf_counter() - start}))

@@ -1,0 +1,536 @@
+"""im2rec through its command line: lists, record files, transforms, and bad input."""
+
+import io
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+
+from data_prep import common, im2rec, packing
+from rn50lib.errors import UserError
+from rn50lib.records import publish
+from rn50lib.records.recordio import Reader
+from tests.conftest import clean_environment
+
+MAGIC = bytes.fromhex("0a23d7ce")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """Syncing is what these tests would spend most of their time on; test_publish holds it."""
+    monkeypatch.setattr(publish.os, "fsync", lambda _: None)
+
+
+def run(*arguments, code=0):
+    """Run the program as a user would, but for --no-fsync."""
+    done = subprocess.run(
+        [sys.executable, "-m", "data_prep.im2rec", "--no-fsync", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A nested tree with blanks, letters beyond ASCII, odd extensions and the magic in files."""
+    rng = random.Random(5)
+    root = tmp_path / "images"
+    for folder in ("", "b b", "b b/deeper", "ä", "zz"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for i, name in enumerate(["x.jpg", "y.JPEG", "1 ß.png", "no.txt", "z.Jpg"]):
+            data = rng.randbytes(40 * i + 4) + MAGIC * i + rng.randbytes(i)
+            (root / folder / name).write_bytes(data)
+    return root
+
+
+def test_list_is_numbered_walking_and_shuffled_with_seed_100(tree, tmp_path):
+    run("--list", "--recursive", tmp_path / "a", tree)
+    # The walk, spelt out: files of a folder sorted by code point, then its subfolders, sorted.
+    expected = []
+    for label, folder in enumerate(["", "b b/", "b b/deeper/", "zz/", "ä/"]):
+        for name in ["1 ß.png", "x.jpg", "y.JPEG", "z.Jpg"]:
+            expected.append(f"{len(expected)}\t{label}.000000\t{folder}{name}\n")
+    random.seed(100)
+    random.shuffle(expected)
+    assert (tmp_path / "a.lst").read_text().splitlines(keepends=True) == expected
+
+
+def test_list_without_recursive_and_without_shuffling(tree, tmp_path):
+    im2rec.main(["--list", "--no-shuffle", str(tmp_path / "a"), str(tree)])
+    names = ["1 ß.png", "x.jpg", "y.JPEG", "z.Jpg"]
+    assert (tmp_path / "a.lst").read_text().splitlines() == [
+        f"{i}\t0.000000\t{name}" for i, name in enumerate(names)
+    ]
+
+
+def test_extensions_can_be_chosen(tree, tmp_path):
+    im2rec.main(["--list", "--exts", ".TXT", "--", str(tmp_path / "a"), str(tree)])
+    assert (tmp_path / "a.lst").read_text() == "0\t0.000000\tno.txt\n"
+
+
+def test_chunks_and_ratios(tree, tmp_path):
+    flags = ["--list", "--recursive", "--no-shuffle", "--chunks", "3", "--train-ratio", "0.5"]
+    im2rec.main([*flags, "--test-ratio", "0.2", str(tmp_path / "a"), str(tree)])
+    keys = {
+        path.name: [int(line.split("\t")[0]) for line in path.read_text().splitlines()]
+        for path in tmp_path.glob("*.lst")
+    }
+    # 20 images in chunks of 7, 7 and 6; of 7, one is for testing, three for training.
+    assert keys == {
+        "a_0_test.lst": [0],
+        "a_0_train.lst": [1, 2, 3],
+        "a_0_val.lst": [4, 5, 6],
+        "a_1_test.lst": [7],
+        "a_1_train.lst": [8, 9, 10],
+        "a_1_val.lst": [11, 12, 13],
+        "a_2_test.lst": [14],
+        "a_2_train.lst": [15, 16, 17],
+        "a_2_val.lst": [18, 19],
+    }
+    im2rec.main(["--pass-through", "--quiet", str(tmp_path / "a_1"), str(tree)])
+    assert sorted(p.name for p in tmp_path.glob("*.rec")) == [
+        "a_1_test.rec",
+        "a_1_train.rec",
+        "a_1_val.rec",
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_packed_bytes_are_the_files_bytes(tree, tmp_path, threads, monkeypatch):
+    monkeypatch.setattr(packing, "CHUNK_BYTES", 500)  # so that the threads have to take turns
+    prefix = tmp_path / "out" / "a"
+    im2rec.main(["--list", "--recursive", str(prefix), str(tree)])
+    im2rec.main(["--pass-through", "--num-thread", str(threads), str(prefix), str(tree)])
+    reader = Reader(f"{prefix}.rec")
+    lines = (tmp_path / "out/a.lst").read_text().splitlines()
+    assert len(reader) == len(lines) == 20
+    for position, line in enumerate(lines):
+        key, label, name = line.split("\t")
+        assert reader.keys[position] == int(key)
+        assert reader[position] == (int(float(label)), (tree / name).read_bytes())
+    assert sorted(os.listdir(tmp_path / "out")) == ["a.idx", "a.lst", "a.rec"]
+
+
+def test_large_sets_are_scanned_by_numpy_with_the_same_result(tree, tmp_path, monkeypatch):
+    im2rec.main(["--list", "--recursive", str(tmp_path / "a"), str(tree)])
+    im2rec.main(["--pass-through", str(tmp_path / "a"), str(tree)])
+    before = (tmp_path / "a.rec").read_bytes()
+    monkeypatch.setattr(packing, "_NUMPY_PAYS", 0)
+    im2rec.main(["--pass-through", str(tmp_path / "a"), str(tree)])
+    assert (tmp_path / "a.rec").read_bytes() == before
+
+
+def test_packing_imports_neither_numpy_nor_pillow(tree, tmp_path):
+    """Both would take longer to import than a small set takes to pack."""
+    code = (
+        "import sys; from data_prep import im2rec; prefix, root = sys.argv[1:]\n"
+        "im2rec.main(['--list', '--recursive', prefix, root])\n"
+        "im2rec.main(['--pass-through', '--num-thread', '2', prefix, root])\n"
+        "assert not {'numpy', 'PIL', 'tqdm'} & set(sys.modules), sorted(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a"), str(tree)]
+    subprocess.run(command, check=True, env=clean_environment(), timeout=60)
+    assert (tmp_path / "a.rec").exists()
+
+
+def test_several_labels(tmp_path):
+    (tmp_path / "x.jpg").write_bytes(b"image")
+    (tmp_path / "a.lst").write_text("7\t1.500000\t2.000000\t3.000000\tx.jpg\n")
+    prefix = str(tmp_path / "a")
+    im2rec.main(["--pass-through", "--pack-label", prefix, str(tmp_path)])
+    labels, image = Reader(f"{prefix}.rec")[0]
+    assert (labels.tolist(), image) == ([1.5, 2.0, 3.0], b"image")
+    im2rec.main(["--pass-through", prefix, str(tmp_path)])
+    assert Reader(f"{prefix}.rec")[0] == (1.5, b"image")
+
+
+def test_index_made_anew_from_the_records(tree, tmp_path):
+    prefix = str(tmp_path / "a")
+    im2rec.main(["--list", "--recursive", prefix, str(tree)])
+    im2rec.main(["--pass-through", prefix, str(tree)])
+    before = (tmp_path / "a.idx").read_bytes()
+    (tmp_path / "a.idx").unlink()
+    run("--index", prefix)
+    assert (tmp_path / "a.idx").read_bytes() == before
+
+
+# -- transforms ----------------------------------------------------------------------------------
+
+
+def image_bytes(size, mode="RGB", form="JPEG", **settings):
+    """An image with a red left half and a blue right half."""
+    image = Image.new("RGB", size, (200, 10, 10))
+    image.paste((10, 10, 200), (size[0] // 2, 0, *size))
+    out = io.BytesIO()
+    image.convert(mode).save(out, form, **settings)
+    return out.getvalue()
+
+
+def transformed(tmp_path, data, *flags):
+    """The image that im2rec packs for these bytes."""
+    (tmp_path / "images").mkdir(exist_ok=True)
+    (tmp_path / "images" / "x.jpg").write_bytes(data)
+    prefix, root = str(tmp_path / "a"), str(tmp_path / "images")
+    im2rec.main(["--list", prefix, root])
+    im2rec.main([*flags, prefix, root])
+    image = Image.open(io.BytesIO(Reader(f"{prefix}.rec")[0][1]))
+    image.load()
+    return image
+
+
+@pytest.mark.parametrize(
+    ("size", "flags", "expected"),
+    [
+        ((90, 60), [], (90, 60)),
+        ((90, 61), ["--resize", "20"], (29, 20)),
+        ((60, 91), ["--resize", "20"], (20, 30)),
+        ((90, 60), ["--center-crop"], (60, 60)),
+        ((61, 90), ["--center-crop", "--resize", "32"], (32, 32)),
+    ],
+)
+def test_resize_and_crop(tmp_path, size, flags, expected):
+    image = transformed(tmp_path, image_bytes(size), *flags)
+    assert (image.format, image.mode, image.size) == ("JPEG", "RGB", expected)
+    left, right = image.getpixel((2, 2)), image.getpixel((image.width - 3, 2))
+    assert left[0] > 150 > left[2]
+    assert right[2] > 150 > right[0]
+
+
+def test_quality_changes_the_size(tmp_path):
+    sizes = []
+    for quality in ("95", "10"):
+        transformed(tmp_path, image_bytes((300, 200)), "--quality", quality)
+        sizes.append((tmp_path / "a.rec").stat().st_size)
+    assert sizes[0] > sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "form", "flags", "expected"),
+    [
+        ("CMYK", "JPEG", [], ("JPEG", "RGB")),
+        ("CMYK", "JPEG", ["--color", "-1"], ("JPEG", "RGB")),
+        ("RGB", "JPEG", ["--color", "0"], ("JPEG", "L")),
+        ("L", "JPEG", ["--color", "-1"], ("JPEG", "L")),
+        ("L", "JPEG", [], ("JPEG", "RGB")),
+        ("RGBA", "PNG", [], ("JPEG", "RGB")),
+        ("RGBA", "PNG", ["--color", "-1", "--encoding", ".png"], ("PNG", "RGBA")),
+        ("P", "PNG", ["--color", "-1"], ("JPEG", "RGB")),
+        ("RGB", "JPEG", ["--encoding", ".png", "--quality", "9"], ("PNG", "RGB")),
+    ],
+)
+def test_modes_and_encodings(tmp_path, mode, form, flags, expected):
+    image = transformed(tmp_path, image_bytes((30, 20), mode, form), *flags)
+    assert (image.format, image.mode) == expected
+
+
+def test_images_are_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90° clockwise
+    image = transformed(tmp_path, image_bytes((90, 60), exif=exif))
+    assert image.size == (60, 90)
+
+
+def test_corrupt_exif_is_passed_over(tmp_path):
+    data = image_bytes((90, 60), exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
+    assert transformed(tmp_path, data).size == (90, 60)
+
+
+# -- bad input -----------------------------------------------------------------------------------
+
+
+def make_set(tmp_path, **files):
+    """Images by name, and their list; returns PREFIX and ROOT."""
+    (tmp_path / "images").mkdir()
+    for name, data in files.items():
+        (tmp_path / "images" / f"{name}.jpg").write_bytes(data)
+    prefix, root = str(tmp_path / "a"), str(tmp_path / "images")
+    im2rec.main(["--list", prefix, root])
+    return prefix, root
+
+
+BAD = {
+    "empty": b"",
+    "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n",
+    "good": b"some image",
+    "gone": b"x",
+}
+
+
+def test_bad_files_are_named_before_the_work_and_the_old_set_stays(tmp_path):
+    prefix, root = make_set(tmp_path, **BAD)
+    (tmp_path / "images" / "gone.jpg").unlink()
+    (tmp_path / "a.rec").write_bytes(b"the old one")
+    done = run("--pass-through", prefix, root, code=2)
+    assert done.stderr.startswith(f"error: {prefix}.lst: 3 images cannot be packed, so nothing was")
+    assert f"{root}/empty.jpg: the file is empty\n" in done.stderr
+    assert f"{root}/pointer.jpg: a git-LFS pointer, not the image" in done.stderr
+    assert f"{root}/gone.jpg: No such file or directory\n" in done.stderr
+    assert "--skip-bad" in done.stderr
+    assert (tmp_path / "a.rec").read_bytes() == b"the old one"
+
+
+def test_bad_files_can_be_left_out(tmp_path):
+    prefix, root = make_set(tmp_path, **BAD)
+    done = run("--pass-through", "--skip-bad", prefix, root)
+    assert "note: left out 2 images" in done.stderr
+    images = [image for _, image in Reader(f"{prefix}.rec")]
+    assert sorted(images) == [b"some image", b"x"]
+    assert len(Reader(f"{prefix}.rec")) == 2
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_images_that_do_not_decode(tmp_path, skip, capsys):
+    whole = image_bytes((300, 200))
+    prefix, root = make_set(tmp_path, a=whole, b=b"text", c=whole[:2000], d=whole)
+    if skip:
+        im2rec.main(["--skip-bad", "--resize", "30", prefix, root])
+        assert len(Reader(f"{prefix}.rec")) == 2
+        message = capsys.readouterr().err
+    else:
+        with pytest.raises(UserError, match="2 images cannot be packed") as caught:
+            im2rec.main(["--resize", "30", prefix, root])
+        message = str(caught.value)
+        assert not (tmp_path / "a.rec").exists()
+    assert f"{root}/b.jpg: it does not decode" in message
+    assert f"{root}/c.jpg: it does not decode" in message
+    assert os.listdir(tmp_path).count("a.rec.part") == 0
+
+
+def test_file_that_grows_or_shrinks_meanwhile(tmp_path, monkeypatch):
+    prefix, root = make_set(tmp_path, x=b"y" * 5000)
+    check = im2rec.check_files
+    for size in (4999, 5001):
+
+        def change(*arguments, size=size):
+            found = check(*arguments)
+            (tmp_path / "images" / "x.jpg").write_bytes(b"y" * size)
+            return found
+
+        (tmp_path / "images" / "x.jpg").write_bytes(b"y" * 5000)
+        monkeypatch.setattr(im2rec, "check_files", change)
+        with pytest.raises(UserError, match=r"x\.jpg: the file was changed while it was being"):
+            im2rec.main(["--pass-through", prefix, root])
+        assert not (tmp_path / "a.rec").exists()
+
+
+def test_too_little_room_is_said_before_the_work(tmp_path, monkeypatch):
+    prefix, root = make_set(tmp_path, x=b"y" * 3_000_000)
+    free = os.statvfs(tmp_path)
+
+    class Small:
+        f_bavail, f_frsize = 1_000_000 // free.f_frsize, free.f_frsize
+
+    monkeypatch.setattr(common.os, "statvfs", lambda _: Small)
+    with pytest.raises(UserError, match=r"a\.rec needs 3\.0 MB, but .* bytes are free"):
+        im2rec.main(["--pass-through", prefix, root])
+
+
+def test_disk_full_in_the_middle(tmp_path, monkeypatch):
+    prefix, root = make_set(tmp_path, x=b"y" * 5000, z=b"w")
+    im2rec.main(["--pass-through", prefix, root])
+    before = (tmp_path / "a.rec").read_bytes()
+    (tmp_path / "images" / "z.jpg").write_bytes(b"another")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packing.os, "pwrite", full)
+    with pytest.raises(UserError, match="the disk is full, so a.rec was not written"):
+        im2rec.main(["--pass-through", "--num-thread", "2", prefix, root])
+    assert (tmp_path / "a.rec").read_bytes() == before
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("0\t1\n", "line 1 is '0\\t1', not `index <tab> label <tab> path`"),
+        ("0\t1\tx.jpg\none\t1\ty.jpg\n", "line 2 is"),
+        ("0\ta\tx.jpg\n", "line 1 is"),
+        ("-1\t0\tx.jpg\n", "line 1 is"),
+        ("5\t0\tx.jpg\n5\t0\ty.jpg\n", "line 2 has the index 5, which stands there before"),
+    ],
+)
+def test_broken_list(tmp_path, lines, reason):
+    (tmp_path / "a.lst").write_text(lines)
+    with pytest.raises(UserError) as caught:
+        im2rec.main(["--pass-through", str(tmp_path / "a"), str(tmp_path)])
+    assert reason in str(caught.value)
+    assert str(tmp_path / "a.lst") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--list", "{t}/a", "{t}/nowhere"], "{t}/nowhere: there is no such folder of images"),
+        (["--list", "{t}/a", "{t}"], "{t}: no images with the extensions .jpeg .jpg .png in this"),
+        (["{t}/a", "{t}"], "{t}/a.lst: there is no such list; make it first with"),
+        (["{t}/a"], "ROOT, the folder that holds the images, is missing"),
+        (["--list", "--chunks", "0", "{t}/a", "{t}"], "--chunks 0: there must be at least one"),
+        (["--list", "--train-ratio", "2", "{t}/a", "{t}"], "--train-ratio 2.0: a ratio lies"),
+        (["--num-thread", "0", "{t}/a", "{t}"], "--num-thread 0: give at least one thread"),
+        (["--quality", "0", "{t}/a", "{t}"], "--quality 0: for .jpg it goes from 1 to 100"),
+        (["--resize", "-5", "{t}/a", "{t}"], "--resize -5: give the shorter side's length"),
+        (["--colour", "1", "{t}/a", "{t}"], "unrecognized arguments: --colour"),
+        (["--index", "{t}/a"], "{t}/a.rec: the record file cannot be opened"),
+    ],
+)
+def test_bad_commands_get_one_line(tmp_path, arguments, message, monkeypatch, capsys):
+    arguments = [argument.format(t=tmp_path) for argument in arguments]
+    monkeypatch.setattr(sys, "argv", ["im2rec", *arguments])
+    monkeypatch.setattr(common.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as caught:
+        common.run_program(im2rec.main)
+    assert caught.value.code == 2
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"error: {message.format(t=tmp_path)}")
+    assert stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_names_that_no_list_can_hold(tmp_path):
+    (tmp_path / "a\tb.jpg").write_bytes(b"x")
+    with pytest.raises(UserError, match="rename the file"):
+        im2rec.main(["--list", str(tmp_path / "a"), str(tmp_path)])
+
+
+def test_link_that_leads_back(tmp_path):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "images" / "a" / "x.jpg").write_bytes(b"x")
+    (tmp_path / "images" / "a" / "up").symlink_to(tmp_path / "images")
+    with pytest.raises(UserError, match="a/up: this link leads back"):
+        im2rec.main(["--list", "--recursive", str(tmp_path / "l"), str(tmp_path / "images")])
+
+
+def test_empty_class_folder_is_told(tree, tmp_path, capsys):
+    (tree / "c").mkdir()
+    im2rec.main(["--list", "--recursive", str(tmp_path / "a"), str(tree)])
+    assert "note: c holds no images and gets no label" in capsys.readouterr().err
+
+
+def test_help_is_short():
+    text = run("--help").stdout
+    assert "--pass-through" in text
+    assert len(text.splitlines()) < 60
+
+
+# -- the whole set, several processes, kills -----------------------------------------------------
+
+
+def small_set(root, images=3):
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(images):
+                (folder / f"{i}.jpg").write_bytes(f"{split} {name} {i}".encode() * 5000)
+
+
+def test_ensure_records_works_once(tmp_path):
+    small_set(tmp_path)
+    folder = im2rec.ensure_records(tmp_path)
+    assert folder == tmp_path / "records"
+    expected = [".complete", *(f"{s}.{e}" for s in ("train", "val") for e in ("idx", "lst", "rec"))]
+    assert sorted(os.listdir(folder)) == expected
+    before = (folder / "train.rec").stat().st_ino
+    im2rec.ensure_records(tmp_path)
+    assert (folder / "train.rec").stat().st_ino == before
+    (folder / ".complete").unlink()
+    im2rec.ensure_records(tmp_path)
+    assert (folder / "train.rec").stat().st_ino != before
+
+
+@pytest.mark.slow
+def test_ensure_records_by_several_processes_at_once(tmp_path):
+    small_set(tmp_path)
+    code = (
+        "import sys; from data_prep import im2rec\n"
+        "from rn50lib.records.source import open_source\n"
+        "im2rec.ensure_records(sys.argv[1])\n"
+        "assert len(open_source(sys.argv[1], 'train', 'recordio')) == 6"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env=clean_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    outputs = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0] * 4
+    assert sum("train.rec" in output for output in outputs) == 1  # one of them did the work
+
+
+@pytest.mark.slow
+def test_termination_removes_what_is_unfinished(tmp_path):
+    image = image_bytes((1000, 700))
+    prefix, root = make_set(tmp_path, **{f"x{i}": image for i in range(100)})
+    command = [sys.executable, "-m", "data_prep.im2rec", "--resize", "690", prefix, root]
+    child = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "a.rec.part").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=30) == 143
+    assert sorted(os.listdir(tmp_path)) == ["a.lst", "images"]
+
+
+@pytest.mark.acceptance
+def test_killed_at_20_random_moments(tmp_path):
+    """kill -9 while packing: the old set or the new one is there, and packing again completes it."""
+    small_set(tmp_path, images=1500)
+    prefix, root = tmp_path / "a", tmp_path / "train"
+    run("--list", "--recursive", prefix, root)
+    command = [sys.executable, "-m", "data_prep.im2rec", "--pass-through", "--no-fsync"]
+    command += ["--num-thread", "2", str(prefix), str(root)]
+    start = time.monotonic()
+    run(*command[3:])
+    whole = time.monotonic() - start
+    good = [(tmp_path / f"a.{ending}").read_bytes() for ending in ("rec", "idx")]
+    rng = random.Random(0)
+    killed = 0
+    for attempt in range(20):
+        if attempt % 2:  # every other time there is no old set
+            for ending in ("rec", "idx"):
+                (tmp_path / f"a.{ending}").unlink()
+        child = subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, whole))
+        child.kill()
+        killed += child.wait(timeout=30) == -signal.SIGKILL
+        if (tmp_path / "a.rec").exists():
+            assert len(Reader(tmp_path / "a.rec")) == 3000
+        run(*command[3:])
+        assert [(tmp_path / f"a.{e}").read_bytes() for e in ("rec", "idx")] == good
+        assert not list(tmp_path.glob("*.part"))
+    assert killed >= 10
+
+
+@pytest.mark.acceptance
+def test_record_files_beyond_4_gib_are_written(tmp_path):
+    """Nine sparse files of 500 MB and a small one: 4.5 GB are really written."""
+    if shutil.disk_usage(tmp_path).free < 10e9:
+        pytest.fail("this test needs 10 GB in the temporary folder")
+    (tmp_path / "images").mkdir()
+    for i in range(10):
+        with open(tmp_path / "images" / f"{i}.jpg", "wb") as file:
+            file.truncate(500_000_000 if i < 9 else 10)
+    prefix, root = tmp_path / "a", tmp_path / "images"
+    run("--list", "--no-shuffle", prefix, root)
+    run("--pass-through", "--no-fsync", "--num-thread", "2", prefix, root)
+    reader = Reader(f"{prefix}.rec")
+    assert reader.offsets.tolist() == [i * 500_000_032 for i in range(10)]
+    assert reader[9] == (0, bytes(10))
+    os.unlink(f"{prefix}.rec")
