@@ -100,6 +100,11 @@ def page(folder: Path, outcome: results.Outcome, names: Sequence[str]) -> Path |
     except (OSError, ValueError):
         return None
     book.metadata.pop("widgets", None)
+    book.cells = [
+        cell
+        for cell in book.cells
+        if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])
+    ]
     resources = {
         "metadata": {"name": outcome.title, "path": str(folder)},
         "rn50": {

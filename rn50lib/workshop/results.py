@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rn50lib.workshop.output import RESULT_MIME
 PASSED, FAILED, TIME_LIMIT, NOT_RUN = "passed", "failed", "time limit", "not run"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCERPT_LINES = 14
+ADDED = {"injected-parameters", "papermill-error-cell-tag"}  # tags of the cells that papermill adds
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,16 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+def is_added(cell: Mapping[str, Any]) -> bool:
+    """Whether papermill put this cell in: it does not count in a notebook's cell numbers."""
+    return not ADDED.isdisjoint(cell.get("metadata", {}).get("tags", []))
+
+
+def number_of(cells: Sequence[Mapping[str, Any]], index: int) -> int:
+    """The number of a cell, from 1, in the notebook as its author wrote it."""
+    return sum(not is_added(cell) for cell in cells[: index + 1])
+
+
 def text_of(value: Any) -> str:
     """A notebook's multi-line text, stored as a text or a list of lines."""
     return "".join(value) if isinstance(value, list) else str(value)
@@ -103,8 +115,8 @@ def problem(cells: list[dict[str, Any]]) -> Error | None:
     """The first thing that keeps an executed notebook from having passed, None if there is
     nothing."""
     code = [
-        (number, cell)
-        for number, cell in enumerate(cells, 1)
+        (number_of(cells, index), cell)
+        for index, cell in enumerate(cells)
         if cell["cell_type"] == "code" and text_of(cell["source"]).strip()
     ]
     if not code:
@@ -112,7 +124,8 @@ def problem(cells: list[dict[str, Any]]) -> Error | None:
     for number, cell in code:
         for output in cell["outputs"]:
             if output["output_type"] == "error":
-                trace = ANSI.sub("", "\n".join(output["traceback"])).strip().splitlines()
+                trace = ANSI.sub("", "\n".join(output["traceback"])).splitlines()
+                trace = [line for line in trace if line.strip("- ")]
                 text = f"{output['ename']}: {output['evalue']}".strip()
                 return Error(text, number, "\n".join(trace[-EXCERPT_LINES:]))
         if not isinstance(cell["execution_count"], int):

@@ -315,7 +315,7 @@ class Watch:
             if event["event"] == "started":
                 self.first = time.monotonic()
             elif event["event"] == "cell":
-                self.cell, self.cells = event["index"] + 1, event["cells"]
+                self.cell, self.cells = event["number"], event["cells"]
             elif event["event"] == "executed":
                 self.last = time.monotonic()
 

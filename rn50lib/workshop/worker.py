@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rn50lib.workshop import processes
+from rn50lib.workshop import processes, results
 
 
 def say(event: str, **values: Any) -> None:
@@ -40,9 +40,11 @@ def execute(job: dict[str, Any]) -> int:
             cls, nb_man: Any, kernel_name: str, start_timeout: int = 60, **options: Any
         ) -> Any:
             cell_start = nb_man.cell_start
+            count = results.number_of(nb_man.nb.cells, len(nb_man.nb.cells))
 
             def cell_begins(cell: Any, cell_index: int | None = None, **kw: Any) -> None:
-                say("cell", index=cell_index, cells=len(nb_man.nb.cells))
+                number = results.number_of(nb_man.nb.cells, cell_index or 0)
+                say("cell", number=number, cells=count)
                 cell_start(cell, cell_index, **kw)
 
             nb_man.cell_start = cell_begins
