@@ -113,6 +113,7 @@ def _package_index() -> bool:
 DETECTORS = {
     "gpu": _gpu,
     "torch": lambda: _module("torch"),
+    "timm": lambda: _module("timm") and _module("torchvision"),
     "tensorflow": lambda: _module("tensorflow"),
     "tf_keras": lambda: _module("tf_keras"),
     "dali": lambda: _module("nvidia.dali"),

@@ -89,6 +89,8 @@ class TorchStep:
 
     @torch.inference_mode()
     def eval_step(self, batch: Batch) -> None:
+        if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
+            return
         images, labels = self.inputs(batch)
         self.model.eval()
         logits = self.forward(images)[: batch.valid]

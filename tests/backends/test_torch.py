@@ -1,0 +1,425 @@
+"""The PyTorch step against independent ground truth: the paper's network, NumPy, timm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib import optim
+from rn50lib.comm.local import Local
+from rn50lib.network import Network, resnet, tiny
+from rn50lib.pipelines import Batch
+from tests.support import full
+
+pytestmark = pytest.mark.needs("torch")
+
+RGB_MEAN = np.array([123.675, 116.28, 103.53], np.float32)
+RGB_STD = np.array([58.395, 57.12, 57.375], np.float32)
+
+
+def build(net: Network | None = None, **fields: Any) -> Any:
+    from rn50lib.backends.torch.step import TorchStep
+
+    net = net or tiny(6)
+    return TorchStep(full(net.num_classes, **fields), net, Local())
+
+
+def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+    labels = rng.integers(0, classes, n, dtype=np.int32)
+    return Batch(images, labels, n if valid is None else valid)
+
+
+def busy_arrays(net: Network, seed: int = 1) -> dict[str, np.ndarray]:
+    """Weights in which every array matters: no batch norm is the identity."""
+    rng = np.random.default_rng(seed)
+    arrays = net.initial_arrays(seed)
+    for name, array in arrays.items():
+        if name.endswith((".gamma", ".running_var")):
+            arrays[name] = rng.uniform(0.5, 1.5, array.shape).astype(np.float32)
+        elif name.endswith((".beta", ".running_mean", ".bias")):
+            arrays[name] = rng.normal(0, 0.2, array.shape).astype(np.float32)
+    return arrays
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+
+def by_the_paper(
+    w: dict[str, Any], x_NCHW: Any, stages: tuple[int, ...], version: str, train: bool = False
+) -> Any:
+    """Logits of a ResNet, written down from He et al. 2015 and the reference's change to it."""
+    import torch
+    from torch.nn import functional as F
+
+    def conv(x: Any, name: str, stride: int, padding: int, norm: str) -> Any:
+        x = F.conv2d(x, w[name + ".weight"], stride=stride, padding=padding)
+        shape = (1, -1, 1, 1)
+        mean, var = (w[f"{norm}.running_{s}"].view(shape) for s in ("mean", "var"))
+        if train:
+            mean = x.mean(dim=(0, 2, 3), keepdim=True)
+            var = ((x - mean) ** 2).mean(dim=(0, 2, 3), keepdim=True)
+        gamma, beta = (w[f"{norm}.{s}"].view(shape) for s in ("gamma", "beta"))
+        return (x - mean) / torch.sqrt(var + 1e-5) * gamma + beta
+
+    x = F.relu(conv(x_NCHW, "conv1", 2, 3, "bn1"))
+    x = F.max_pool2d(x, 3, 2, 1)
+    for s, blocks in enumerate(stages, start=1):
+        for b in range(blocks):
+            at, down = f"layer{s}.{b}", 2 if s > 1 and b == 0 else 1
+            if f"{at}.conv3.weight" in w:
+                first, second = (down, 1) if version == "v1" else (1, down)
+                y = F.relu(conv(x, f"{at}.conv1", first, 0, f"{at}.bn1"))
+                y = F.relu(conv(y, f"{at}.conv2", second, 1, f"{at}.bn2"))
+                y = conv(y, f"{at}.conv3", 1, 0, f"{at}.bn3")
+            else:
+                y = F.relu(conv(x, f"{at}.conv1", down, 1, f"{at}.bn1"))
+                y = conv(y, f"{at}.conv2", 1, 1, f"{at}.bn2")
+            if f"{at}.downsample.weight" in w:
+                x = conv(x, f"{at}.downsample", down, 0, f"{at}.downsample_bn")
+            x = F.relu(x + y)
+    return x.mean(dim=(2, 3)) @ w["fc.weight"].T + w["fc.bias"]
+
+
+def doubles(arrays: dict[str, np.ndarray], images: np.ndarray) -> tuple[dict[str, Any], Any]:
+    """Weights and normalised images as float64 tensors."""
+    import torch
+
+    normalised = ((images - RGB_MEAN) / RGB_STD).transpose(0, 3, 1, 2)
+    held = {name: torch.from_numpy(array).double() for name, array in arrays.items()}
+    return held, torch.from_numpy(normalised).double()
+
+
+def logits(step: Any, images: np.ndarray) -> np.ndarray:
+    import torch
+
+    step.model.eval()
+    with torch.no_grad():
+        inputs, _ = step.inputs(Batch(images, np.zeros(len(images), np.int32), len(images)))
+        return step.forward(inputs).cpu().numpy()
+
+
+@pytest.mark.parametrize(
+    "net",
+    [tiny(6), tiny(6, "v1"), resnet(18, 10), resnet(50, 10), resnet(50, 10, "v1")],
+    ids=lambda net: f"{net.name}-{net.version}",
+)
+def test_logits_are_those_of_the_paper_s_network(net: Network) -> None:
+    arrays = busy_arrays(net)
+    step = build(net)
+    step.load(arrays)
+    images = batch(2, size=48).images
+    wanted = by_the_paper(*doubles(arrays, images), net.stages, net.version).numpy()
+    np.testing.assert_allclose(logits(step, images), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_two_versions_are_different_networks() -> None:
+    arrays, images = busy_arrays(tiny(6)), batch(2, size=48).images
+    made = []
+    for version in ("v1", "v1.5"):
+        step = build(tiny(6, version))
+        step.load(arrays)
+        made.append(logits(step, images))
+    assert np.abs(made[0] - made[1]).max() > 0.01
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("timm")
+def test_logits_are_timm_s_resnet50() -> None:
+    import torch
+
+    from benchmarks import peers
+
+    peer = peers.timm_resnet50().eval()
+    net = resnet(50)
+    step = build(net)
+    for i in range(20):  # away from the start, until the running statistics fit
+        step.train_step(batch(8, size=64, classes=1000, seed=i), 0.005)
+    arrays = {name: a for name, a in step.state().items() if "velocity/" not in name}
+    ours_to_timm = {"gamma": "weight", "beta": "bias"}
+    theirs = {}
+    for name, array in arrays.items():
+        owner, _, part = name.rpartition(".")
+        owner = owner.replace("downsample_bn", "downsample.1")
+        if owner.endswith("downsample"):
+            owner += ".0"
+        theirs[f"{owner}.{ours_to_timm.get(part, part)}"] = torch.from_numpy(array)
+    missing, unexpected = peer.load_state_dict(theirs, strict=False)
+    assert not unexpected and all(name.endswith("num_batches_tracked") for name in missing)
+    images = batch(4, size=224).images
+    with torch.no_grad():
+        inputs = torch.from_numpy(((images - RGB_MEAN) / RGB_STD).transpose(0, 3, 1, 2).copy())
+        wanted = peer(inputs).numpy()
+    assert 0.1 < np.abs(wanted).max() < 100
+    np.testing.assert_allclose(logits(step, images), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_checkpoint_s_arrays_are_the_network_s() -> None:
+    net = resnet(50, 10)
+    state = build(net).state()
+    held = {name: array.shape for name, array in state.items() if "velocity/" not in name}
+    assert held == net.arrays()
+    velocities = {n.removeprefix("velocity/") for n in state if "velocity/" in n}
+    assert velocities == set(net.parameters())
+    assert all(array.dtype == np.float32 for array in state.values())
+
+
+def test_a_run_starts_from_the_network_s_initial_arrays() -> None:
+    state = build(seed=3).state()
+    for name, array in tiny(6).initial_arrays(seed=3).items():
+        np.testing.assert_array_equal(state[name], array)
+
+
+def test_the_estimate_of_kept_activations_is_what_autograd_keeps() -> None:
+    import torch
+
+    net, pixels, n = resnet(50, 10), 64, 2
+    step = build(net)
+    owned = {t.data_ptr() for t in [*step.model.parameters(), *step.model.buffers()]}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Any) -> Any:
+        if tensor.dtype == torch.float32 and tensor.dim() == 4:
+            kept[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    inputs, _ = step.inputs(batch(n, pixels))
+    step.model.train()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = step.forward(inputs)
+    for address in owned:
+        kept.pop(address, None)
+    assert sum(kept.values()) == pytest.approx(n * net.activations(pixels), rel=0.02)
+    del output
+
+
+# --- the step -------------------------------------------------------------------------------------
+
+
+def test_inputs_are_normalised_on_the_device() -> None:
+    import torch
+
+    given = batch(3)
+    images, labels = build().inputs(given)
+    wanted = (given.images - RGB_MEAN) / RGB_STD
+    np.testing.assert_allclose(images.cpu().permute(0, 2, 3, 1), wanted, rtol=1e-5, atol=1e-6)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.dtype == torch.int64 and labels.tolist() == given.labels.tolist()
+
+
+def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
+    import torch
+
+    step = build(wd=0.01, mom=0.9)
+    named = [n for n in tiny(6).arrays() if ".running_" not in n]
+    seen: list[dict[str, np.ndarray]] = []
+
+    def exchange(parameters: list[Any]) -> None:
+        """As if a second worker had found gradients that are three times ours."""
+        from rn50lib.backends.torch.model import tensors
+
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.grad *= 2
+        by_name = tensors(step.model)
+        seen.append({n: by_name[n].grad.cpu().numpy().copy() for n in named})
+
+    step.exchange = exchange
+    state = step.state()
+    for i, lr in enumerate((0.0, 0.05, 0.1, 0.01)):
+        step.train_step(batch(4, seed=i), lr)
+        for name in named:
+            state[name], state[f"velocity/{name}"] = optim.sgd(
+                state[name], seen[i][name], state[f"velocity/{name}"], lr, 0.9, 0.01
+            )
+        after = step.state()
+        for name in named:
+            np.testing.assert_allclose(after[name], state[name], rtol=1e-5, atol=1e-6)
+            velocity = f"velocity/{name}"
+            np.testing.assert_allclose(after[velocity], state[velocity], rtol=1e-4, atol=1e-5)
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("version", ["v1", "v1.5"])
+def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
+    """Of every parameter, from a forward pass in float64 with the batch's own statistics."""
+    import torch
+    from torch.nn import functional as F
+
+    from rn50lib.backends.torch.model import tensors
+
+    net, given = tiny(6, version), batch(6, size=64)
+    step = build(net)
+    arrays = busy_arrays(net)
+    step.load(arrays)
+    made: dict[str, np.ndarray] = {}
+
+    def keep(parameters: list[Any]) -> None:
+        named = tensors(step.model).items()
+        made.update({n: t.grad.cpu().numpy().copy() for n, t in named if t.grad is not None})
+
+    step.exchange = keep
+    step.train_step(given, 0.0)
+    weights, images = doubles(arrays, given.images)
+    for name in net.parameters():
+        weights[name].requires_grad_()
+    output = by_the_paper(weights, images, net.stages, version, train=True)
+    loss = F.cross_entropy(output, torch.from_numpy(given.labels).long())
+    loss.backward()
+    assert step.read_sums()[0] == pytest.approx(6 * loss.item(), rel=1e-5)
+    assert made.keys() == net.parameters().keys()
+    for name, gradient in made.items():
+        wanted = weights[name].grad.numpy()
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_running_statistics_move_by_a_tenth() -> None:
+    import torch
+    from torch.nn import functional as F
+
+    step = build()
+    given = batch(4)
+    images, _ = step.inputs(given)
+    weight = torch.from_numpy(step.state()["conv1.weight"])
+    out = F.conv2d(images.cpu(), weight, stride=2, padding=3)
+    step.train_step(given, 0.0)
+    state = step.state()
+    np.testing.assert_allclose(
+        state["bn1.running_mean"], 0.1 * out.mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        state["bn1.running_var"], 0.9 + 0.1 * out.var(dim=(0, 2, 3)), rtol=1e-4
+    )
+
+
+def test_validation_changes_nothing() -> None:
+    step = build()
+    before = step.state()
+    step.eval_step(batch(4))
+    assert all(np.array_equal(before[name], array) for name, array in step.state().items())
+
+
+def test_sums_count_hits_and_losses() -> None:
+    step = build(net=tiny(12))
+    given = batch(16, classes=12)
+    probabilities = step.predict(given.images)
+    assert probabilities.shape == (16, 12) and probabilities.dtype == np.float32
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    ranks = (probabilities > probabilities[np.arange(16), given.labels][:, None]).sum(axis=1)
+    loss = -np.log(probabilities[np.arange(16), given.labels].astype(float))
+    step.eval_step(given)
+    sums = step.read_sums()
+    np.testing.assert_allclose(sums, [loss.sum(), (ranks < 1).sum(), (ranks < 5).sum(), 16], 1e-4)
+    assert not step.read_sums().any()  # reading starts anew
+
+
+def test_padded_rows_count_nowhere() -> None:
+    step = build()
+    whole, part = batch(8), batch(8, valid=5)
+    step.eval_step(part)
+    sums = step.read_sums()
+    step.eval_step(Batch(whole.images[:5], whole.labels[:5], 5))
+    np.testing.assert_allclose(sums, step.read_sums(), rtol=1e-5)
+    step.eval_step(batch(8, valid=0))  # a rank that only fills up
+    assert step.read_sums().tolist() == [0, 0, 0, 0]
+
+
+def test_without_metrics_nothing_is_added_up() -> None:
+    step = build(no_metrics=True)
+    step.train_step(batch(), 0.1)
+    step.eval_step(batch())
+    assert not step.read_sums().any()
+
+
+def test_a_loaded_state_goes_on_bit_for_bit() -> None:
+    first = build()
+    for i in range(3):
+        first.train_step(batch(8, seed=i), 0.1)
+    second = build(seed=9)
+    second.load(first.state())
+    for step in (first, second):
+        for i in range(3, 6):
+            step.train_step(batch(8, seed=i), 0.05)
+    left, right = first.state(), second.state()
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+    assert np.abs(left["velocity/fc.weight"]).max() > 0
+
+
+def test_bfloat16_is_close_to_float32() -> None:
+    arrays, given = busy_arrays(tiny(6)), batch(16)
+    made, losses = {}, {}
+    for dtype in ("float32", "bfloat16"):
+        step = build(dtype=dtype)
+        step.load(arrays)
+        made[dtype] = logits(step, given.images)
+        step.train_step(given, 0.01)
+        losses[dtype] = step.read_sums()[0]
+        assert all(array.dtype == np.float32 for array in step.state().values())
+    scale = np.abs(made["float32"]).max()
+    apart = np.abs(made["bfloat16"] - made["float32"]).max()
+    assert 0 < apart < 0.05 * scale  # 8 bits of mantissa: other numbers, but near
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+
+
+def test_in_bfloat16_the_last_layer_and_the_loss_stay_in_float32() -> None:
+    import torch
+
+    step = build(dtype="bfloat16")
+    seen: dict[str, Any] = {}
+    step.model.conv1.register_forward_hook(lambda m, x, y: seen.update(conv1=y.dtype))
+    step.model.layer4.register_forward_hook(lambda m, x, y: seen.update(layer4=y.dtype))
+    step.model.fc.register_forward_hook(lambda m, x, y: seen.update(fc_in=x[0].dtype, fc=y.dtype))
+    step.train_step(batch(), 0.1)
+    assert seen["conv1"] == seen["layer4"] == torch.bfloat16
+    assert seen["fc_in"] == seen["fc"] == torch.float32
+    assert step.model.fc.weight.dtype == step.model.conv1.weight.dtype == torch.float32
+
+
+def test_weights_lie_as_the_convolutions_want_them() -> None:
+    import torch
+
+    weight = build().model.layer1[0].conv2.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_it_learns() -> None:
+    step = build(lr=0.1)
+    given = batch(8)
+    for _ in range(30):
+        step.train_step(given, 0.05)
+    step.read_sums()
+    step.train_step(given, 0.0)
+    loss, top1, _, examples = step.read_sums()
+    assert top1 == examples == 8 and loss / examples < 0.2 < math.log(6)
+
+
+# --- the step that waits --------------------------------------------------------------------------
+
+
+def test_a_paced_step_takes_its_time_and_no_core() -> None:
+    import time
+
+    from rn50lib.backends import build_step
+
+    step = build_step(full(step=100.0), tiny(6), Local())
+    begin, cpu = time.perf_counter(), time.process_time()
+    for _ in range(4):
+        step.train_step(batch(5), 0.1)
+    assert time.perf_counter() - begin >= 4 * 5 / 100 - 0.001
+    assert time.process_time() - cpu < 0.1
+    assert not step.read_sums().any()  # it measures nothing
+    assert step.versions() == {"device": "paced at 100 img/s"}
+
+
+def test_a_paced_step_has_nothing_to_save_or_score() -> None:
+    from rn50lib.backends import build_step
+    from rn50lib.errors import UserError
+
+    step = build_step(full(step=100.0), tiny(6), Local())
+    for act in (step.state, lambda: step.load({}), lambda: step.predict(np.zeros((1, 32, 32, 3)))):
+        with pytest.raises(UserError, match="--step paced has no"):
+            act()
