@@ -43,8 +43,8 @@ def make(facts: Facts, venv: Path, dali: str, with_: tuple[str, ...]) -> Plan:
             notes.append(f"{name} {version} is kept, though the project asks for {line}.")
         else:
             added.append(line)
-    if "setuptools" not in facts.installed:
-        added.append("setuptools>=68")
+    # What `pip install -e` builds with, since it is told to build nothing apart.
+    added += [name for name in ("setuptools", "wheel") if name not in facts.installed]
     if not frameworks["nvidia-dali"] and (dali or "dali" in with_):
         wheel, why = choose_dali(facts, dali)
         added += [wheel] if wheel else []

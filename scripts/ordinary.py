@@ -57,10 +57,9 @@ def _apt(facts: Facts, notes: list[str]) -> list[Step]:
     names = [] if facts.compiler else ["g++", "make"]
     names += [] if facts.mpi else ["openmpi-bin", "libopenmpi-dev"]
     if not facts.may_apt:
-        without = "Horovod is built with Gloo only" if facts.compiler else "Horovod is not built"
-        notes.append(
-            f"{without}; for it, `sudo apt-get install {' '.join(names)}`, then `make horovod`"
-        )
+        without = "is built without MPI" if facts.compiler else "is not built"
+        install = f"`sudo apt-get install {' '.join(names)}`, then `make horovod`"
+        notes.append(f"Horovod {without}; to have it, {install}")
         return []
     apt = ("apt-get", "-q", "-o", "Dpkg::Use-Pty=0")
     install = (*apt, "install", "-y", "--no-install-recommends", *names)

@@ -55,6 +55,8 @@ def main() -> int:
     with locked(venv):
         code = apply(arguments, here, todo, venv)
     if code == 0:
+        if time.monotonic() - start > 2:
+            print(f"Ready after {time.monotonic() - start:.0f} s.", flush=True)
         (plan.state(venv) / "seconds").write_text(f"{time.monotonic() - start:.1f}\n")
     return code
 

@@ -5,6 +5,7 @@ Only files: empty packages with the metadata that pip and the set-up read, in ve
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,17 @@ def wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()) ->
     with zipfile.ZipFile(index / f"{module}-{version}-py3-none-any.whl", "w") as archive:
         for path, text in {**files, f"{info}/RECORD": record}.items():
             archive.writestr(path, text)
+
+
+def borrow(index: Path, name: str) -> None:
+    """Write a wheel of a pure Python package as it is installed in this environment."""
+    index.mkdir(exist_ok=True)
+    distribution = importlib.metadata.distribution(name)
+    path = index / f"{name.replace('-', '_')}-{distribution.version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in distribution.files or []:
+            if "__pycache__" not in file.parts and file.parts[0] != "..":
+                archive.write(Path(str(file.locate())), str(file))
 
 
 def checkout(repository: Path, folder: Path) -> Path:

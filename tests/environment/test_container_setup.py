@@ -62,7 +62,7 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

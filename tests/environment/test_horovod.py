@@ -101,7 +101,7 @@ def test_built_for_both_frameworks(need) -> None:  # type: ignore[no-untyped-def
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     ).stdout
     for line in ("[X] TensorFlow", "[X] PyTorch", "[X] Gloo", "[ ] MXNet"):
         assert line in said
@@ -126,7 +126,7 @@ def test_two_ranks_sum(framework: str, controller: str, tmp_path: Path) -> None:
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in (0, 1):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fake_nvidia_smi
 from tests.environment import fake_site
 
 
@@ -33,18 +34,6 @@ def setup(repository: Path) -> Path:
     return repository / "scripts" / "setup.py"
 
 
-def driver(folder: Path, cuda: str) -> str:
-    """A PATH whose nvidia-smi reports a driver for this CUDA version."""
-    folder.mkdir()
-    smi = folder / "nvidia-smi"
-    smi.write_text(
-        "#!/bin/sh\n"
-        f"echo '| NVIDIA-SMI 575.57.08    Driver Version: 575.57.08    CUDA Version: {cuda}  |'\n"
-    )
-    smi.chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
-
-
 linux_x86_64 = pytest.mark.needs("linux_x86_64")
 
 
@@ -60,7 +49,7 @@ linux_x86_64 = pytest.mark.needs("linux_x86_64")
 def test_driver_chooses_dali_and_frameworks(
     setup: Path, tmp_path: Path, cuda: str, file: str, dali: str
 ) -> None:
-    plan = ask(setup, PATH=driver(tmp_path / "bin", cuda)).stdout
+    plan = ask(setup, PATH=fake_nvidia_smi.install(tmp_path, cuda=cuda)).stdout
     assert f"versions: {file}" in plan
     assert f"DALI: {dali} (driver for CUDA {cuda[:2]})" in plan
     assert ("the CPU builds are installed" in plan) == (cuda < "12")
@@ -68,10 +57,8 @@ def test_driver_chooses_dali_and_frameworks(
 
 @linux_x86_64
 def test_broken_driver_counts_as_none(setup: Path, tmp_path: Path) -> None:
-    path = driver(tmp_path / "bin", "12.0")
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed, CUDA Version: 12.0'\nexit 9\n")
-    plan = ask(setup, PATH=path).stdout
+    failing = fake_nvidia_smi.install(tmp_path, cuda="12.0", fails="CUDA Version: 12.0, no device")
+    plan = ask(setup, PATH=failing).stdout
     assert "no NVIDIA driver" in plan
     assert "nvidia-dali-cuda110==1.34.0" in plan
 

@@ -1,0 +1,86 @@
+"""`make lab`: JupyterLab at the course, on this machine only, behind a token."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("jupyterlab")]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def status(address: str) -> int:
+    """The HTTP status that an address answers with."""
+    try:
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.fixture(scope="module")
+def lab(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
+    """A running lab: its process, its port, and what it had printed when it was ready."""
+    folder = tmp_path_factory.mktemp("lab")
+    port, log = free_port(), folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, repository / "scripts" / "lab.py", "--port", str(port)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+        )
+    try:
+        end = time.monotonic() + 300
+        while "?token=" not in log.read_text():
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        yield process, port, log.read_text()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def test_lab_listens_here_only_and_wants_its_token(
+    lab: tuple[subprocess.Popen[bytes], int, str],
+) -> None:
+    process, port, said = lab
+    assert f"ssh -L {port}:localhost:{port} " in said
+    assert f"-p {port}:{port}" in said and f"make lab BIND=0.0.0.0 PORT={port}" in said
+    addresses = {
+        connection.laddr.ip
+        for connection in psutil.Process(process.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    }
+    assert addresses and addresses <= {"127.0.0.1", "::1"}
+    token = re.search(r"\?token=(\w+)", said)
+    assert token is not None and len(token[1]) >= 32
+    here = f"http://localhost:{port}"
+    assert status(f"{here}/api/contents") == 403
+    assert status(f"{here}/api/contents?token={token[1]}") == 200
+
+
+def test_lab_opens_at_the_first_notebook(
+    lab: tuple[subprocess.Popen[bytes], int, str], repository: Path
+) -> None:
+    first = sorted((repository / "notebooks").glob("[0-9]*.ipynb"))[0]
+    assert f"/lab/tree/notebooks/{first.name}?token=" in lab[2]
