@@ -6,7 +6,7 @@ raise `VERSION` with it, so that sets drawn before are not taken for sets drawn 
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 
 # The picture: (width, height, weight). Every fifth is turned to portrait, every 25th is grey.
 SIZES = ((500, 375, 0.68), (500, 333, 0.14), (480, 360, 0.06), (500, 400, 0.06), (512, 384, 0.06))
@@ -16,8 +16,8 @@ QUALITY = (91, 95)
 FULL_CHROMA = 0.5  # share of files without chroma subsampling, as photo sites write them
 
 # The sign.
-SIGN_SIZE = (0.42, 0.80)  # diameter as a share of the shorter side
-SIGN_OFFSET = 0.60  # how far off centre: 1 lets it touch the edge of the central crop
+SIGN_SIZE = (0.48, 0.84)  # diameter as a share of the shorter side
+SIGN_OFFSET = 0.50  # how far off centre: 1 lets it touch the edge of the central crop
 ROLL = 12.0  # degrees either way, as below
 YAW = 38.0
 PITCH = 16.0
@@ -27,7 +27,7 @@ DAPPLE = 0.22  # shadows of leaves on the sign
 STICKER = 0.12
 
 # What stands in front of the sign.
-OCCLUDE = 0.22
+OCCLUDE = 0.18
 OCCLUDE_DEPTH = (0.10, 0.42)  # how far leaves or a post reach into the sign, in diameters
 
 # What stands around it.
