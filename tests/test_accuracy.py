@@ -1,4 +1,4 @@
-"""The built-in data teaches ResNet-50 something: the road-sign recipe, whole, on the whole data set."""
+"""The built-in data teaches ResNet-50 something: the road-sign recipe on the whole data set."""
 
 from __future__ import annotations
 
