@@ -25,9 +25,9 @@ from rn50lib.records.framing import (
     frame,
     pack_header,
 )
+from rn50lib.records.imageinfo import LFS_POINTER
 
 CHUNK_BYTES = 2 << 20
-LFS_POINTER = b"version https://git-lfs"
 _NUMPY_PAYS = 512 << 20  # bytes from which on scanning with NumPy saves more than its import costs
 
 

@@ -21,8 +21,9 @@ class MappedFile:
     therefore written beside and renamed, never changed in place.)
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, remedy: str | None = None) -> None:
         self.path = path
+        self._remedy = remedy or pack_remedy(path)
         self._map: Any = None
         self._pid = -1
         self._finish_renaming()
@@ -39,9 +40,7 @@ class MappedFile:
                 self.path,
             )
         if self.size == 0:
-            raise RecordError(
-                f"{self.path}: the file is empty: {pack_remedy(self.path)}", self.path, 0, 0
-            )
+            raise RecordError(f"{self.path}: the file is empty: {self._remedy}", self.path, 0, 0)
         with open(self.path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._pid = os.getpid()
@@ -61,8 +60,7 @@ class MappedFile:
             status = os.stat(self.path)
         except OSError as error:
             raise RecordError(
-                f"{self.path}: the record file cannot be opened ({error.strerror}): "
-                f"{pack_remedy(self.path)}",
+                f"{self.path}: the record file cannot be opened ({error.strerror}): {self._remedy}",
                 self.path,
             ) from None
         return status.st_size, status.st_mtime_ns, status.st_ino

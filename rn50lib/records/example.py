@@ -1,0 +1,192 @@
+"""tf.train.Example without TensorFlow: a message of named features, written and read as its bytes.
+
+The wire format is Protocol Buffers' (a tag, a length, the bytes); of the message it needs four
+types.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Mapping, Sequence
+
+Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
+Feature = list[bytes] | list[int] | list[float]
+
+_BYTES, _FLOATS, _INTS = 0x0A, 0x12, 0x1A  # fields 1, 2 and 3 of Feature, each with a length
+_FIELD_1, _FIELD_2 = 0x0A, 0x12
+_LONG = 1024  # values from this length on are not copied
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(tag: int, body: bytes) -> bytes:
+    return bytes((tag,)) + _varint(len(body)) + body
+
+
+def _feature(value: Value) -> bytes:
+    """The bytes of one Feature."""
+    values = [value] if isinstance(value, (bytes, str, int, float)) else list(value)
+    if all(isinstance(v, (bytes, str)) for v in values):
+        parts = [v.encode() if isinstance(v, str) else v for v in values]
+        return _field(_BYTES, b"".join(_field(_FIELD_1, part) for part in parts))  # type: ignore[arg-type]
+    if all(isinstance(v, int) for v in values):
+        packed = b"".join(_varint(v & 0xFFFFFFFFFFFFFFFF) for v in values)  # type: ignore
+        return _field(_INTS, _field(_FIELD_1, packed))
+    return _field(_FLOATS, _field(_FIELD_1, struct.pack(f"<{len(values)}f", *values)))
+
+
+@functools.lru_cache(maxsize=8192)
+def _small_entry(key: str, kind: str, value: Value) -> bytes:
+    """One entry of the map; sizes, classes and constants come again and again.
+
+    ``kind``, the name of the type, keeps 1 and 1.0 apart in the cache.
+    """
+    return _entry(key, value)
+
+
+def _entry(key: str, value: Value) -> bytes:
+    return _field(_FIELD_1, _field(_FIELD_1, key.encode()) + _field(_FIELD_2, _feature(value)))
+
+
+def example_pieces(features: Mapping[str, Value]) -> list[bytes]:
+    """The bytes of an Example as pieces to be written one behind the other; long values uncopied.
+
+    bytes and str become a bytes list, int an int64 list, float a float list. Features stand sorted
+    by key, so that the same features always give the same bytes.
+    """
+    pieces = [b""]
+    for key in sorted(features):
+        value = features[key]
+        if isinstance(value, bytes) and len(value) >= _LONG:
+            pieces += [_long_head(key, len(value)), value]
+        elif isinstance(value, (bytes, str, int, float)):
+            pieces.append(_small_entry(key, type(value).__name__, value))
+        else:
+            pieces.append(_entry(key, value))
+    total = sum(map(len, pieces))
+    pieces[0] = bytes((_FIELD_1,)) + _varint(total)
+    return pieces
+
+
+def _long_head(key: str, size: int) -> bytes:
+    """What stands before a long value: four nested lengths."""
+    name = _field(_FIELD_1, key.encode())
+    value = bytes((_FIELD_1,)) + _varint(size)
+    values = bytes((_BYTES,)) + _varint(len(value) + size) + value
+    feature = bytes((_FIELD_2,)) + _varint(len(values) + size) + values
+    return bytes((_FIELD_1,)) + _varint(len(name) + len(feature) + size) + name + feature
+
+
+def serialize_example(features: Mapping[str, Value]) -> bytes:
+    """The bytes of an Example; see ``example_pieces``."""
+    return b"".join(example_pieces(features))
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def parse_example(data: bytes) -> dict[str, Feature]:
+    """Name → list of bytes, ints or floats. Raises ValueError if the bytes are no Example."""
+    features: dict[str, Feature] = {}
+    for field, body in _fields(data):
+        if field != 1 or not isinstance(body, bytes):
+            continue
+        for inner, entry in _fields(body):
+            if inner == 1 and isinstance(entry, bytes):
+                key, feature = _parse_entry(entry)
+                features[key] = feature
+    return features
+
+
+def _fields(data: bytes) -> list[tuple[int, bytes | int]]:
+    """(field number, value) of a message: bytes where it has a length, else a number."""
+    found: list[tuple[int, bytes | int]] = []
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _read_varint(data, at)
+        wire = tag & 7
+        if wire == 0:
+            value, at = _read_varint(data, at)
+            found.append((tag >> 3, value))
+            continue
+        if wire == 2:
+            size, at = _read_varint(data, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"an unknown wire type {wire}")
+        if at + size > end:
+            raise ValueError(f"a field says {size:,} bytes where {end - at:,} are left")
+        found.append((tag >> 3, data[at : at + size]))
+        at += size
+    return found
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    raise ValueError("a number that does not end")
+
+
+def _parse_entry(entry: bytes) -> tuple[str, Feature]:
+    key, feature = "", b""
+    for field, body in _fields(entry):
+        if not isinstance(body, bytes):
+            continue
+        if field == 1:
+            key = body.decode("utf-8", "replace")
+        elif field == 2:
+            feature = body
+    for field, body in _fields(feature):
+        if isinstance(body, bytes) and field in (1, 2, 3):
+            return key, (_bytes_list, _float_list, _int_list)[field - 1](body)
+    return key, []
+
+
+def _bytes_list(body: bytes) -> list[bytes]:
+    return [value for field, value in _fields(body) if field == 1 and isinstance(value, bytes)]
+
+
+def _float_list(body: bytes) -> list[float]:
+    found: list[float] = []
+    for field, value in _fields(body):  # packed in one piece, or one by one
+        if field == 1 and isinstance(value, bytes):
+            if len(value) % 4:
+                raise ValueError(f"a list of floats of {len(value)} bytes")
+            found += struct.unpack(f"<{len(value) // 4}f", value)
+    return found
+
+
+def _int_list(body: bytes) -> list[int]:
+    found: list[int] = []
+    for field, value in _fields(body):
+        if field != 1:
+            continue
+        if isinstance(value, int):
+            found.append(_signed(value))
+            continue
+        at = 0
+        while at < len(value):
+            number, at = _read_varint(value, at)
+            found.append(_signed(number))
+    return found
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
