@@ -1,0 +1,272 @@
+"""The command line: help that costs nothing, and for bad input one clear line and exit status 2."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50lib import checkpoint, cli
+from rn50lib.network import resnet, tiny
+from tests.support import TINY, Photos, write_photo
+
+Run = Callable[..., Any]
+HEAVY = ("numpy", "torch", "tensorflow", "PIL", "matplotlib", "horovod", "nvidia", "IPython")
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["--version"], ["nonsense"]])
+def test_help_imports_no_framework_and_not_even_numpy(argv: list[str]) -> None:
+    code = (
+        "import sys; from rn50lib.cli import main; main(sys.argv[1:]);"
+        f"print([n for n in {HEAVY} if n in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "train", "score"])
+def test_the_flags_of_a_verb_are_listed_without_a_framework(verb: str) -> None:
+    code = (
+        "import sys\nfrom rn50lib.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit as e: assert not e.code\n"
+        "print([n for n in ('torch', 'tensorflow', 'matplotlib') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, verb, "--help"], capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    for flag in ("--batch-size", "--lr-step-epochs", "--override", "--profile-trace", "--resume"):
+        assert flag in done.stdout
+    assert "None" not in done.stdout and "==SUPPRESS" not in done.stdout
+
+
+def test_the_verbs_are_listed_and_each_is_there(rn50: Run) -> None:
+    from rn50lib import commands
+
+    shown = rn50("--help")
+    assert shown.status == 0
+    for verb in cli.VERBS:
+        assert re.search(rf"^  {verb} ", shown.out, re.MULTILINE)
+        assert verb == "workshop" or callable(getattr(commands, verb))
+
+
+def test_the_version(rn50: Run) -> None:
+    from rn50lib import __version__
+
+    assert rn50("--version").out == f"rn50 {__version__}\n"
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem", "remedy"),
+    [
+        ("trian", "no verb 'trian'", "did you mean `rn50 train`?"),
+        ("run --batchsize 8", "unknown flag or argument --batchsize", "did you mean --batch-size?"),
+        ("run --no-metric", "--no-metric", "did you mean --no-metrics?"),
+        ("run --qqq", "--qqq", "rn50 run --help"),
+        ("run data", "unknown flag or argument data", "rn50 run --help"),
+        ("run -b 0", "-b", "must be at least 1"),
+        ("run -b many", "'many'", "must be a whole number"),
+        ("run --lr fast", "'fast'", "must be a number"),
+        ("run --image-shape 3,224,256", "--image-shape", "3,SIZE,SIZE"),
+        ("run --num-layers 51", "--num-layers", "152"),
+        ("run --dtype half", "--dtype", "bfloat16"),
+        ("run --step fast", "--step", "paced:RATE"),
+        ("run -e", "-e", "expected one argument"),
+        ("run --preset RN50_FP64", "RN50_FP64", "RN50_FP32_1GPU"),
+        ("run --no-dali --loader synthetic", "--no-dali", "contradict"),
+        ("score m", "epoch", "required"),
+        ("score m one", "epoch", "one"),
+        ("plot r.json", "-o", "required"),
+        ("plot r.json -o c.png", "r.json", "cannot be read"),
+        ("plot a.json b.json -o c.png --labels one", "--labels", "1 names for 2 reports"),
+    ],
+)
+def test_a_flag_that_makes_no_sense(rn50: Run, argv: str, problem: str, remedy: str) -> None:
+    line = rn50(*argv.split()).error
+    assert problem in line and remedy in line
+
+
+def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rn50lib import commands
+    from tests.support import LAPTOP
+
+    monkeypatch.setattr(commands, "machine", lambda: LAPTOP)
+    for verb in ("run", "train"):
+        line = rn50(verb, "--dtype", "float16").error
+        assert "--dtype float16" in line and "--dtype bfloat16" in line
+
+
+def test_a_data_root_that_is_not_there(rn50: Run) -> None:
+    line = rn50("run", "--data-root", "nowhere").error
+    assert "nowhere" in line and "data_prep.roadsigns" in line
+
+
+def test_a_data_root_without_images(rn50: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    line = rn50("run", "--data-root", "empty").error
+    assert "empty" in line and "train.rec" in line and "train/CLASS" in line
+
+
+def test_a_val_folder_without_class_folders(rn50: Run, tmp_path: Path) -> None:
+    for i in range(3):
+        write_photo(tmp_path / "set" / "train" / "a" / f"{i}.jpg", i)
+        write_photo(tmp_path / "set" / "val" / f"{i}.jpg", i)
+    line = rn50("run", "--data-root", "set").error
+    assert "set/val" in line and "class" in line
+
+
+def test_classes_that_differ_between_train_and_val(rn50: Run, tmp_path: Path) -> None:
+    for split, names in (("train", "ab"), ("val", "ac")):
+        for name in names:
+            write_photo(tmp_path / "set" / split / name / "0.jpg", 0)
+    line = rn50("run", "--data-root", "set").error
+    assert "train" in line and "val" in line
+
+
+def test_fewer_classes_than_the_data_has(rn50: Run, photos: Photos) -> None:
+    line = rn50("run", "--data-root", photos.root, "--num-classes", "5").error
+    assert "--num-classes 5" in line and "6 classes" in line
+
+
+@pytest.fixture
+def records(photos: Photos, tmp_path: Path) -> Path:
+    """A copy of the record files, to be damaged."""
+    shutil.copytree(photos.records, tmp_path / "records")
+    return tmp_path / "records"
+
+
+def test_a_truncated_record_file(rn50: Run, records: Path) -> None:
+    file = records / "train.rec"
+    file.write_bytes(file.read_bytes()[:-900])
+    line = rn50("train", "--data-root", records, *TINY, "-e", "1").error
+    assert "train.rec" in line and "after 46 good records" in line
+
+
+def test_an_index_of_another_record_file(rn50: Run, records: Path) -> None:
+    shutil.copy(records / "val.idx", records / "train.idx")
+    line = rn50("train", "--data-root", records, *TINY, "-e", "1").error
+    assert "train.idx" in line and "train.rec" in line
+
+
+def test_a_record_file_without_its_index(rn50: Run, records: Path) -> None:
+    (records / "train.idx").unlink()
+    line = rn50("train", "--data-root", records, *TINY, "-e", "1").error
+    assert "train.idx" in line and "im2rec" in line
+
+
+@pytest.mark.needs("torch")
+def test_a_text_file_named_jpeg(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    shutil.copytree(photos.root, tmp_path / "set", ignore=shutil.ignore_patterns("records"))
+    (tmp_path / "set" / "train" / "drum" / "notes.JPEG").write_text("not a picture " * 100)
+    line = rn50("train", "--data-root", "set", *TINY, "-b", "7", "-e", "1").error
+    assert "set/train/drum/notes.JPEG" in line and "not an image" in line
+
+
+def test_a_checkpoint_that_is_not_there(rn50: Run, photos: Photos) -> None:
+    line = rn50("score", "nothing", "3", "--data-root", photos.root).error
+    assert "nothing-symbol.json" in line and "--model-prefix" in line
+
+
+def test_an_epoch_that_is_not_there(rn50: Run, photos: Photos) -> None:
+    checkpoint.write_symbol("m", tiny(6))
+    line = rn50("score", "m", "3", "--data-root", photos.root).error
+    assert "m-0003.safetensors" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--num-layers", "34"], "--num-layers 34"),
+        (["--network", "tiny"], "--network tiny"),
+        (["--resnet-version", "v1"], "--resnet-version v1"),
+        (["--num-classes", "1000"], "--num-classes 1000"),
+    ],
+)
+def test_a_checkpoint_of_another_network(
+    rn50: Run, photos: Photos, flags: list[str], problem: str
+) -> None:
+    checkpoint.write_symbol("m", resnet(18, 6))
+    for start in (["--load-epoch", "1"], ["--resume"]):
+        line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", *start, *flags).error
+        assert problem in line and "resnet18 v1.5 with 6 classes" in line
+
+
+@pytest.mark.needs("torch")
+def test_a_checkpoint_whose_arrays_are_of_another_depth(rn50: Run, photos: Photos) -> None:
+    """The symbol file was replaced: the arrays themselves are looked at."""
+    identity = {"model": "resnet18 v1.5", "num_classes": 6}
+    checkpoint.write_symbol("m", resnet(18, 6))
+    arrays = tiny(6).initial_arrays()
+    checkpoint.save("m", checkpoint.Checkpoint(1, arrays, identity, {}, {}))
+    argv = ["--data-root", photos.root, "--image-shape", "32", "-b", "4", "--data-nthreads", "0"]
+    line = rn50(
+        "train", "--only-inference", "--model-prefix", "m", "--load-epoch", "1", *argv
+    ).error
+    assert "m-0001.safetensors is not a resnet18" in line
+
+
+@pytest.mark.needs("torch")
+def test_a_report_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
+    Path("file").touch()
+    line = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1",
+                "--no-val", "--report", "file/r.json").error  # fmt: skip
+    assert "file/r.json cannot be written" in line
+
+
+def test_a_runs_folder_that_cannot_be_made(
+    rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("file").touch()
+    monkeypatch.setenv("RN50_RUNS", "file/runs")
+    line = rn50("run", "--data-root", photos.root, *TINY).error
+    assert "file/runs" in line and "RN50_RUNS" in line
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_an_error_in_a_worker_is_the_run_s_error(
+    run_cli: Run, photos: Photos, tmp_path: Path
+) -> None:
+    """Three processes up: from a loader's worker through the rank to `rn50 run`'s exit status."""
+    shutil.copytree(photos.root, tmp_path / "set", ignore=shutil.ignore_patterns("records"))
+    (tmp_path / "set" / "val" / "drum" / "notes.JPEG").write_text("not a picture " * 100)
+    done = run_cli("run", "--data-root", "set", *TINY, "-e", "1", "--data-nthreads", "2")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 2 and len(errors) == 1 and "Traceback" not in done.stderr
+    assert "set/val/drum/notes.JPEG" in errors[0]
+
+
+# --- what is said before a run --------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_command_and_the_arithmetic(rn50: Run, photos: Photos) -> None:
+    shown = rn50("run", "--dry-run", "--data-root", photos.root, *TINY, "--lr", "0.1")
+    assert shown.status == 0
+    command, arithmetic, *_ = shown.out.splitlines()
+    assert "rn50lib.cli train" in command and "--batch-size 8" in command
+    assert arithmetic == "global batch 1 x 8 = 8; learning rate 0.1 x 8 / 256 = 0.003125"
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_of_the_command_gives_the_same_run(rn50: Run, photos: Photos) -> None:
+    first = rn50("run", "--dry-run", "--data-root", photos.root, *TINY).out.splitlines()[0]
+    flags = first.split("rn50lib.cli train ")[1].split()
+    assert rn50("run", "--dry-run", *flags).out.splitlines()[0] == first
+
+
+def test_a_dry_run_under_ci_prints_every_cap(rn50: Run) -> None:
+    shown = rn50("run", "--dry-run", "--profile", "ci", "-b", "208", "--dtype", "float16")
+    assert "profile ci: --batch-size 208 capped to 4" in shown.out
+    assert "--batch-size 4" in shown.out.splitlines()[0]

@@ -1,0 +1,191 @@
+"""Each function that a learner may replace really acts, in a real run, and a bad one is refused."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib import checkpoint
+from rn50lib.network import tiny
+from rn50lib.seams import SEAMS
+from tests.support import TINY, Photos, strict_json
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_the_table_says_what_the_defaults_take(name: str) -> None:
+    module, _, function = SEAMS[name].default.partition(":")
+    default = getattr(importlib.import_module(module), function)
+    assert tuple(inspect.signature(default).parameters) == SEAMS[name].parameters
+    assert SEAMS[name].returns
+
+
+@pytest.fixture
+def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
+    """Run one epoch with `code` at a seam; returns the folder with r.json and the checkpoint m."""
+
+    def run(seam: str, code: str, *flags: str) -> Path:
+        (tmp_path / "mine.py").write_text(code)
+        ended = rn50(
+            "train", "--data-root", str(photos.root), *TINY, "-e", "1", "--benchmark-iters", "3",
+            "--disp-batches", "1", "--run-dir", str(tmp_path), "--report", "r.json",
+            "--model-prefix", "m", "--override", f"{seam}=mine.py:{seam}", *flags,
+        )  # fmt: skip
+        assert ended.status == 0, ended.err
+        return tmp_path
+
+    return run
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    """What was trained."""
+    arrays = checkpoint.load(folder / "m", 1).arrays
+    return {name: arrays[name] for name in tiny(6).parameters()}
+
+
+def start() -> dict[str, np.ndarray]:
+    arrays = tiny(6).initial_arrays(0)
+    return {name: arrays[name] for name in tiny(6).parameters()}
+
+
+def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.needs("torch")
+def test_schedule(with_override: Callable[..., Path]) -> None:
+    code = "def schedule(progress, global_batch, recipe):\n    return 0.125 * (progress > 0.5)"
+    folder = with_override("schedule", code)
+    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    rates = [line["lr"] for line in lines if line["phase"] == "train"]
+    assert rates == [0.0, 0.125]  # after steps 2 and 3 of 3; the first one fills the caches
+    assert not equal(weights(folder), start())
+
+
+@pytest.mark.needs("torch")
+def test_a_schedule_of_zero_trains_nothing(with_override: Callable[..., Path]) -> None:
+    folder = with_override("schedule", "def schedule(progress, batch, recipe):\n    return 0.0")
+    assert equal(weights(folder), start())
+
+
+@pytest.mark.needs("torch")
+def test_shard(with_override: Callable[..., Path]) -> None:
+    code = "def shard(order, rank, size, batch):\n    return order[: 2 * batch].reshape(2, batch)"
+    folder = with_override("shard", code, "--logdir", "board")
+    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    assert {line["steps"] for line in lines if line["phase"] == "train"} == {2}
+
+
+@pytest.mark.needs("torch")
+def test_decay_groups(with_override: Callable[..., Path]) -> None:
+    flags = ("--wd", "0.5", "--warmup-epochs", "0", "--lr", "0.1")
+    code = "def decay_groups(names):\n    return {}, {}"
+    none_decayed = weights(with_override("decay_groups", code.format("[]", "list(names)"), *flags))
+    all_decayed = weights(with_override("decay_groups", code.format("list(names)", "[]"), *flags))
+    plain = weights(with_override("decay_groups", code.format("list(names)", "[]"), *flags[2:],
+                                  "--wd", "0"))  # fmt: skip
+    assert equal(none_decayed, plain) and not equal(none_decayed, all_decayed)
+
+
+@pytest.mark.needs("torch")
+def test_decay_groups_that_forget_a_parameter_are_refused(
+    rn50: Run, photos: Photos, tmp_path: Path
+) -> None:
+    code = "def decay_groups(names):\n    return [n for n in names if 'bn' not in n], []"
+    (tmp_path / "mine.py").write_text(code)
+    ended = rn50("train", "--data-root", photos.root, *TINY, "--override",
+                 "decay_groups=mine.py:decay_groups")  # fmt: skip
+    assert "decay_groups" in ended.error and "not trained" in ended.error
+
+
+@pytest.mark.needs("torch")
+def test_exchange_gradients(with_override: Callable[..., Path]) -> None:
+    code = "def exchange_gradients(gradients, comm):\n    return [0 * g for g in gradients]"
+    folder = with_override("exchange_gradients", code, "--wd", "0", "--warmup-epochs", "0")
+    assert equal(weights(folder), start())
+
+
+@pytest.mark.needs("torch")
+def test_broadcast_start(with_override: Callable[..., Path]) -> None:
+    code = "def broadcast_start(arrays, comm):\n    return {n: 0 * a for n, a in arrays.items()}"
+    folder = with_override("broadcast_start", code, "--lr", "0")
+    loss = strict_json(folder / "r.json")["metrics"]["train.loss"]
+    assert loss == [pytest.approx(math.log(6))]  # a network of zeros knows nothing
+
+
+@pytest.mark.needs("torch")
+def test_metric_sums(with_override: Callable[..., Path]) -> None:
+    code = (
+        "def metric_sums(sums, comm):\n"
+        "    return {'loss': 1.25, 'top1': float(sums[3]), 'top5': None}"
+    )
+    metrics = strict_json(with_override("metric_sums", code) / "r.json")["metrics"]
+    assert metrics["train.loss"] == [1.25] and metrics["train.top5"] == [None]
+    assert metrics["train.top1"] == [24.0] and metrics["val.top1"] == [19.0]  # the images seen
+
+
+AUGMENT = """
+import os
+from pathlib import Path
+
+def augment(seed, width, height, augmentation):
+    Path("seen").mkdir(exist_ok=True)
+    Path(f"seen/{os.getpid()}-{seed}").touch()
+    return (0, 0, width, height), False
+"""
+
+
+@pytest.mark.needs("torch")
+def test_augment(with_override: Callable[..., Path]) -> None:
+    folder = with_override("augment", AUGMENT)
+    assert len(list((folder / "seen").iterdir())) == 24  # 3 batches of 8; none in validation
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_augment_in_the_loader_s_workers(
+    with_override: Callable[..., Path], tmp_path: Path
+) -> None:
+    import os
+
+    folder = with_override("augment", AUGMENT, "--data-nthreads", "2")
+    seen = [path.name.split("-") for path in (folder / "seen").iterdir()]
+    assert len({seed for _, seed in seen}) == 24
+    processes = {int(pid) for pid, _ in seen}
+    assert len(processes) == 2 and os.getpid() not in processes
+
+
+GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "problem"),
+    [
+        ("speed=mine.py:schedule", GOOD, "no seam 'speed'"),
+        ("schedule=nowhere.py:schedule", GOOD, "no file 'nowhere.py'"),
+        ("schedule", GOOD, "SEAM=FILE:NAME"),
+        ("schedule=mine.py", GOOD, "SEAM=FILE:NAME"),
+        ("schedule=mine.py:other", GOOD, "no function 'other'"),
+        ("schedule=mine.py:math", "import math\n", "no function 'math'"),
+        ("schedule=mine.py:schedule", "def schedule(progress):\n    return 0\n",
+         "must take (progress, global_batch, recipe)"),
+        ("schedule=mine.py:schedule", "def schedule(:\n", "does not import"),
+        ("schedule=mine.py:schedule", "import nothing_of_that_name\n", "nothing_of_that_name"),
+        ("schedule=mine.py:schedule", "raise SystemExit(0)\n", "does not import"),
+    ],
+)  # fmt: skip
+def test_a_bad_override_is_refused_in_one_line(
+    rn50: Run, photos: Photos, tmp_path: Path, override: str, code: str, problem: str
+) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    ended = rn50("train", "--data-root", photos.root, *TINY, "--override", override)
+    assert problem in ended.error and f"--override {override}" in ended.error
