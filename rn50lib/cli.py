@@ -74,7 +74,10 @@ def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return kind(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+            why = str(error)
+            if not why.startswith("must be"):  # Python's own words
+                why = "must be a whole number" if "int()" in why else "must be a number"
+            raise argparse.ArgumentTypeError(f"{text!r} {why}") from error
 
     return convert
 

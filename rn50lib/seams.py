@@ -98,7 +98,7 @@ def _load(text: str, seam: str, file: Path, name: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--override {text}: {file} does not import: {error!r}") from error
     function = getattr(module, name, None)
     if not callable(function):

@@ -20,6 +20,7 @@ from rn50lib import seams
 from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 from rn50lib.backends.torch.parallel import exchange_for
 from rn50lib.comm import Comm
+from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -56,8 +57,13 @@ class TorchStep:
         self.measure = not experiment.no_metrics
 
     def _groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        named = tensors(self.model)
-        decayed, plain = seams.get("decay_groups")(list(self.net.parameters()))
+        named, names = tensors(self.model), list(self.net.parameters())
+        decayed, plain = seams.get("decay_groups")(names)
+        if sorted([*decayed, *plain]) != sorted(names):
+            raise UserError(
+                f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
+                f" {len(names)} parameters must be in exactly one, or it is not trained"
+            )
         groups = [
             {"params": [named[name] for name in decayed], "weight_decay": weight_decay},
             {"params": [named[name] for name in plain], "weight_decay": 0.0},
