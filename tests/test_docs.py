@@ -1,0 +1,218 @@
+"""The pages against what is really there: their commands, links, paths and tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+import pytest
+
+from rn50lib import cli
+from rn50lib.recipe import PRESETS
+from rn50lib.workshop import course
+from tests.conftest import clean_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+CHECKED = re.compile(r"<!-- checked -->\n```console\n(.*?)^```$", re.M | re.S)
+
+
+def commands(block: str) -> list[list[str]]:
+    """The command lines of a console block as words, comments left out."""
+    lines = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def all_commands() -> list[list[str]]:
+    found = []
+    for page in PAGES:
+        for kind, block in FENCE.findall(page.read_text()):
+            if kind == "console":
+                found += commands(block)
+    readme = PAGES[0].read_text()
+    # the right column of the table of the reference's commands
+    for cell in re.findall(r"`((?:rn50|python -m) [^`]*)`", readme):
+        found.append(shlex.split(cell))
+    return found
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(CHECKED.findall((ROOT / "README.md").read_text())) >= 3
+    assert len(all_commands()) > 20
+
+
+@pytest.mark.parametrize("words", all_commands(), ids=" ".join)
+def test_every_command_exists(words: list[str]) -> None:
+    if words[0] == "make":
+        rules = re.findall(r"^([a-z ]+):", (ROOT / "Makefile").read_text(), re.M)
+        targets = {name for rule in rules for name in rule.split()}
+        assert [w for w in words[1:] if "=" not in w and w not in targets] == []
+    elif words[:2] == ["python", "-m"]:
+        assert (ROOT / f"{words[2].replace('.', '/')}.py").exists()
+    elif words[0] == "rn50":
+        verb, rest = words[1], words[2:]
+        assert verb in (*cli.VERBS, "--help")
+        if verb == "run" and "--help" not in rest:
+            parser = cli.experiment_parser("run")
+            parser.add_argument("--dry-run", action="store_true")
+            cli.parse_experiment(parser, rest)  # leaves the process on an unknown flag
+    else:
+        pytest.fail(f"not a command of the workbook: {' '.join(words)}")
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_the_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
+    """One after the other in one folder, as a reader would type them, capped by --profile ci."""
+    shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
+    for split in ("train", "val"):
+        shutil.copytree(roadsigns_small.folder / split, tmp_path / "photos" / split)
+    env = clean_environment()
+    for block in CHECKED.findall((ROOT / "README.md").read_text()):
+        for words in commands(block):
+            done = subprocess.run(
+                small(words),
+                cwd=tmp_path,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+            assert "Traceback" not in done.stderr
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left >= {"signs.json", "signs.png", "signs-symbol.json", "trace.json", "runs"}
+
+
+def small(words: list[str]) -> list[str]:
+    """The command as it is run here: by this interpreter, with ci's caps, so with two epochs."""
+    if words[0] == "python":
+        return [sys.executable, *words[1:]]
+    words = [sys.executable, "-m", "rn50lib.cli", *words[1:]]
+    if words[3] == "score":
+        words[-1] = "2"
+    if words[3] in ("run", "score") and "--dry-run" not in words:
+        words += ["--profile", "ci"]
+    return words
+
+
+def test_the_readme_names_the_presets_that_work() -> None:
+    readme = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"--preset (\w+)", readme))
+    assert named and named <= set(PRESETS)
+
+
+# --- links, paths, tables -------------------------------------------------------------------------
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a heading gets on the usual code-hosting sites."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(FENCE, "", page.read_text())
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, part = target.partition("#")
+        path = (page.parent / urllib.parse.unquote(name)) if name else page
+        if not path.exists():
+            dead.append(target)
+        elif part and path.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+            if part not in map(anchor, headings):
+                dead.append(target)
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_that_are_named_exist(page: Path) -> None:
+    """Every `folder/file.ext` and `folder/` in backticks, but for what a run makes."""
+    made = ("data/", "runs/", "photos/", ".venv", "answers/", "build/", "/")
+    text = re.sub(FENCE, "", page.read_text())
+    named = re.findall(r"`([\w./-]+/|[\w./-]+/[\w.-]+\.\w+)`", text)
+    paths = [name for name in named if not name.startswith(made)]
+    assert [
+        p for p in paths if not any((base / p).exists() for base in (ROOT, ROOT / "rn50lib"))
+    ] == []
+
+
+def test_pictures_have_words() -> None:
+    for page in PAGES:
+        for words in re.findall(r"!\[([^\]]*)\]\(", page.read_text()):
+            assert len(words) > 20, f"{page.name}: a picture needs alt text"
+
+
+def test_the_table_of_notebooks_is_the_course() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (\d\d) \| (.*?) \| (\d+) \| (.*?) \|$", readme, re.M)
+    there = {item.number for item in course.existing(ROOT)}
+    assert [(n, int(minutes)) for n, _, minutes, _ in rows] == [
+        (item.number, item.minutes) for item in course.COURSE
+    ]
+    for number, name, _, text in rows:
+        linked, planned = name.startswith("["), text == "planned"
+        assert linked == (number in there) and planned == (number not in there), number
+
+
+@pytest.mark.acceptance
+def test_nothing_is_left_to_fill_in() -> None:
+    for page in PAGES:
+        assert "TODO" not in page.read_text(), page.name
+
+
+# --- nothing of anybody's own machine -------------------------------------------------------------
+
+
+def tracked() -> list[Path]:
+    """The files of the repository; without git, those that .gitignore's folders do not hold."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True
+    )
+    if listed.returncode == 0 and listed.stdout:
+        return [
+            ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()
+        ]
+    tops = [p for p in ROOT.iterdir() if p.name not in ("data", "runs", "build", "answers")]
+    files = [p for top in tops if not top.name.startswith(".") for p in (top, *top.rglob("*"))]
+    return [path for path in files if path.is_file() and "__pycache__" not in path.parts]
+
+
+def own_places() -> list[str]:
+    """What would betray the machine that a file was written on: where this checkout stands, the
+    home folder, and the hosts that pip is configured to ask."""
+    places = [f"{ROOT.parent}/"] if ROOT.parent.name not in ("", "workspace", "tmp", "src") else []
+    home = Path.home()
+    if len(home.parts) > 2:
+        places.append(f"{home}/")
+    said = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True
+    ).stdout
+    variables = "\n".join(v for k, v in os.environ.items() if k.startswith("PIP_"))
+    hosts = set(re.findall(r"https?://(?:[^/@\s']*@)?([\w.-]+)", said + variables))
+    public = {"pypi.org", "pypi.nvidia.com", "download.pytorch.org", "localhost", "127.0.0.1"}
+    return places + sorted(hosts - public)
+
+
+def test_no_file_names_the_machine_that_it_was_written_on() -> None:
+    found = []
+    own = [rb"(?<![\w.])" + re.escape(place).encode() for place in own_places()]
+    patterns = [*own, rb"(?<![\w.])/(?:home|Users)/\w+/"]
+    for path in tracked():
+        content = path.read_bytes()
+        hits = {match.decode() for pattern in patterns for match in re.findall(pattern, content)}
+        found += [f"{path.relative_to(ROOT)}: {hit}" for hit in sorted(hits)]
+    assert found == []
