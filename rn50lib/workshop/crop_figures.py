@@ -6,7 +6,8 @@ They call the recipe's own functions and the input's own decoder, so they show w
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def training_crops(
             pixels = crop(open_image(picture, "the picture"), box, size, "the picture")
             pixels = pixels[:, ::-1] if mirror else pixels
             row, column = divmod(i, count // 2)
-            title = f"{i + 1}: {shares[-1]:.0%}{', mirrored' if mirror else ''}"
+            title = f"{i + 1}: {100 * shares[-1]:.0f} %{', mirrored' if mirror else ''}"
             small = _picture(fig.add_subplot(grid[row, 2 + column]), pixels, title)
             small.title.set_fontsize(9.5)
             for spine in small.spines.values():
@@ -77,11 +78,13 @@ def _box(axes: Any, box: recipe.Box, number: int, label: str) -> None:
             (left, top), width, height, fill=False, edgecolor=colour, linestyle=line, linewidth=2.2
         )
     )
+    right, below = number % 2, number // 2 % 2  # at another corner than the last box's
     axes.text(
-        left + 5,
-        top + 5,
+        left + (width - 5 if right else 5),
+        top + (height - 5 if below else 5),
         label,
-        va="top",
+        ha="right" if right else "left",
+        va="bottom" if below else "top",
         color="white",
         fontweight="bold",
         bbox={"facecolor": colour, "edgecolor": "none", "pad": 2},
@@ -111,7 +114,7 @@ def share_histogram(shares: Mapping[str, np.ndarray], limit: float) -> Figure:
             )
         axes.axvline(limit * 100, color="0.35", linestyle=":", marker="")
         axes.set_ylim(0)
-        axes.text(limit * 100 + 1, 0.15, f"{limit:.0%}", color="0.25")
+        axes.text(limit * 100 + 1, 0.15, f"{100 * limit:.0f} %", color="0.25")
         axes.set(
             title="How large the training crops are",
             xlabel="share of the picture's area, per cent",
@@ -153,3 +156,11 @@ def validation_figure(picture: bytes, results: Sequence[np.ndarray], box: recipe
         _picture(axes[2], second, "crop, then resize")
         _picture(axes[3], np.clip(difference * 20, 0, 255).astype(np.uint8), "difference × 20")
     return fig
+
+
+def rate(way: Callable[[bytes, int, int], np.ndarray], pictures: list[bytes], size: int) -> float:
+    """Pictures per second of one of the two ways of validation above, on one core."""
+    begin = time.perf_counter()
+    for picture in pictures:
+        way(picture, size, recipe.val_resize(size))
+    return len(pictures) / (time.perf_counter() - begin)

@@ -36,7 +36,7 @@ def shapes_and_sizes(found: Survey, other_mean: float, other_name: str) -> Figur
                 color=COLOURS[is_portrait],
                 marker=MARKERS[is_portrait],
                 alpha=0.65,
-                label=f"{name}, {chosen.mean():.0%}",
+                label=f"{name}, {100 * chosen.mean():.0f} %",
             )
         left.set(title="Shapes", xlabel="width, pixels", ylabel="height, pixels")
         left.set_aspect("equal")
@@ -162,15 +162,21 @@ def opening_cost(
             )
         for name, value in epochs.items():
             axes.axhline(value / 60, color="0.35", linestyle=":", marker="")
-            axes.text(1.1e-3, value / 60 * 1.12, f"an epoch on {name}: {value / 60:.1f} min")
+            axes.text(1.1e-3, value / 60 * 1.15, f"an epoch on {name}: {value / 60:.1f} min")
         axes.set(
             title=f"Opening {images:,} files, once each",
-            xlabel="time of one opening, milliseconds",
-            ylabel="minutes",
+            xlabel="time of one opening",
+            ylabel="time of all",
             xscale="log",
             yscale="log",
             xlim=(1e-3, 40),
         )
+        axes.set_xticks((1e-3, 1e-2, 0.1, 1, 10), ("1 µs", "10 µs", "0.1 ms", "1 ms", "10 ms"))
+        axes.set_yticks(
+            (0.1 / 60, 1 / 60, 1 / 6, 1, 10, 60, 600),
+            ("0.1 s", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h"),
+        )
+        axes.minorticks_off()
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
     return fig
 
@@ -198,10 +204,8 @@ def hours(rates: Mapping[str, float], images: int, epochs: int, title: str) -> F
             )
         axes.invert_yaxis()
         axes.grid(False, axis="y")
-        axes.set_xscale("log")
-        low, high = axes.get_xlim()
-        axes.set_xlim(low, high * 12)
-        axes.set(title=title, xlabel="hours (logarithmic)")
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
+        axes.set(title=title, xlabel="hours")
     return fig
 
 

@@ -30,9 +30,10 @@ def hexdump(
     owner = [number for number, (_, length, _) in enumerate(parts) for _ in range(length)]
     lines = _lines(data, owner, _rows(parts, keep))
     style = (
-        "<style>.rn50-hex{font:13px/1.75 var(--jp-code-font-family,ui-monospace,monospace);"
-        "color:var(--jp-content-font-color1,#1f2328);background:none;margin:4px 0;overflow-x:auto}"
+        "<style>.rn50-hex{font:12px/1.75 var(--jp-code-font-family,ui-monospace,monospace);"
+        "color:var(--jp-content-font-color1,#1f2328);background:none;margin:4px 0;white-space:pre;overflow-x:auto}"
         ".rn50-hex b{font-weight:400;padding:1px 0}"
+        ".rn50-hex i{display:inline-block;width:1.25em;font-style:normal;text-align:right}"
         + "".join(
             f".rn50-hex .p{i}{{background:{colour}40;border-bottom:2px solid {colour}}}"
             for i, colour in enumerate(COLOURS)
@@ -96,19 +97,16 @@ def _html_line(offset: int, line: tuple[int, int], owner: list[int], data: bytes
     cells = []
     for at in range(begin, begin + WIDTH):
         if at >= end:
-            cells.append("    ")
+            cells.append("<i></i>  ")
             continue
         starts = at == 0 or owner[at] != owner[at - 1]
-        mark = NUMBERS[owner[at]] if starts else " "
-        joined = at + 1 < end and owner[at + 1] == owner[at]
-        tail = " " if not joined else ""
-        space = f"<b class='p{owner[at] % len(COLOURS)}'>"
-        cells.append(f"{mark}{space}{data[at]:02x}{' ' if joined else ''}</b>{tail}")
+        mark = NUMBERS[owner[at]] if starts else ""
+        cells.append(f"<i>{mark}</i><b class='p{owner[at] % len(COLOURS)}'>{data[at]:02x}</b>")
     text = "".join(
         f"<b class='p{owner[at] % len(COLOURS)}'>{escape(_letter(data[at]))}</b>"
         for at in range(begin, end)
     )
-    return f"{offset + begin:>10,}  {''.join(cells)}  {text}"
+    return f"{offset + begin:>11,} {''.join(cells)}  {text}"
 
 
 def _text_line(offset: int, line: tuple[int, int], data: bytes) -> str:
@@ -117,7 +115,7 @@ def _text_line(offset: int, line: tuple[int, int], data: bytes) -> str:
         return _left_out(line)
     cells = " ".join(f"{byte:02x}" for byte in data[begin:end])
     text = "".join(map(_letter, data[begin:end]))
-    return f"{offset + begin:>10,}  {cells:<{3 * WIDTH}} {text}"
+    return f"{offset + begin:>11,} {cells:<{3 * WIDTH}} {text}"
 
 
 def _letter(byte: int) -> str:

@@ -122,7 +122,7 @@ def decode(data: bytes, name: str, size: int = 224) -> Outcome:
         warnings.simplefilter("always")
         try:
             opened = open_image(data, name)
-            opens_as = f"{opened.format}, {opened.mode}, {opened.size[0]} × {opened.size[1]}"
+            opens_as = f"{opened.format}, {opened.mode}"
             box = center_crop_box(*opened.size, size)
             pixels = crop(opened, box, size, name)
         except UserError as error:

@@ -9,21 +9,32 @@ import os
 import shlex
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
+from rn50lib.workshop import output
 from rn50lib.workshop.errors import RunFailed
 
 
 def program(
     module: str, *arguments: object, folder: str | os.PathLike = ".", status: int = 0
-) -> list[str]:
+) -> None:
     """Run `python -m MODULE ARGUMENTS...` in `folder`, show the command and what it prints.
 
-    Returns the printed lines. Raises RunFailed if the exit status is not `status`: a lesson that
-    shows an error says which one it expects.
+    Raises RunFailed if the exit status is not `status`: a lesson that shows an error says which one
+    it expects.
     """
     words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
-    print(f"$ {shlex.join(['python', '-m', module, *words])}", flush=True)
+    lines: list[str] = []
+    slot = output.Slot()
+
+    def show() -> None:
+        command = shlex.join(["python", "-m", module, *words])
+        text = "\n".join([f"$ {command}", *lines])
+        html = f"<b>$ {escape(command)}</b>\n{escape(chr(10).join(lines))}"
+        slot.html(f'<pre style="white-space:pre-wrap;background:none">{html}</pre>', text)
+
+    show()
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
@@ -36,12 +47,11 @@ def program(
         text=True,
         errors="replace",
     )
-    lines = []
     try:
         assert process.stdout
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
-            print(lines[-1], flush=True)
+            show()
         ended = process.wait()
     finally:  # also when the cell is interrupted
         if process.poll() is None:
@@ -52,4 +62,3 @@ def program(
             f"{module} ended with exit status {ended} where {status} was expected; it said:",
             "\n".join(lines[-12:]),
         )
-    return lines

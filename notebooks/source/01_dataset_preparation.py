@@ -1,0 +1,661 @@
+# %% [markdown]
+# # 01 · Dataset preparation
+#
+# After this notebook you can bring a folder of pictures into the record files that training reads, check by hand what stands in them, and say what ImageNet costs in disk and hours.
+#
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 1 minute to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+subject: str = "roundabout"  # the class whose first picture is looked at closely
+left_out: str = "deer"  # the class that is missing from val in the experiment on labels
+seed: int = 0  # start of the random order and of the random crops
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("01", profile)
+
+# %% [markdown]
+# ## Look at the data
+#
+# A model learns what stands in the files, which is not always what one believes to stand there. Ten minutes of looking are the cheapest part of a training run, so the notebook begins with that.
+#
+# The layout is ImageNet's: a folder for each split, in it a folder for each class, and in that the pictures. Here are the first two pictures of every class.
+
+# %%
+from rn50lib.records.source import open_source
+
+train = open_source(session.data_root, "train", "files")
+val = open_source(session.data_root, "val", "files")
+classes = train.classes
+first_of = {name: int((train.labels < label).sum()) for label, name in enumerate(classes)}
+
+shown = [first + k for first in first_of.values() for k in (0, 1)]
+workshop.images(
+    [train.name(i) for i in shown],
+    labels=[classes[train.labels[i]] for i in shown],
+    alt=f"Two pictures of each of the {len(classes)} classes: {', '.join(classes)}",
+)
+print(f"{len(train):,} training and {len(val):,} validation pictures, for example")
+print(train.name(first_of[subject]))
+
+# %% [markdown]
+# A program drew these pictures, but they have the nuisances of photographs: signs are small, tilted, dirty, half hidden or blurred, and some pictures are dark, grey or upright.
+#
+# ### Shapes and sizes
+#
+# Shapes and sizes decide how much there is to read and to decode. `survey` reads the header of every training picture. ImageNet's mean comes from the published size of its training archive; tar's own blocks are less than 1 % of that.
+
+# %%
+from rn50lib.workshop import data_figures
+from rn50lib.workshop.survey import survey
+
+IMAGENET_TRAIN, IMAGENET_VAL = 1_281_167, 50_000  # pictures of ILSVRC 2012
+IMAGENET_TAR = 147_897_477_120  # bytes of ILSVRC2012_img_train.tar
+
+found = survey(train)
+kilobytes, imagenet_kilobytes = found.size.mean() / 1000, IMAGENET_TAR / IMAGENET_TRAIN / 1000
+workshop.figure(
+    data_figures.shapes_and_sizes(found, 1000 * imagenet_kilobytes, "in ImageNet"),
+    alt="Left: width and height of the pictures, most of them landscape, some portrait. Right: "
+    f"a histogram of the file sizes; the mean is {kilobytes:.0f} KB, ImageNet's "
+    f"{imagenet_kilobytes:.0f} KB.",
+)
+print(f"A picture takes {kilobytes:.0f} KB here and {imagenet_kilobytes:.0f} KB in ImageNet;")
+upright, grey = 100 * found.portrait.mean(), 100 * found.grey.mean()
+print(f"{upright:.0f} % of the pictures here stand upright, {grey:.1f} % are grey.")
+
+# %%
+counts = found.per_class
+workshop.table(
+    [
+        ["training pictures", len(train), IMAGENET_TRAIN],
+        ["validation pictures", len(val), IMAGENET_VAL],
+        ["classes", len(classes), 1000],
+        ["training pictures of the smallest class", int(counts.min()), 732],
+        ["training pictures of the largest class", int(counts.max()), 1300],
+        ["size of the training pictures, GB", float(found.size.sum() / 1e9), IMAGENET_TAR / 1e9],
+    ],
+    columns=["", "here", "ImageNet (ILSVRC 2012)"],
+)
+session.note("mean_kb", kilobytes, "KB", "mean size of a training picture")
+
+# %% [markdown]
+# ## From folder to label
+#
+# The network has one output per class and knows them by number only. The number must therefore mean the same class in training, in validation and a year later. The rule of the field is simple: **the label is the rank of the folder's name in sorted order**, counted from 0. ImageNet's folders are named by WordNet ids, so `n01440764`, the first of them in sorted order, has label 0.
+
+# %%
+for label, name in enumerate(sorted(classes)):
+    print(f"{label:2} {name:14}", end="\n" if label % 4 == 3 else "")
+
+print("\nanother example:", sorted(["speed-30", "speed-100", "apple", "Zebra"]))
+
+# %% [markdown]
+# The last line shows what sorting means here: names are compared character by character, as the computer numbers characters. Capitals come before small letters, and `speed-100` before `speed-30`. A file manager may well show another order.
+#
+# ### When train and val disagree
+#
+# The rule has a weakness. Suppose that one folder is missing from val, because it held no pictures or the copy was interrupted. Before you run the next cell, guess: a model that never errs is scored on such a validation set. What accuracy is reported?
+#
+# The cell makes that data set in a temporary folder out of links to the pictures, and lists both splits with `im2rec`, the program that will pack them later.
+
+# %%
+import tempfile
+from pathlib import Path
+
+from data_prep.lists import read_list
+from rn50lib.workshop.programs import program
+
+scratch_folder = tempfile.TemporaryDirectory(prefix="rn50-01-")  # removed when the kernel ends
+scratch = Path(scratch_folder.name)
+(scratch / "lists").mkdir()
+gap = f"without-{left_out}"
+for split in ("train", "val"):
+    (scratch / gap / split).mkdir(parents=True)
+    for name in classes:
+        if (split, name) != ("val", left_out):
+            (scratch / gap / split / name).symlink_to(session.data_root / split / name)
+    program("data_prep.im2rec", "--list", "--recursive", f"lists/{split}", f"{gap}/{split}",
+            folder=scratch)  # fmt: skip
+
+# %%
+entries = {split: read_list(scratch / "lists" / f"{split}.lst") for split in ("train", "val")}
+label_of = {
+    split: {entry.path.split("/")[0]: int(entry.labels[0]) for entry in listed}
+    for split, listed in entries.items()
+}
+right = [label_of["train"][entry.path.split("/")[0]] == entry.labels[0] for entry in entries["val"]]
+perfect = 100 * sum(right) / len(right)
+workshop.figure(
+    data_figures.label_lines(label_of["train"], label_of["val"]),
+    alt=f"Labels in train and val: the classes behind {left_out} move up by one in val.",
+)
+print(f"A model that never errs would be reported with a top-1 accuracy of {perfect:.1f} %.")
+session.note("perfect_top1", perfect, "%", f"top-1 of a perfect model when val lacks {left_out}")
+
+# %% [markdown]
+# Nothing crashes, the loss of training looks healthy, and only the validation accuracy is poor: such an error can cost a week. Three habits avoid it: list both splits from folders with the same names, keep the list of classes (`classes.txt` here) beside the data, and look at a few validation pictures with their labels.
+#
+# Opened as folders, the library compares both splits and refuses this data set:
+
+# %%
+from rn50lib.errors import UserError
+
+try:
+    open_source(scratch / gap, "train", "files")
+except UserError as error:
+    print(f"error: {error}")
+
+# %% [markdown]
+# For ImageNet there is one more trap. Its validation archive is flat, and the file with the true classes counts them in the order of the development kit, which is not the sorted order of the WordNet ids. The numbers have to be translated into ids, and the pictures sorted into folders by id, before the rule above holds.
+#
+# ## Odd files
+#
+# In a million files there are always some that are not what their name says. ImageNet's are well known, and folders that were copied by hand add a few kinds of their own. The next cell makes a twin of each from one picture.
+#
+# Before you read on: which of them do you expect to decode?
+
+# %%
+from rn50lib.workshop import odd_files
+
+picture = train.read(first_of[subject])
+twins = odd_files.make(picture)
+workshop.table(
+    [[twin.name, twin.what, twin.met, len(twin.data)] for twin in twins],
+    columns=["file", "what is odd about it", "where one meets it", "bytes"],
+)
+
+# %% [markdown]
+# Now each of them goes through the decoder of the training input, with the validation crop at 224 × 224 pixels. These are its two functions:
+
+# %%
+from rn50lib.pipelines import images as decoder
+
+workshop.show(decoder.open_image)
+workshop.show(decoder.crop)
+
+# %%
+outcomes = {twin.name: odd_files.decode(twin.data, twin.name) for twin in twins}
+decoded = {name: o.pixels for name, o in outcomes.items() if o.pixels is not None}
+original = decoded["ordinary.JPEG"].astype(int)
+difference = {name: float(abs(pixels - original).mean()) for name, pixels in decoded.items()}
+workshop.images(list(decoded.values()), labels=list(decoded), alt="The twins that decode")
+workshop.table(
+    [[name, o.opens_as, difference.get(name), o.said or "decoded"] for name, o in outcomes.items()],
+    columns=["file", "opened as", "mean difference, of 255", "what the decoder says"],
+)
+print(f"{len(decoded)} of {len(twins)} files decode; the others are refused with a line each.")
+
+# %% [markdown]
+# The decoder looks at the first bytes of a file and never at its name, so the PNG is no problem. It brings CMYK and grey pictures to three channels, which the network needs. The corrupt EXIF block brings a warning and leaves the pixels as they are.
+#
+# One of them passes without a word and still deserves a thought: `turned.JPEG` says that it should be turned by 90 degrees, and the decoder leaves it as it is stored. Image libraries do not agree here: Pillow leaves the pixels alone, OpenCV turns them. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
+#
+# Not every program converts CMYK. One that takes the first three of the four channels for red, green and blue gets the picture on the right, and trains on it without complaint:
+
+# %%
+cmyk = next(twin.data for twin in twins if twin.name == "cmyk.JPEG")
+workshop.images(
+    [decoded["cmyk.JPEG"], odd_files.as_if_rgb(cmyk)],
+    labels=["converted from CMYK to RGB", "three channels of CMYK taken for RGB"],
+    columns=2,
+    alt="The same CMYK file twice: with right colours, and with colours like a negative",
+)
+
+# %% [markdown]
+# ### What packing does with them
+#
+# `im2rec --pass-through` copies the bytes of a file into the record and decodes nothing, which makes it fast. It looks at each file's size, and refuses what can be no picture at all:
+
+# %%
+(scratch / "odd" / "any").mkdir(parents=True, exist_ok=True)
+for twin in twins:
+    (scratch / "odd" / "any" / twin.name).write_bytes(twin.data)
+
+program("data_prep.im2rec", "--list", "--recursive", "lists/odd", "odd", folder=scratch)
+program("data_prep.im2rec", "--pass-through", "lists/odd", "odd", folder=scratch, status=2)
+
+# %%
+program("data_prep.im2rec", "--pass-through", "--skip-bad", "lists/odd", "odd", folder=scratch)
+
+from rn50lib.records.recordio import Reader
+
+names = {entry.key: entry.path for entry in read_list(scratch / "lists" / "odd.lst")}
+packed = Reader(scratch / "lists" / "odd.rec")
+print()
+for position, key in enumerate(packed.keys):
+    name = names[int(key)]
+    if odd_files.decode(packed[position][1], name).pixels is None:
+        print(f"{name} was packed and does not decode")
+
+# %% [markdown]
+# So two files that do not decode are in the record file now. Training would stop at them with an error that names the record. It stops rather than passing over them, because a run that leaves out pictures in silence has another data set than its report says.
+#
+# ## Why pack at all
+#
+# The folder works: training can read it as it is. What does a record file bring? First, measure what seems to be the obvious reason, the speed of reading. Both columns read all training pictures in the same random order and decode nothing. Everything was read before, so the bytes come from memory: what you measure is system calls, copying and Python, and no disk.
+
+# %%
+import statistics
+
+from rn50lib.records.order import epoch_order
+from rn50lib.workshop.survey import in_turn, open_time, read_rate
+
+records = open_source(session.data_root, "train", "recordio")
+order = epoch_order(len(train), seed, 0).tolist()
+from_files, from_records = in_turn(
+    [lambda: read_rate(train, order), lambda: read_rate(records, order)], rounds=5
+)
+ratios = sorted(b / a for a, b in zip(from_files, from_records, strict=True))
+workshop.table(
+    [["one file per picture", statistics.median(from_files)],
+     ["one record file", statistics.median(from_records)]],
+    columns=["reading at random, warm", "pictures per second"],
+)  # fmt: skip
+print(f"Records are {statistics.median(ratios):.2f} times as fast as files (median of 5 pairs,")
+print(f"which lie between {ratios[0]:.2f} and {ratios[-1]:.2f}).")
+session.note("records_over_files", statistics.median(ratios), "", "records / files, read warm")
+
+# %% [markdown]
+# Either is far faster than decoding, which you will measure below. On a local disk with enough memory, then, speed alone is hardly a reason. The reasons lie elsewhere:
+#
+# - **Each opening costs a round trip on shared storage.** A cluster's file system answers every opening of a file over the network. A record file is opened once.
+# - **Order.** The records were shuffled once when they were packed, so even a reader that goes from front to back sees mixed classes.
+# - **Handling.** One file is copied, checked and deleted in one piece; a million small ones strain every tool.
+#
+# ### What opening a million files costs
+#
+# The first reason is arithmetic. Your own machine's time for an opening is measured; the two others are assumptions about typical storage, to be replaced by your own.
+
+# %%
+opening = open_time([train.name(i) for i in order])
+speed = {n: session.results[f"published.v100.{n}gpu.fp16.ips"].value for n in (1, 8)}
+epoch_seconds = {n: IMAGENET_TRAIN / rate for n, rate in speed.items()}
+points = {"here, measured": opening, "network, assumed": 1e-3, "hard disk, assumed": 1e-2}
+workshop.figure(
+    data_figures.opening_cost(
+        IMAGENET_TRAIN,
+        points,
+        {"1 V100": epoch_seconds[1], "8 V100": epoch_seconds[8]},
+        readers=40,
+    ),
+    alt="Minutes that opening ImageNet's files takes against the time of one opening, for one "
+    "reader and for 40, with two lines for the epochs of 1 and 8 V100.",
+)
+minutes = {n: seconds / 60 for n, seconds in epoch_seconds.items()}
+print(f"At 1 ms, opening takes one reader {IMAGENET_TRAIN / 60_000:.0f} minutes of every epoch;")
+print(f"8 V100 train an epoch in {minutes[8]:.1f} minutes (published: {speed[8]:,.0f} img/s).")
+
+# %% [markdown]
+# The reference used 40 reader threads, which divide that time while the storage can serve them all. This is the dash-dotted line.
+#
+# ### The order in the file
+#
+# The second reason can be seen. Each shade is a class:
+
+# %%
+workshop.figure(
+    data_figures.order_strips(
+        {"the files, folder by folder": train.labels, "the records, front to back": records.labels},
+        len(classes),
+    ),
+    alt="Above, the labels of the files rise in steps from 0 to the last; below, those of the "
+    "records are mixed from beginning to end.",
+)
+seen = [len(set(source.labels[:32].tolist())) for source in (train, records)]
+print(f"Of the {len(classes)} classes, the first 32 files show {seen[0]},")
+print(f"the first 32 records {seen[1]}.")
+
+# %% [markdown]
+# ## RecordIO, byte by byte
+#
+# A record file is simple enough to be read by hand, and whoever has done that once is never helpless before one that does not work. All numbers are little-endian. A record is
+#
+# 1. a **magic** number, the same for every record,
+# 2. a 32-bit word with a kind in its upper 3 bits and a **length** in the other 29,
+# 3. the content: a **header** of 24 bytes with the label, then the JPEG file as it was,
+# 4. zeros up to a multiple of four bytes.
+#
+# Ten lines of `struct` read it:
+
+# %%
+import struct
+
+
+def parse(raw: bytes) -> dict:
+    """The record at the beginning of `raw`, taken apart."""
+    magic, word = struct.unpack_from("<II", raw)
+    kind, length = word >> 29, word & ((1 << 29) - 1)
+    flag, label, key, key2 = struct.unpack_from("<IfQQ", raw, 8)
+    image = raw[8 + 24 : 8 + length]
+    end = 8 + length + -length % 4  # with the padding
+    return {"magic": f"0x{magic:08x}", "kind": kind, "length": length, "flag": flag, "label": label,
+            "key": key, "key2": key2, "image": image, "end": end}  # fmt: skip
+
+
+reader = Reader(session.data_root / "records" / "train.rec")
+position = next(i for i in range(len(reader)) if len(reader.read(i)) % 4)  # one with padding
+start = int(reader.offsets[position])
+with open(reader.path_rec, "rb") as file:
+    file.seek(start)
+    raw = file.read(1 << 22)
+record = parse(raw)
+print({name: value for name, value in record.items() if name not in ("image", "end")})
+
+# %%
+from rn50lib.workshop.hexdump import hexdump
+
+length, label = record["length"], int(record["label"])
+hexdump(
+    raw[: record["end"]],
+    [
+        ("magic", 4, f"{record['magic']}, the same in every record"),
+        ("kind and length", 4, f"kind {record['kind']} (a whole record), {length:,} bytes follow"),
+        ("flag", 4, f"{record['flag']}: there is one label, and it stands in the next field"),
+        ("label", 4, f"{record['label']} as a 32-bit float: {classes[label]}"),
+        ("id", 8, f"{record['key']}, the picture's number in the list"),
+        ("id2", 8, f"{record['key2']}, not used"),
+        ("picture", length - 24, "the JPEG file, from its ff d8 to its ff d9"),
+        ("padding", record["end"] - length - 8, "zeros up to a multiple of four"),
+    ],
+    caption=f"A record of train.rec, which starts at byte {start:,}",
+    offset=start,
+)
+
+# %% [markdown]
+# Does the library agree, and is the picture untouched? Compare with its reader and with the file that was packed:
+
+# %%
+listed = {e.key: e.path for e in read_list(session.data_root / "records" / "train.lst")}
+source_file = session.data_root / "train" / listed[record["key"]]
+their_label, their_image = reader[position]
+print("label as the library reads it:", their_label == record["label"])
+print("picture as the library reads it:", their_image == record["image"])
+print(f"the same bytes as {listed[record['key']]}:", source_file.read_bytes() == record["image"])
+
+# %% [markdown]
+# ### When a picture contains the magic
+#
+# The magic has a purpose: a reader that has lost its place, or that starts in the middle of a file, looks for it at every fourth byte and goes on from there. That works only if the magic stands nowhere else. So where the content contains it at such a place, the writer ends the part there, leaves those four bytes out, and begins a new part; the reader puts them back. This is what the kinds are for: 0 is a whole record, 1, 2 and 3 are the first, a middle and the last part of one.
+#
+# The content below has the magic twice: once at offset 8, once at an offset that is no multiple of four and therefore does no harm.
+
+# %%
+from rn50lib.records.framing import frame, join, locate
+
+magic = struct.pack("<I", 0xCED7230A)
+content = b"8 bytes." + magic + b"and here: " + magic + b" is harmless"
+framed = frame(content)
+rest = len(content) - 12
+hexdump(
+    framed,
+    [
+        ("magic", 4, "of the first part"),
+        ("kind and length", 4, "kind 1 (the first part), 8 bytes"),
+        ("content", 8, "up to the magic, whose four bytes are left out"),
+        ("magic", 4, "of the second part, in the place of those four bytes"),
+        ("kind and length", 4, f"kind 3 (the last part), {rest} bytes"),
+        ("content", rest, "the rest; the magic in it is not at a multiple of four"),
+        ("padding", -rest % 4, "zeros"),
+    ],
+    caption="One record in two parts",
+)
+back = join(framed, locate(framed, 0, len(framed)))
+print("the reader gives back the same content:", back == content)
+
+# %% [markdown]
+# How often does that happen? Count it in your own file: the number of places that look like a start, and the number of records.
+
+# %%
+import numpy as np
+
+words = np.memmap(reader.path_rec, dtype="<u4", mode="r")
+starts = int((words == 0xCED7230A).sum())
+expected = IMAGENET_TAR / 4 / 2**32
+print(f"{starts:,} aligned magics, {len(reader):,} records: {starts - len(reader)} escapes.")
+print(f"If a JPEG's bytes were even chance, ImageNet would have about {expected:.0f} of them.")
+
+# %% [markdown]
+# Rare enough that a reader without the escape passes every small test, and frequent enough that it fails on ImageNet.
+#
+# ## Pack the real data
+#
+# Two commands make the record files, and they are the ones that one types in a terminal: first a list, then the packing. Here they pack the validation pictures into the temporary folder; the training pictures are the same with the other name. `--pass-through` keeps the bytes of each JPEG, so nothing is lost by compressing it a second time.
+
+# %%
+images = session.data_root / "val"
+program("data_prep.im2rec", "--list", "--recursive", "records/val", images, folder=scratch)
+program("data_prep.im2rec", "--pass-through", "--num-thread", session.machine.cores,
+        "records/val", images, folder=scratch)  # fmt: skip
+
+# %% [markdown]
+# ### The list and the index
+#
+# Three files have appeared. The **list** (`.lst`) has a line per picture: its number, its label, its path. The numbers were given before the shuffle, in the order of the folders, and the shuffle always starts from the same seed, so that everybody gets the same file. You may edit a list by hand before packing, to leave out pictures for example.
+#
+# The **records** (`.rec`) you know. The **index** (`.idx`) has a line per record: the number from the list, and the byte at which the record starts. With it, a loader jumps to any picture at once; without it, it would have to walk through the file.
+
+# %%
+packed = scratch / "records"
+for name in ("val.lst", "val.idx"):
+    with open(packed / name) as file:
+        print(f"{name}:", *[next(file).expandtabs(12).rstrip() for _ in range(4)], "", sep="\n")
+
+# %% [markdown]
+# Follow four pictures through all three files: from the list to the index, from there to the byte in the record file, and back to the JPEG on disk.
+
+# %%
+offset_of = dict(line.split() for line in (packed / "val.idx").read_text().splitlines())
+rows = []
+with open(packed / "val.rec", "rb") as file:
+    for entry in read_list(packed / "val.lst")[:4]:
+        file.seek(int(offset_of[str(entry.key)]))
+        record = parse(file.read(1 << 21))
+        same = record["image"] == (images / entry.path).read_bytes()
+        rows.append([entry.key, entry.path, int(offset_of[str(entry.key)]),
+                     record["key"], int(record["label"]), same])  # fmt: skip
+workshop.table(
+    rows,
+    columns=["number", "path in the list", "offset in the index",
+             "id in the record", "label", "same bytes as the file"],
+)  # fmt: skip
+
+# %%
+import filecmp
+
+for name in ("val.lst", "val.rec", "val.idx"):
+    same = filecmp.cmp(packed / name, session.data_root / "records" / name, shallow=False)
+    size = (packed / name).stat().st_size
+    print(f"{name}: {size:,} bytes, equal to the one that the set-up made: {same}")
+
+# %% [markdown]
+# ## What training does with a picture
+#
+# In the recipe, a model sees every ImageNet picture 90 times. Were it the same picture each time, the model would learn it by heart. So each time it sees another crop, in another shape, and half of the time mirrored. These numbers are the recipe's: the crop holds **5 to 100 %** of the area, its width is **3/4 to 4/3** of its height, and it is resized to 224 × 224 pixels.
+#
+# Mirroring is a decision about the data. It is right here because no sign of these classes is the mirror image of another one's; with arrows to the left and to the right it would be wrong.
+
+# %%
+from rn50lib import recipe
+
+workshop.show(recipe.random_crop_box)
+
+# %% [markdown]
+# Turn the knobs. The numbered boxes are the crops of six epochs; beside them stands what the model gets. What happens to the sign when the smallest area goes down to 1 %, and what is left to learn at 100 %?
+
+# %%
+from ipywidgets import Dropdown, FloatSlider, IntSlider
+
+from rn50lib.workshop import crop_figures
+
+
+def draw(smallest_area, widest_shape, flip, seed, size):
+    augmentation = recipe.Augmentation((smallest_area, 1.0), (1 / widest_shape, widest_shape), flip)
+    fig, shares = crop_figures.training_crops(picture, augmentation, seed, size)
+    listed = ", ".join(f"{100 * share:.0f}" for share in shares)
+    return fig, f"The six crops hold {listed} per cent of the picture's area."
+
+
+crop_knobs = workshop.explore(
+    draw,
+    alt="A picture with the boxes of six random crops, and the six crops at the model's size",
+    smallest_area=FloatSlider(recipe.Augmentation().area[0], min=0.01, max=1, step=0.01),
+    widest_shape=FloatSlider(4 / 3, min=1, max=3, step=0.01),
+    flip=FloatSlider(0.5, min=0, max=1, step=0.1),
+    seed=IntSlider(seed, min=0, max=50),
+    size=Dropdown(options=[32, 64, 128, 224], value=224),
+)
+
+# %% [markdown]
+# ### Five per cent or eight
+#
+# The published recipe says 5 %. In its own DALI path, though, that number was never passed on, so DALI's default of 8 % ran. Is that a difference that matters? Draw twenty thousand crops with each and look.
+
+# %%
+draws = session.pick(ci=4000, cpu=20_000)
+shape = (500, 375)
+shares = {
+    f"from {100 * low:.0f} %": crop_figures.crop_shares(
+        recipe.Augmentation((low, 1.0)), *shape, draws
+    )
+    for low in (0.05, 0.08)
+}
+below = 100 * float((shares["from 5 %"] < 0.08).mean())
+workshop.figure(
+    crop_figures.share_histogram(shares, 0.08),
+    alt="Distribution of the crops' share of the area from 5 % and from 8 % on: both are flat and "
+    "fall towards 100 %, they differ only below 8 %.",
+)
+means = [100 * float(values.mean()) for values in shares.values()]
+print(f"From 5 %, {below:.1f} % of the crops are smaller than 8 % of the picture; from 8 %, none.")
+print(f"The mean share is {means[0]:.1f} % and {means[1]:.1f} %.")
+session.note("crops_below_8", below, "%", "crops smaller than 8 % when the recipe says 5 %")
+
+# %% [markdown]
+# The difference is small, and still worth a line in a report: two runs with different numbers here are two recipes. In this project every loader takes the numbers from `rn50lib.recipe`.
+#
+# The curves fall on the right because a large crop of another shape does not fit into the picture. Then the function draws again, and large shares are refused more often than small ones.
+#
+# ## What validation does
+#
+# Validation must give the same answer every time, so there is no chance in it: the shorter side is resized to 256 pixels, and the 224 × 224 pixels in the centre are taken. Done in that order, the border is resized first and thrown away then. The pipeline cuts first and resizes what is left. Is that the same picture?
+
+# %%
+size = recipe.REFERENCE.image_size
+resize = recipe.val_resize(size)
+width, height = decoder.open_image(picture, subject).size
+box = recipe.center_crop_box(width, height, size)
+results = [
+    crop_figures.resize_then_crop(picture, size, resize),
+    crop_figures.crop_then_resize(picture, size, resize),
+]
+workshop.figure(
+    crop_figures.validation_figure(picture, results, box),
+    alt="A picture with its validation box, the results of both ways, which look the same, and "
+    "twenty times their difference",
+)
+moved = decoder.crop(decoder.open_image(picture, subject), (box[0] + 1, *box[1:]), size, subject)
+apart = float(abs(results[0].astype(int) - results[1]).mean())
+by_one_pixel = float(abs(moved.astype(int) - results[1]).mean())
+print(f"The box holds {100 * box[2] * box[3] / (width * height):.0f} % of the picture's area.")
+print(f"The two results differ by {apart:.1f} of 255 on average;")
+print(f"moving the box by one pixel changes the values by {by_one_pixel:.1f}.")
+
+# %% [markdown]
+# Both show the same part of the picture. They are shifted against each other by about one pixel of the original, since each way rounds to whole pixels in another place. How much time does the second way save? That depends on the size: a JPEG can be decoded directly at a half, a quarter or an eighth of its size, and the second way uses that where the crop is still large enough.
+
+# %%
+from functools import partial
+
+sample = [train.read(i) for i in order[: session.pick(ci=8, cpu=32)]]
+rows = []
+for pixels in (224, 64):
+    ways = [crop_figures.resize_then_crop, crop_figures.crop_then_resize]
+    rates = in_turn([partial(crop_figures.rate, way, sample, pixels) for way in ways], rounds=3)
+    first, second = map(statistics.median, rates)
+    rows.append([f"{pixels} × {pixels}", first, second, second / first])
+workshop.table(
+    rows,
+    columns=["size", "resize first, img/s", "crop first, img/s", "ratio"],
+    caption="Validation pictures per second on one core, decoding included",
+)
+
+# %% [markdown]
+# ## What ImageNet costs
+#
+# Before one starts a training run of days, one multiplies. The missing factor is the speed at which this machine can read, decode, crop and resize training pictures. `--test-io` measures that: the real input pipeline, with no model behind it.
+
+# %%
+import re
+
+run = workshop.train(name="input", test_io=True, image_shape=224, batch_size=32, num_epochs=1)
+run.wait()
+input_rate = float(re.findall(r"epoch \d+: ([\d.]+) img/s", run.log)[-1])
+print(f"This machine's {session.machine.cores} cores deliver {input_rate:,.0f} training pictures")
+print(f"a second at {'32 × 32, as profile ci is' if session.profile == 'ci' else '224 × 224'}.")
+session.note("input_rate", input_rate, "img/s", "input pipeline alone")
+
+# %% [markdown]
+# Now change the number of pictures, their size and the epochs. The rates of the V100 are those published for ResNet-50 v1.5; yours is the input alone, since no model can train faster than its pictures arrive.
+
+# %%
+v100 = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16",
+        "4 V100, FP16": "4gpu.fp16", "8 V100, FP16": "8gpu.fp16"}  # fmt: skip
+rates = {name: session.results[f"published.v100.{key}.ips"].value for name, key in v100.items()}
+rates = {"your input alone": input_rate, **rates}
+sizes = [("these road signs", len(train)), ("ImageNet", IMAGENET_TRAIN),
+         ("ten times ImageNet", 10 * IMAGENET_TRAIN)]  # fmt: skip
+
+
+def cost(pictures, kilobytes_each, epochs):
+    gigabytes = pictures * kilobytes_each / 1e6
+    title = f"{epochs} epochs of {pictures:,} pictures"
+    needed = rates["8 V100, FP16"] * kilobytes_each / 1e3
+    return data_figures.hours(rates, pictures, epochs, title), (
+        f"{gigabytes:,.1f} GB on disk; {gigabytes * epochs / 1e3:,.2f} TB read in all. "
+        f"8 V100 in FP16 read {needed:,.0f} MB a second."
+    )
+
+
+cost_knobs = workshop.explore(
+    cost,
+    alt="Bars: the hours that the run takes at each rate",
+    pictures=Dropdown(options=sizes, value=IMAGENET_TRAIN),
+    kilobytes_each=IntSlider(round(imagenet_kilobytes), min=5, max=500, step=5),
+    epochs=IntSlider(90, min=1, max=300),
+)
+
+# %%
+cores = rates["8 V100, FP16"] / (input_rate / session.machine.cores)
+hours = {n: 90 * IMAGENET_TRAIN / rate / 3600 for n, rate in speed.items()}
+print(f"One V100 in FP16 needs {hours[1]:.1f} hours for 90 epochs, eight of them {hours[8]:.1f};")
+print("the published runs, validation included, took 22.9 and 3.3 hours.")
+print(f"Cores like yours that it takes to feed eight of them: {cores:,.0f}.")
+
+# %% [markdown]
+# The last line is the reason for two later notebooks: the faster the GPUs, the more the work on the pictures decides how long a run takes.
+#
+# ## What you should see
+
+# %%
+session.expect(
+    {
+        "data.mean_kb": kilobytes,
+        "data.perfect_top1": perfect,
+        "data.crops_below_8": below,
+        "data.input_rate": input_rate,
+    }
+)
+
+# %% [markdown]
+# ## What to keep
+#
+# - Look at the data first: a contact sheet and two histograms take a minute.
+# - A label is the rank of the folder's name. Train and val must have the same folders.
+# - Packing with `--pass-through` copies bytes and decodes nothing, so an undecodable file goes in unseen.
+# - A record is magic, length, header, picture, padding. With the index, any picture is one jump away.
+# - Crops of 5 to 100 % of the area, in training; the centre of the picture, always the same, in validation.
+#
+# The pictures are ready. In the next notebook a model reads them: ResNet-50 v1.5, one process, from the first step to a report.
