@@ -1,0 +1,57 @@
+"""The headers of images, against Pillow, which decodes them."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from rn50lib.records.imageinfo import image_info
+
+CHANNELS = {"L": 1, "RGB": 3, "CMYK": 4, "LA": 2, "RGBA": 4, "P": 3}
+
+
+def encode(mode, size, form, **settings):
+    out = io.BytesIO()
+    Image.new(mode, size).save(out, form, **settings)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (500, 375), (7, 4000)])
+@pytest.mark.parametrize(
+    ("mode", "form", "settings"),
+    [
+        ("L", "JPEG", {}),
+        ("RGB", "JPEG", {}),
+        ("CMYK", "JPEG", {}),
+        ("RGB", "JPEG", {"progressive": True, "comment": b"x" * 300}),
+        ("RGB", "JPEG", {"exif": b"Exif\0\0" + b"\xff\xc0" * 99, "icc_profile": b"y" * 70000}),
+        ("RGB", "PNG", {}),
+        ("RGBA", "PNG", {}),
+        ("LA", "PNG", {}),
+        ("P", "PNG", {}),
+    ],
+)
+def test_same_as_pillow(size, mode, form, settings):
+    assert image_info(encode(mode, size, form, **settings)) == (form, *size, CHANNELS[mode])
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"text", b"GIF89a" + bytes(20)])
+def test_no_image(data):
+    assert image_info(data) is None
+
+
+@given(st.integers(0, 700), st.integers(0, 699), st.integers(0, 255))
+def test_damage_gives_none_or_some_numbers(cut, at, byte):
+    data = bytearray(encode("RGB", (50, 30), "JPEG"))
+    data[at % len(data)] = byte
+    found = image_info(bytes(data[:cut]))
+    assert found is None or len(found) == 4
+
+
+def test_every_cut_of_the_header_gives_none():
+    data = encode("RGB", (50, 30), "JPEG")
+    whole = data.index(b"\xff\xc0") + 10  # marker, length, precision, height, width, channels
+    assert [image_info(data[:cut]) is None for cut in range(whole)] == [True] * whole
+    assert image_info(data[:whole]) == ("JPEG", 50, 30, 3)
