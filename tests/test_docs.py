@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib import cli
-from rn50lib.recipe import PRESETS
+from rn50lib.recipe import PRESETS, RECIPES
 from rn50lib.workshop import course
 from tests.conftest import clean_environment
 
@@ -104,6 +104,11 @@ def small(words: list[str]) -> list[str]:
     if words[3] in ("run", "score") and "--dry-run" not in words:
         words += ["--profile", "ci"]
     return words
+
+
+def test_the_epoch_that_is_scored_is_the_recipes_last() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert re.findall(r"rn50 score signs (\d+)", readme) == [str(RECIPES["roadsigns"].epochs)]
 
 
 def test_the_readme_names_the_presets_that_work() -> None:
