@@ -151,10 +151,10 @@ def cached() -> Path | None:
 
 def build() -> Path:
     """Build the wheel, try it, keep it; returns where it lies. Raises WheelError."""
-    if not frameworks():
-        raise WheelError("neither PyTorch nor TensorFlow is installed; run `make setup` first")
     if shutil.which("g++") is None or shutil.which("make") is None:
         raise WheelError("g++ and make are needed: `apt-get install g++ make`, then `make horovod`")
+    if not frameworks():
+        raise WheelError("neither PyTorch nor TensorFlow is installed; run `make setup` first")
     folder = cache_folder()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder.parent) as work:

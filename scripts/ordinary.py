@@ -81,7 +81,7 @@ def _horovod(facts: Facts, venv: Path, packages: str, notes: list[str]) -> list[
             "horovod",
             ((str(venv / "bin" / "python"), str(script), "--install"),),
             "the rest works, and DDP runs the lessons on several processes; `make horovod` retries",
-            key="".join((packages, facts.python, str(facts.mpi), script.read_text())),
+            key=f"{packages}{facts.python}{facts.mpi}{facts.compiler}{script.read_text()}",
             fatal=False,
         )
     ]

@@ -30,7 +30,7 @@ import plan
 import steps
 from requirements import ROOT
 
-PINS_RUN_ON = ((3, 11), (3, 12), (3, 13))  # NumPy 2.4 needs 3.11, TensorFlow 2.21 ends at 3.13
+PINS_RUN_ON = ((3, 11), (3, 12))  # NumPy 2.4 needs 3.11; nvidia-dali-cuda110 has no wheel for 3.13
 ROOM_GB = 7  # environment 4, wheels being unpacked, Horovod's build
 
 
@@ -243,7 +243,7 @@ def use_python_of_the_pins() -> None:
             os.execv(python, [python, *sys.argv])
     have = ".".join(map(str, sys.version_info[:2]))
     sys.exit(
-        f"error: the pinned versions need Python 3.11, 3.12 or 3.13, and this is {have}:"
+        f"error: the pinned versions need Python 3.11 or 3.12, and this is {have}:"
         " install one of them, or name it with `make PYTHON=/path/to/python3.12`"
     )
 

@@ -111,12 +111,12 @@ def _line(text: str, final: bool = False) -> None:
 def _doing(log: Path) -> str:
     """The last line of the log that says what is going on."""
     with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 200_000))
         tail = file.read().decode(errors="replace").splitlines()
     for line in reversed(tail):
         found = TELLING.match(line)
         if found:
-            return re.sub(r"CMakeFiles/|/\S+/(?=[^/\s]+$)", "", found[1])[:60]
+            return re.sub(r"\S*/(?=\S)", "", found[1])[:60]  # files without their folders
     return ""
 
 

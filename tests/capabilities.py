@@ -126,5 +126,6 @@ DETECTORS = {
     "package_index": _package_index,
     "jupyterlab": lambda: _module("jupyterlab"),
     "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
+    "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
     "fork": lambda: hasattr(os, "fork"),
 }

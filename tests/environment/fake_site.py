@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-ALSO_BORROWED = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+ALSO_BORROWED = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel")
 
 
 def base_python(folder: Path) -> Path:

@@ -118,6 +118,16 @@ def test_horovod_that_does_not_build_is_a_note(ready: Ready) -> None:
     assert "FAILED" in third.stdout
 
 
+@pytest.mark.needs("root")
+def test_apt_that_fails_is_a_note(ready: Ready) -> None:
+    done = setup(ready.root, tools=("apt-get",))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  apt: g++ make openmpi-bin libopenmpi-dev" in done.stdout
+    assert "$ apt-get -q -o Dpkg::Use-Pty=0 update" in done.stdout
+    assert "note: install them yourself (apt-get install g++ make" in done.stdout
+    assert "error: g++ and make are needed" in done.stdout  # what Horovod says about it
+
+
 def test_an_environment_of_another_python_is_made_anew(ready: Ready) -> None:
     config = ready.root / ".venv" / "pyvenv.cfg"
     config.write_text(config.read_text().replace("version = 3.", "version = 2."))
