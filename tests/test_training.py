@@ -1,0 +1,487 @@
+"""A whole run through the command line: report, checkpoints, resume, and what each flag changes.
+
+Runs stand in this process where they can; tests/test_kills.py has those that are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rn50lib import checkpoint, cli
+from rn50lib.recipe import REFERENCE, learning_rate
+from tests.support import TINY, Photos, strict_json, timeless
+
+pytestmark = pytest.mark.needs("torch")
+
+Run = Callable[..., Any]
+# one epoch is 6 steps of 8 images; 3 epochs, the rate falls after the second
+RUN = (*TINY, "-e", "3", "--warmup-epochs", "0.5", "--lr-step-epochs", "2", "--lr", "0.4")
+
+
+def same_weights(a: str | Path, b: str | Path, epoch: int) -> bool:
+    left, right = (checkpoint.load(prefix, epoch).arrays for prefix in (a, b))
+    return left.keys() == right.keys() and all(np.array_equal(left[n], right[n]) for n in left)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an undisturbed run of 3 epochs: checkpoints m, r.json, progress.jsonl."""
+    folder = tmp_path_factory.mktemp("trained")
+    argv = ["train", "--data-root", str(photos.root), *RUN, "--disp-batches", "2"]
+    argv += ["--run-dir", str(folder), "--model-prefix", str(folder / "m")]
+    argv += ["--report", str(folder / "r.json")]
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        assert cli.main(argv) == 0, told.getvalue()
+    (folder / "told").write_text(told.getvalue())
+    return folder
+
+
+# --- report and progress --------------------------------------------------------------------------
+
+
+def test_the_report_has_the_reference_s_keys_with_a_value_per_epoch(trained: Path) -> None:
+    report = strict_json(trained / "r.json")
+    assert list(report) == ["model", "ngpus", "total_duration", "cmd", "metrics", "env"]
+    assert (report["model"], report["ngpus"]) == ("resnet-tiny", 1)
+    assert report["total_duration"] > 0 and all(isinstance(x, str) for x in report["cmd"])
+    assert list(report["metrics"]) == [
+        f"{phase}.{part}"
+        for phase in ("train", "val")
+        for part in ("top1", "top5", "loss", "time", "total_ips")
+    ]
+    for key, values in report["metrics"].items():
+        assert len(values) == 3 and all(v is not None and v > 0 for v in values), key
+    for phase in ("train", "val"):
+        for time, ips in zip(
+            report["metrics"][f"{phase}.time"], report["metrics"][f"{phase}.total_ips"], strict=True
+        ):
+            assert time * ips == pytest.approx(8)
+
+
+def test_the_report_s_env_says_what_ran_and_why(trained: Path) -> None:
+    env = strict_json(trained / "r.json")["env"]
+    assert env["axes"]["batch_size"] == {"value": 8, "reason": "given"}
+    assert env["axes"]["seed"] == {"value": 0, "reason": "the default"}
+    assert env["axes"]["num_classes"]["reason"] == "counted in the data set"
+    assert env["machine"]["cores"] >= 1 and env["machine"]["processor"]
+    assert {"torch", "numpy", "pillow", "device"} <= env["versions"].keys()
+    assert env["data"]["train"].endswith("(48 images, recordio)")
+    assert env["data"]["val"].endswith("(19 images, recordio)")
+    assert env["overrides"] == [] and env["caps"] == []
+    per_image = env["model_flops"]["per_image"]
+    speed = strict_json(trained / "r.json")["metrics"]["train.total_ips"][-1]
+    assert env["model_flops"]["per_second"] == pytest.approx(per_image * speed)
+    assert sum(env["seconds"].values()) > 0 and set(env["seconds"]) == {"data", "step", "loop"}
+
+
+def test_progress_is_one_line_a_reading(trained: Path) -> None:
+    told = lines(trained)
+    train = [line for line in told if line["phase"] == "train"]
+    assert [(t["epoch"], t["step"]) for t in train] == [
+        (epoch, step) for epoch in range(3) for step in (2, 4, 6)
+    ]
+    for line in train:
+        assert line.keys() == READING
+        assert line["steps"] == 6 and line["ips"] > 0 and 0 <= line["top1"] <= 100
+        assert line["lr"] == pytest.approx(expected_rate(line["epoch"] + (line["step"] - 1) / 6))
+    seconds = [line["seconds"] for line in told]
+    assert seconds == sorted(seconds)
+    metrics = strict_json(trained / "r.json")["metrics"]
+    for epoch, line in enumerate(line for line in told if line["phase"] == "epoch"):
+        assert line["epoch"] == epoch
+        assert all(line[key] == metrics[key][epoch] for key in metrics)
+
+
+READING = {"phase", "epoch", "step", "steps", "loss", "top1", "ips", "lr", "seconds"}
+
+
+def expected_rate(progress: float) -> float:
+    """0.4 x 8 / 256 = 0.0125, after half an epoch of warm-up, a tenth of it from epoch 2 on."""
+    if progress < 0.5:
+        return 0.0125 * progress / 0.5
+    return 0.0125 if progress < 2 else 0.00125
+
+
+def test_the_schedule_above_is_the_recipe_s() -> None:
+    from dataclasses import replace
+
+    recipe = replace(REFERENCE, lr=0.4, warmup_epochs=0.5, lr_step_epochs=(2,))
+    for progress in (0, 0.25, 1, 1.99, 2, 2.9):
+        assert learning_rate(progress, 8, recipe) == pytest.approx(expected_rate(progress))
+
+
+def test_a_line_is_told_for_every_epoch(trained: Path) -> None:
+    told = [x for x in (trained / "told").read_text().splitlines() if x.startswith("epoch ")]
+    assert len(told) == 3
+    for epoch, line in enumerate(told, start=1):
+        assert line.startswith(f"epoch {epoch}/3: ")
+        assert all(word in line for word in ("loss", "train top-1", "val top-1", "img/s"))
+
+
+def test_the_first_loss_of_a_network_that_knows_nothing(trained: Path) -> None:
+    """Without a step in between, all six classes are about as likely: near ln 6."""
+    assert 1.2 < lines(trained)[0]["loss"] < 4
+
+
+def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos: Photos) -> None:
+    """Every image read with Pillow, cropped by hand, counted by hand."""
+    from rn50lib.backends.torch.step import TorchStep
+    from rn50lib.comm.local import Local
+    from tests.support import full
+
+    net = checkpoint.read_network(trained / "m")
+    step = TorchStep(full(6), net, Local())
+    step.load(checkpoint.load(trained / "m", 3).arrays)
+    images, labels = [], []
+    for file in photos.files("val"):
+        picture = Image.open(file).convert("RGB")
+        side = min(picture.size) * 32 / 37
+        left, top = (picture.width - side) / 2, (picture.height - side) / 2
+        box = (left, top, left + side, top + side)
+        images.append(np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR, box)))
+        labels.append(
+            sorted(p.name for p in (photos.root / "val").iterdir()).index(file.parent.name)
+        )
+    probabilities = step.predict(np.stack(images))
+    top1 = 100 * np.mean(probabilities.argmax(axis=1) == labels)
+    loss = -np.log(probabilities[np.arange(19), labels]).mean()
+    metrics = strict_json(trained / "r.json")["metrics"]
+    assert metrics["val.loss"][-1] == pytest.approx(loss, rel=0.05)
+    assert metrics["val.top1"][-1] == pytest.approx(top1, abs=100 / 19 + 1e-6)
+
+
+def test_a_run_can_be_repeated_to_the_last_bit(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    assert rn50("train", "--data-root", photos.root, *RUN, "--model-prefix", "m",
+                "--report", "r.json").status == 0  # fmt: skip
+    assert same_weights("m", trained / "m", 3)
+    again, first = strict_json(tmp_path / "r.json"), strict_json(trained / "r.json")
+    assert timeless(again) == timeless(first)
+
+
+# --- checkpoints, scoring, resume -----------------------------------------------------------------
+
+
+def test_a_checkpoint_each_epoch(trained: Path) -> None:
+    assert checkpoint.epochs(trained / "m") == [1, 2, 3]
+    metrics = strict_json(trained / "r.json")["metrics"]
+    for epoch in (1, 2, 3):
+        held = checkpoint.load(trained / "m", epoch)
+        assert held.epoch == epoch
+        assert held.metrics == {key: values[:epoch] for key, values in metrics.items()}
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_scoring_a_checkpoint_gives_its_validation_exactly(
+    rn50: Run, trained: Path, photos: Photos, epoch: int, tmp_path: Path
+) -> None:
+    """Size, precision and data are the checkpoint's: nothing of it is given here."""
+    scored = rn50("train", "--only-inference", "--model-prefix", trained / "m", "--load-epoch",
+                  str(epoch), "-e", "1", "--data-nthreads", "0", "--threads", "1", "--report",
+                  "s.json")  # fmt: skip
+    assert scored.status == 0, scored.err
+    report = strict_json(tmp_path / "s.json")
+    told = strict_json(trained / "r.json")["metrics"]
+    for part in ("top1", "top5", "loss"):
+        assert report["metrics"][f"val.{part}"] == [told[f"val.{part}"][epoch - 1]]
+    assert not any(key.startswith("train.") for key in report["metrics"])
+    assert report["env"]["checkpoint"].endswith(f"m-{epoch:04d}.safetensors")
+    assert checkpoint.epochs(trained / "m") == [1, 2, 3]  # scoring writes none
+
+
+@pytest.mark.slow
+def test_the_score_verb_in_processes_of_its_own(run_cli: Run, trained: Path) -> None:
+    done = run_cli("score", trained / "m", "2")
+    assert done.returncode == 0, done.stderr
+    told = strict_json(trained / "r.json")["metrics"]
+    assert done.stdout == f"val.top1 {told['val.top1'][1]} val.top5 {told['val.top5'][1]}\n"
+    assert "the checkpoint's" in done.stderr
+
+
+def resume(rn50: Run, photos: Photos, *flags: str) -> Any:
+    return rn50("train", "--data-root", photos.root, *RUN, "--model-prefix", "m", "--report",
+                "r.json", *flags)  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", [("--resume",), ("--load-epoch", "1")])
+def test_a_resumed_run_is_the_undisturbed_one(
+    rn50: Run, trained: Path, photos: Photos, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("m-0001.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    ended = resume(rn50, photos, *flags)
+    assert ended.status == 0 and "m-0001.safetensors: 1 epochs are done" in ended.err
+    assert same_weights("m", trained / "m", 3)
+    assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_named(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    for name in ("m-0001.safetensors", "m-0002.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    content = bytearray((tmp_path / "m-0002.safetensors").read_bytes())
+    content[len(content) // 2] ^= 4
+    (tmp_path / "m-0002.safetensors").write_bytes(content)
+    ended = resume(rn50, photos, "--resume")
+    assert ended.status == 0
+    assert "passed over: checkpoint m-0002.safetensors is damaged" in ended.err
+    assert "m-0001.safetensors: 1 epochs are done" in ended.err
+    assert same_weights("m", trained / "m", 3)
+
+
+def test_with_nothing_to_resume_a_run_starts_and_says_so(
+    rn50: Run, trained: Path, photos: Photos
+) -> None:
+    ended = resume(rn50, photos, "--resume")
+    assert ended.status == 0 and "nothing to resume under m" in ended.err
+    assert same_weights("m", trained / "m", 3)
+
+
+def test_resuming_what_is_finished_writes_its_report(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    """As after a kill between the last checkpoint and the report."""
+    for name in ("m-0003.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    assert resume(rn50, photos, "--resume").status == 0
+    assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--seed", "1"), "seed 0, this run has 1"),
+        (("--num-classes", "7"), "--num-classes 7"),
+        (("--data-root", "other"), "data 48 images"),
+    ],
+)
+def test_another_run_s_checkpoint_is_not_resumed(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...], problem: str
+) -> None:
+    for name in ("m-0001.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    shutil.copytree(photos.root, "other", ignore=shutil.ignore_patterns("records", "drum_07.jpg"))
+    assert problem in resume(rn50, photos, "--resume", *flags).error
+    assert checkpoint.epochs("m") == [1]
+
+
+def test_without_room_for_a_checkpoint_the_earlier_one_survives(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    shutil.copy(trained / "m-0001.safetensors", tmp_path)
+    shutil.copy(trained / "m-symbol.json", tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (100_000, hard)
+    )  # writing on fails, as on a full disk
+    try:
+        line = [x for x in resume(rn50, photos, "--resume").err.splitlines() if "error: " in x]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(line) == 1 and "m-0002.safetensors cannot be written" in line[0]
+    assert "--resume" in line[0]
+    assert checkpoint.epochs("m") == [1] and same_weights("m", trained / "m", 1)
+    assert resume(rn50, photos, "--resume").status == 0
+    assert same_weights("m", trained / "m", 3)
+
+
+def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
+    flags = ("--benchmark-iters", "1", "--no-val", "-e", "5")
+    assert resume(rn50, photos, *flags, "--save-period", "2").status == 0
+    assert checkpoint.epochs("m") == [2, 4, 5]  # and always the last
+    assert resume(rn50, photos, *flags, "--keep", "2").status == 0
+    assert checkpoint.epochs("m") == [4, 5]
+
+
+# --- other kinds of run ---------------------------------------------------------------------------
+
+
+def run(rn50: Run, photos: Photos, *flags: str) -> dict[str, Any]:
+    ended = rn50("train", "--data-root", photos.root, *RUN, "-e", "1", "--report", "r.json", *flags)
+    assert ended.status == 0, ended.err
+    return strict_json(Path("r.json"))
+
+
+def test_no_val(rn50: Run, photos: Photos) -> None:
+    metrics = run(rn50, photos, "--no-val")["metrics"]
+    assert {key.split(".")[0] for key in metrics} == {"train"} and len(metrics) == 5
+
+
+def test_no_metrics_measures_speed_alone(rn50: Run, photos: Photos) -> None:
+    metrics = run(rn50, photos, "--no-metrics")["metrics"]
+    for phase in ("train", "val"):
+        assert [metrics[f"{phase}.{part}"] for part in ("top1", "top5", "loss")] == [[None]] * 3
+        assert metrics[f"{phase}.total_ips"][0] > 0
+
+
+def test_without_metrics_the_weights_are_the_same(rn50: Run, photos: Photos) -> None:
+    for prefix, flags in (("a", ()), ("b", ("--no-metrics", "--no-val"))):
+        run(rn50, photos, "--model-prefix", prefix, *flags)
+    assert same_weights("a", "b", 1)
+
+
+def test_only_inference_of_an_untrained_network(rn50: Run, photos: Photos) -> None:
+    report = run(rn50, photos, "--only-inference", "-e", "2")
+    assert set(report["metrics"]) == {
+        f"val.{part}" for part in ("top1", "top5", "loss", "time", "total_ips")
+    }
+    assert len(report["metrics"]["val.loss"]) == 2
+    assert report["metrics"]["val.loss"][0] == report["metrics"]["val.loss"][1]
+
+
+def test_a_phase_of_one_step_has_no_time(rn50: Run, photos: Photos) -> None:
+    metrics = run(rn50, photos, "--benchmark-iters", "1")["metrics"]
+    assert metrics["train.time"] == metrics["val.total_ips"] == [None]
+    assert metrics["train.loss"][0] > 0
+
+
+def test_a_part_of_the_examples(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    run(rn50, photos, "--num-examples", "20", "--run-dir", str(tmp_path), "--disp-batches", "1")
+    assert {line["steps"] for line in lines(tmp_path) if line["phase"] == "train"} == {20 // 8}
+
+
+def test_files_and_records_train_alike(rn50: Run, photos: Photos) -> None:
+    reports = [run(rn50, photos, "--data-format", form) for form in ("files", "recordio")]
+    assert [r["env"]["data"]["train"].split(", ")[-1] for r in reports] == ["files)", "recordio)"]
+    assert all(r["metrics"]["train.loss"][0] > 0 for r in reports)
+
+
+def test_synthetic_images_need_no_data(rn50: Run) -> None:
+    ended = rn50("train", "--loader", "synthetic", *RUN, "-e", "1", "--num-classes", "10",
+                 "--benchmark-iters", "3", "--report", "r.json")  # fmt: skip
+    assert ended.status == 0, ended.err
+    report = strict_json(Path("r.json"))
+    assert report["metrics"]["train.total_ips"][0] > 0 and report["env"]["data"] == {}
+
+
+def test_profile_ci_caps_and_runs(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    ended = rn50("train", "--data-root", photos.root, "--profile", "ci", "-b", "208", "-e", "90",
+                 "--run-dir", str(tmp_path), "--threads", "1")  # fmt: skip
+    assert ended.status == 0, ended.err
+    report = strict_json(tmp_path / "report.json")
+    assert report["model"] == "resnet-tiny"
+    assert "profile ci: --batch-size 208 capped to 4" in report["env"]["caps"]
+
+
+def test_a_diverged_loss_is_an_error_and_leaves_no_checkpoint(rn50: Run, photos: Photos) -> None:
+    ended = rn50("train", "--data-root", photos.root, *RUN, "--lr", "1e30", "--warmup-epochs", "0",
+                 "--model-prefix", "m", "--report", "r.json", "--disp-batches", "1")  # fmt: skip
+    assert ended.status == 2
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "diverged" in errors[0] and "--lr" in errors[0]
+    assert "epoch 1" in errors[0]
+    assert checkpoint.epochs("m") == [] and not Path("r.json").exists()
+
+
+def test_a_paced_step_measures_speed_and_writes_no_weights(
+    rn50: Run, photos: Photos, tmp_path: Path
+) -> None:
+    report = run(rn50, photos, "--step", "paced:5000", "--run-dir", str(tmp_path))
+    assert report["metrics"]["train.top1"] == [None] and report["metrics"]["val.loss"] == [None]
+    assert report["metrics"]["train.total_ips"][0] > 0
+    assert report["env"]["versions"]["device"] == "paced at 5000 img/s"
+    assert "model_flops" not in report["env"]  # the speed is not the machine's
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_timing_the_input_alone(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    ended = rn50("train", "--data-root", photos.root, *RUN, "-e", "2", "--test-io", "--run-dir",
+                 str(tmp_path))  # fmt: skip
+    assert ended.status == 0, ended.err
+    told = ended.out.splitlines()
+    assert len(told) == 2 and all("img/s, 6 batches of 8" in line for line in told)
+    assert "torch.nn" not in told and not list(tmp_path.rglob("report.json"))
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    import types
+
+    report = run(rn50, photos, "-e", "2", "--logdir", "board", "--disp-batches", "3")
+    # without this TensorBoard would import TensorFlow to read its files
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    assert {"train/loss", "train/top1", "train/ips", "train/lr", "epoch/val.top1"} <= set(
+        board.Tags()["scalars"]
+    )
+    loss = board.Scalars("epoch/val.loss")
+    assert [point.step for point in loss] == [0, 1]
+    assert [point.value for point in loss] == pytest.approx(report["metrics"]["val.loss"])
+    assert [point.step for point in board.Scalars("train/lr")] == [3, 6, 9, 12]
+
+
+@pytest.mark.slow
+def test_the_profile_is_a_chrome_trace_of_a_few_steps(rn50: Run, photos: Photos) -> None:
+    run(rn50, photos, "--no-val", "--profile-trace", "new/trace.json")
+    trace = json.loads(Path("new/trace.json").read_text())
+    names = [event.get("name", "") for event in trace["traceEvents"]]
+    assert any("convolution" in name for name in names)
+    steps = {name for name in names if name.startswith("ProfilerStep")}
+    assert len(steps) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_a_short_run_is_traced_as_far_as_it_goes(rn50: Run, photos: Photos, steps: int) -> None:
+    run(rn50, photos, "--no-val", "--benchmark-iters", str(steps), "--profile-trace", "t.json")
+    trace = json.loads(Path("t.json").read_text())
+    names = {event.get("name", "") for event in trace["traceEvents"]}
+    assert any("convolution" in name for name in names)
+
+
+def test_a_trace_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
+    Path("file").touch()
+    line = rn50("train", "--data-root", photos.root, *RUN, "--profile-trace", "file/t.json").error
+    assert "--profile-trace file/t.json" in line
+
+
+@pytest.mark.slow
+def test_a_run_in_processes_of_its_own(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
+    """It says what it chose and why, and keeps report, progress and model in its folder."""
+    flags = ("--data-root", photos.root, *TINY[:4], "--threads", "1", "-e", "3", "--no-val")
+    done = run_cli("run", *flags, "--data-nthreads", "1", "--num-examples", "32")
+    assert done.returncode == 0, done.stderr
+    assert "(the published recipe)" in done.stderr and "(counted in the data set)" in done.stderr
+    assert "global batch 1 x 32 = 32; learning rate 0.1 x 32 / 256 = 0.0125" in done.stderr
+    assert "ends after 3 epochs, inside its warm-up of 5" in done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"report: {folder / 'report.json'}" in done.stderr
+    assert checkpoint.epochs(folder / "model") == [2, 3]  # the newest two
+    told = strict_json(folder / "experiment.json")
+    assert (told["experiment"]["batch_size"], told["reasons"]["seed"]) == (32, "the default")
+    report = strict_json(folder / "report.json")
+    assert report["env"]["axes"]["seed"] == {"value": 0, "reason": "the default"}
+    assert report["env"]["axes"]["batch_size"]["reason"] != "given"
+    assert report["cmd"][1:] == told["command"][3:]
+    assert len(lines(folder)) >= 3
+
+
+@pytest.mark.slow
+def test_a_timing_run_keeps_no_model(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
+    flags = ("--data-root", photos.root, *TINY, "-e", "1", "--run-dir", "here")
+    done = run_cli("run", *flags, "--benchmark-iters", "2")
+    assert done.returncode == 0, done.stderr
+    assert "first decay" not in done.stderr and "warm-up" not in done.stderr
+    assert not list(tmp_path.rglob("*.safetensors"))
