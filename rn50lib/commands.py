@@ -202,10 +202,11 @@ def environment(
         told = json.loads(launched.read_text())
         reasons, caps = told["reasons"], told["caps"]
     done = resolved.experiment
+    values = {f.name: getattr(done, f.name) for f in fields(Experiment)}
     axes = {
-        f.name: {"value": getattr(done, f.name), "reason": reasons.get(f.name, "default")}
-        for f in fields(Experiment)
-        if getattr(done, f.name) not in (None, False, ())
+        name: {"value": value, "reason": reasons.get(name, "default")}
+        for name, value in values.items()
+        if not (value is None or value is False or value == ())
     }
     versions = {p: importlib.metadata.version(p) for p in ("numpy", "pillow")}
     return {

@@ -76,7 +76,11 @@ class Progress:
             "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
             "train.total_ips": "img/s", "val.total_ips": "val img/s",
         }  # fmt: skip
-        parts = [f"{text} {number(metrics[k])}" for k, text in named.items() if metrics.get(k)]
+        parts = [
+            f"{text} {number(metrics[k])}"
+            for k, text in named.items()
+            if metrics.get(k) is not None
+        ]
         word = "pass" if "train.loss" not in metrics else "epoch"
         self.say(f"{word} {epoch + 1}/{epochs}: {', '.join(parts)} ({seconds:.1f} s)")
 

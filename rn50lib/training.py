@@ -69,6 +69,8 @@ def train(
         first = restore(run, net, identity)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
             checkpoint.write_symbol(experiment.model_prefix, net)
+        if first >= experiment.num_epochs and comm.rank == 0:
+            write_report(report)  # the run was killed between its last checkpoint and its report
         for epoch in range(first, experiment.num_epochs):
             epoch_begin = time.perf_counter()
             if not experiment.only_inference:
@@ -100,7 +102,7 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     steps = len(pipeline)
     traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
     timer = Timer(run, "train", epoch, steps)
-    with step.trace(Path(traced)) if traced else contextlib.nullcontext() as trace:
+    with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
         for i, batch in enumerate(timer.batches(pipeline.epoch(epoch))):
             lr = schedule(epoch + i / steps, experiment.global_batch, recipe)
             step.train_step(batch, lr)

@@ -48,8 +48,8 @@ class Step(Protocol):
         """Versions of the framework and what it computes with, for the report."""
         ...
 
-    def trace(self, file: Path) -> AbstractContextManager[Any]:
-        """Record a few steps as a Chrome trace; the loop calls `.step()` on it after each one."""
+    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
+        """Record a few of the next `steps` as a Chrome trace; call its `.step()` after each."""
         ...
 
 

@@ -54,5 +54,5 @@ class PacedStep:
     def versions(self) -> dict[str, str]:
         return {"device": f"paced at {self.rate:g} img/s"}
 
-    def trace(self, file: Path) -> contextlib.AbstractContextManager[None]:
+    def trace(self, file: Path, steps: int) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -156,10 +156,21 @@ class TorchStep:
         return found
 
     @contextlib.contextmanager
-    def trace(self, file: Path) -> Iterator[Any]:
+    def trace(self, file: Path, steps: int) -> Iterator[Any]:
         from torch import profiler
 
-        plan = profiler.schedule(wait=1, warmup=1, active=TRACED_STEPS, repeat=1)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        except OSError as error:  # the profiler would only log it, and be slow to
+            raise UserError(f"--profile-trace {file}: {error.strerror}") from error
+        left_out = min(2, steps - 1)  # the first steps are no example of the others
+        plan = profiler.schedule(
+            wait=left_out // 2,
+            warmup=min(left_out, 1),
+            active=min(TRACED_STEPS, steps - left_out),
+            repeat=1,
+        )
         activities = [profiler.ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(profiler.ProfilerActivity.CUDA)
