@@ -8,9 +8,11 @@
 #   make clean        removes .venv and caches; data/ and runs/ stay
 #
 # PYTHON=python3.12   which Python               DALI=cuda120   which DALI wheel (or none)
+# PROFILE=cpu          longer lessons without a GPU (make run takes ci there, which is short)
 # WITH=torch          in a container: a framework to add although the container lacks it
 
 PYTHON ?= python3
+PROFILE ?= $(if $(shell command -v nvidia-smi),gpu,ci)
 BIND ?= localhost
 PORT ?= 8888
 export DALI WITH
@@ -22,13 +24,13 @@ VENV := $(PLACE)/bin
 .PHONY: help run test quick acceptance lab setup horovod clean
 
 help:
-	@sed -n '3,12s/^# \{0,1\}//p' Makefile
+	@sed -n '3,13s/^# \{0,1\}//p' Makefile
 
 setup:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE)
 
 run: setup
-	@$(VENV)/rn50 workshop run --all
+	@$(VENV)/rn50 workshop run --all --profile $(PROFILE)
 
 test quick: setup
 	@$(VENV)/python scripts/check.py $@

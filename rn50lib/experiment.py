@@ -438,12 +438,12 @@ def best_dtype(machine: Machine) -> tuple[str, str]:
 def check(asked: Experiment, machine: Machine) -> None:
     """Raise UserError for the first value that is impossible here or contradicts another."""
     capped = asked.profile == "ci"
-    if asked.dtype == "float16":
-        if not machine.gpus and not capped:
-            raise UserError(
-                "--dtype float16 needs a GPU, and there is none here: use --dtype bfloat16"
-                " (same range as float32) or --dtype float32"
-            )
+    if asked.dtype == "float16" and not capped:
+        why = "is not served yet" if machine.gpus else "needs a GPU, and there is none here"
+        raise UserError(
+            f"--dtype float16 {why}: use --dtype bfloat16 (same range as float32) or"
+            " --dtype float32"
+        )
     if asked.n is not None and asked.n > 1 and not capped:
         raise UserError(f"-n {asked.n}: this version trains in one process: use -n 1")
     if asked.profile == "gpu" and not machine.gpus:
