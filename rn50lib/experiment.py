@@ -7,14 +7,24 @@ machine, the data set and the profile, and says why. A value that was given is n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rn50lib import network as networks
 from rn50lib import recipe as recipes
 from rn50lib.errors import UserError
+from rn50lib.flags import (
+    epoch_list,
+    flag,
+    image_shape,
+    natural,
+    not_negative,
+    pace,
+    positive,
+    texts,
+)
 from rn50lib.hardware import Machine
 
 BACKENDS = ("torch",)
@@ -23,83 +33,6 @@ FORMATS = ("auto", "files", "recordio")
 DTYPES = ("float32", "bfloat16", "float16")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("must be at least 1")
-    return value
-
-
-def natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError("must be 0 or more")
-    return value
-
-
-def not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError("must be a number of 0 or more")
-    return value
-
-
-def image_shape(text: str) -> int:
-    """'3,224,224', the reference's form, or '224'. Returns the size in pixels."""
-    parts = [int(part) for part in text.split(",")]
-    if len(parts) == 3 and parts[0] == 3 and parts[1] == parts[2]:
-        parts = parts[1:2]
-    if len(parts) != 1 or parts[0] < 32:
-        raise ValueError("must be '3,SIZE,SIZE' or 'SIZE' with a size of at least 32 pixels")
-    return parts[0]
-
-
-def epoch_list(text: str) -> tuple[float, ...]:
-    """'30,60,80' as numbers in rising order; an empty text means that the rate never decays."""
-    steps = tuple(float(part) for part in text.split(",") if part.strip())
-    if list(steps) != sorted(steps) or not all(0 <= step < float("inf") for step in steps):
-        raise ValueError("must be epochs in rising order, such as 30,60,80")
-    return steps
-
-
-def pace(text: str) -> float:
-    """'paced:1442.6' gives 1442.6 images per second."""
-    word, _, rate = text.partition(":")
-    if word != "paced" or not 0 < float(rate) < float("inf"):
-        raise ValueError("must be paced:RATE, a rate in images per second")
-    return float(rate)
-
-
-def exact(value: float) -> str:
-    """The shortest text that reads back as the same number."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
-
-
-def texts(value: Any, kind: Callable[[str], Any]) -> list[str]:
-    """What is written behind a flag to give it `value`, once for each time it is repeated."""
-    if kind is list:
-        return list(value)
-    if kind is epoch_list:
-        return [",".join(exact(step) for step in value)]
-    if kind is pace:
-        return [f"paced:{exact(value)}"]
-    return [exact(value) if isinstance(value, float) else str(value)]
-
-
-def flag(
-    *names: str,
-    help: str,
-    kind: Callable[[str], Any] | None = None,
-    choices: tuple | None = None,
-    default: Any = None,
-    group: str = "run",
-) -> Any:
-    """A field of `Experiment` and its flag. `kind` None makes a switch, `list` a flag to repeat."""
-    metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
