@@ -21,9 +21,10 @@ STYLE = """<style>
 font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
 .rn50.rn50 table{border-collapse:collapse;margin:4px 0;font-size:14px}
 .rn50.rn50 caption{text-align:left;font-weight:600;padding:2px 0 4px}
-.rn50.rn50 tr,.rn50.rn50 tr:hover{background:none}
+.rn50.rn50.rn50 tr,.rn50.rn50.rn50 tr:hover{background:none}
 .rn50.rn50 th,.rn50.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;
-background:none;max-width:none;border:0;border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal}
+background:none;max-width:none;border:0;
+border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal}
 .rn50.rn50 th{font-weight:600}
 .rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;
 font-variant-numeric:tabular-nums;white-space:nowrap}
@@ -191,20 +192,23 @@ def explore(
     Without a front end the figure of the starting values stays, so the executed notebook shows
     the same thing.
     """
+    from inspect import Parameter
+
     import ipywidgets
     from IPython.display import display
 
+    width = f"{9 * max(map(len, controls), default=0) + 10}px"
     widgets = {}
     for name, control in controls.items():
         widget = control
         if not isinstance(control, ipywidgets.Widget):
-            widget = ipywidgets.interactive.widget_from_abbrev(control, default=None)
+            widget = ipywidgets.interactive.widget_from_abbrev(control, default=Parameter.empty)
             if widget is None:
                 raise TypeError(
                     f"explore: {name}={control!r} is not a control that ipywidgets knows"
                 )
         widget.description = widget.description or name.replace("_", " ")
-        widget.style = {"description_width": "initial"}
+        widget.style = {"description_width": width}
         if hasattr(widget, "continuous_update"):
             widget.continuous_update = True
         widgets[name] = widget

@@ -20,7 +20,7 @@ from rn50lib import launch
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
 from rn50lib.workshop import places, session
-from rn50lib.workshop.errors import RunFailed
+from rn50lib.workshop.errors import RunFailed, show_user_errors_plainly
 
 QUIET_S = 4.0  # a cell that waits says something at least this often
 LOG_LINES = 12
@@ -233,6 +233,7 @@ def train(experiment: Experiment | None = None, /, name: str = "run", **changes:
     `report` lands in the run's folder. Raises UserError for an unknown field or an impossible
     value.
     """
+    show_user_errors_plainly()
     places.settle()
     known = [f.name for f in fields(Experiment)]
     for field in changes:
@@ -262,6 +263,6 @@ def describe(line: dict[str, Any]) -> str:
         parts = [text.format(line[key]) for key, text in shown if line.get(key) is not None]
         return f"epoch {epoch} done: {', '.join(parts)}"
     shown = (("loss", "loss {:.3f}"), ("top1", "top-1 {:.1f} %"), ("ips", "{:.1f} img/s"),
-             ("lr", "learning rate {:.4f}"))  # fmt: skip
+             ("lr", "learning rate {:.3g}"))  # fmt: skip
     parts = [text.format(line[key]) for key, text in shown if line.get(key) is not None]
     return f"epoch {epoch} {line['phase']}, step {line['step']}/{line['steps']}: {', '.join(parts)}"

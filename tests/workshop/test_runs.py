@@ -1,0 +1,130 @@
+"""`workshop.train`: real runs in processes of their own, watched, killed, resumed, failing."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import psutil
+import pytest
+
+from rn50lib.errors import UserError
+from rn50lib.workshop import RunFailed, live, runs, session, train
+
+SMALL = {
+    "loader": "synthetic", "network": "tiny", "num_classes": 4, "image_shape": 32, "batch_size": 4,
+    "data_nthreads": 0, "threads": 1, "disp_batches": 2, "profile": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path, monkeypatch):
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(session, "_current", None)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_unknown_setting_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(UserError, match="no setting 'batchsize': did you mean batch_size?"):
+        train(batchsize=3)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_run_leaves_report_progress_and_lines(tmp_path, capsys):
+    run = train(name="first", **SMALL, num_epochs=2, benchmark_iters=6, report="mine.json")
+    assert run.dir.parent == tmp_path / "runs" and run.dir.name.endswith("-first")
+    assert run.wait() is run and not run.running and run.succeeded
+    assert run.report["model"] == "resnet-tiny"
+    assert (run.dir / "mine.json").exists()
+    assert [line["epoch"] for line in run.progress if line["phase"] == "epoch"] == [0, 1]
+    assert run.resolved["experiment"]["num_epochs"] == 2
+    assert "--num-epochs" in run.command and run.command_line.startswith("rn50 run --")
+    printed = capsys.readouterr().out
+    assert "epoch 1 train, step 4/6: loss" in printed and "epoch 2 done: loss" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_live_figure_moves_and_stays(monkeypatch):
+    import IPython.display
+
+    shown: list[tuple[str, dict]] = []
+
+    def record(data, display_id, metadata=None, **_):
+        shown.append((display_id, data))
+
+    monkeypatch.setattr(IPython.display, "display", record)
+    monkeypatch.setattr(IPython.display, "update_display", record)
+    monkeypatch.setattr(live, "DRAW_S", 0.2)
+    run = train(**SMALL, num_epochs=3, benchmark_iters=150).live()
+    pictures = [data["image/png"] for _, data in shown if "image/png" in data]
+    assert len({place for place, data in shown if "image/png" in data}) == 1
+    assert len(set(pictures)) > 2  # it moved, in one place
+    bars = [data["text/html"] for _, data in shown if 'class="bar"' in data.get("text/html", "")]
+    widths = [float(re.search(r"<i style=\"width:([\d.]+)%", bar)[1]) for bar in bars]
+    assert widths == sorted(widths) and widths[-1] == 100.0
+    assert "done in" in bars[-1] and run.command_line in shown[0][1]["text/plain"]
+    assert "starting" in bars[0]  # it speaks before the first reading
+    last = shown[-1][1]["text/plain"]
+    assert last.startswith("The loss went from") and "images per second" in last
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_killed_run_resumes_in_its_folder(roadsigns_small, capsys):
+    fields = {
+        **SMALL,
+        "loader": "native",
+        "num_classes": None,
+        "data_root": str(roadsigns_small.folder),
+    }
+    run = train(**fields, recipe="roadsigns", num_epochs=60, model_prefix="m")
+    line = run.wait_for(lambda line: line["phase"] == "epoch" and line["epoch"] == 1)
+    assert line["epoch"] == 1
+    with pytest.raises(UserError, match="still running"):
+        run.resume()
+    workers = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    assert not run.running and not run.succeeded
+    psutil.wait_procs(workers, timeout=10)
+    assert not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers)
+    done = len([line for line in run.progress if line["phase"] == "epoch"])
+    again = run.resume()
+    first = again.wait_for(lambda line: line["phase"] == "epoch")
+    assert first["epoch"] >= done - 1 and again.dir == run.dir
+    again.stop()
+    assert not again.running
+    assert again.wait() is again  # stopped on purpose: no failure
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_failing_run_shows_its_last_lines():
+    with pytest.raises(RunFailed, match="exit status 2") as failed:
+        train(**{**SMALL, "loader": "native"}, data_root="/nowhere").wait()
+    lines = failed.value._render_traceback_()
+    assert "/nowhere" in "\n".join(lines) and not any("Traceback" in line for line in lines)
+    assert len(lines) <= 1 + runs.LOG_LINES
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_run_dies_with_its_kernel(tmp_path):
+    import subprocess
+    import sys
+
+    code = (
+        "from rn50lib.workshop import train; import time\n"
+        f"run = train(**{SMALL!r}, num_epochs=90, benchmark_iters=10000)\n"
+        "run.wait_for(lambda line: True)\nprint(run.pid, flush=True)\ntime.sleep(300)"
+    )
+    kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pid = int(next(line for line in kernel.stdout if line.strip().isdigit()))
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    os.kill(kernel.pid, 9)
+    kernel.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []

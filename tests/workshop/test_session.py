@@ -1,0 +1,164 @@
+"""`start` and the session: profile, recorded results, the learner's numbers beside them."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+
+from rn50lib import hardware
+from rn50lib.errors import UserError
+from rn50lib.workshop import expected, gpu_memory, output, places, session
+
+GPU = hardware.Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
+BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
+WITH_GPU = hardware.Machine("A processor", 2, 8 * 2**30, "", (GPU,))
+MEASURED = expected.Expected(
+    "top1", "top-1", 84.25, "measured", "%", 0.6, 3, "two cores", {"torch": "2.13"}, "2026-11-21"
+)
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[dict]:
+    """The display bundles of the test."""
+    import IPython.display
+
+    bundles: list[dict] = []
+    for name in ("display", "update_display"):
+        monkeypatch.setattr(
+            IPython.display, name, lambda data, **options: bundles.append({**data, **options})
+        )
+    return bundles
+
+
+def a_session(profile: str = "cpu") -> session.Session:
+    results = {"top1": MEASURED}
+    return session.Session("02", profile, "", BARE, Path("d"), Path("r"), results)
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine", "profile"),
+    [
+        ("auto", BARE, "cpu"),
+        ("auto", WITH_GPU, "gpu"),
+        ("ci", WITH_GPU, "ci"),
+        ("cpu", WITH_GPU, "cpu"),
+        ("gpu", WITH_GPU, "gpu"),
+    ],
+)
+def test_profile_is_chosen_with_a_reason(asked, machine, profile):
+    chosen, reason = session.choose_profile(asked, machine)
+    assert chosen == profile and reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"), [("gpu", "there is no GPU here"), ("fast", "use one of auto, ci")]
+)
+def test_impossible_profile_is_refused(asked, message):
+    with pytest.raises(UserError, match=message):
+        session.choose_profile(asked, BARE)
+
+
+def test_pick_falls_back_to_the_cpu_value():
+    assert a_session("ci").pick(ci=1, cpu=2, gpu=3) == 1
+    assert a_session("ci").pick(cpu=2, gpu=3) == 2
+    assert a_session("gpu").pick(ci=1, cpu=2) == 2
+    assert a_session("ci").pick(ci=0, cpu=2) == 0
+
+
+def test_note_carries_a_record_and_a_readable_line(shown):
+    a_session().note("speed", 1234.56, "img/s", "the speed")
+    assert shown[0]["text/plain"] == "the speed: 1,235 img/s"
+    record = shown[0][output.RESULT_MIME]
+    assert (record["kind"], record["value"], record["notebook"]) == ("note", 1234.56, "02")
+
+
+def test_recorded_says_where_it_comes_from(shown):
+    assert a_session().recorded("top1") == 84.25
+    assert shown[0][output.RESULT_MIME]["kind"] == "recorded"
+    text = shown[0]["text/plain"]
+    assert "84.2 %" in text and "recorded on two cores, torch 2.13, 2026-11-21, 3 runs" in text
+
+
+def test_expect_lays_both_numbers_side_by_side(shown):
+    a_session().expect({"top1": 83.0})
+    assert "83.0 %" in shown[0]["text/html"] and "84.2 ± 0.6 %" in shown[0]["text/html"]
+    assert "not comparable" not in shown[0]["text/html"]
+    a_session("ci").expect({"top1": None})
+    assert "–" in shown[1]["text/html"] and "not comparable" in shown[1]["text/html"]
+
+
+def test_unknown_result_is_refused():
+    with pytest.raises(UserError, match="no recorded result 'top5'.*there are top1"):
+        a_session().recorded("top5")
+
+
+def test_published_figures_load(repository):
+    results = expected.load(repository / "notebooks" / "expected")
+    assert results["published.v100.8gpu.fp16.ips"].value == 10263.2
+    assert results["published.v100.8gpu.fp16.ips"].provenance.startswith("published, ResNet50 v1.5")
+
+
+def test_progress_lines_become_one_bar(shown):
+    with redirect_stderr(session._Watch(output.Slot())):  # type: ignore[type-var]
+        import sys
+
+        print("drawing: 1,200 of 4,800 images, 80/s", file=sys.stderr)
+    assert "width:25.0%" in shown[-1]["text/html"]
+    assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"
+
+
+def test_gpu_memory_names_its_holders(monkeypatch):
+    answers = {
+        "--query-compute-apps=gpu_uuid,pid,process_name,used_memory": [
+            ["GPU-1", "77", "/usr/bin/python3", "2048"],
+            ["GPU-1", "78", "other", "[N/A]"],
+        ],
+        "--query-gpu=uuid,memory.used": [["GPU-1", "3072"]],
+    }
+    monkeypatch.setattr(gpu_memory, "_query", answers.__getitem__)
+    text = gpu_memory.sentence([GPU], gpu_memory.holders())
+    assert text.startswith("GPU 0: 3.0 of 16 GiB taken (python3, pid 77, 2.0 GiB, other, pid 78)")
+    monkeypatch.setattr(gpu_memory, "_query", lambda what: [])
+    assert gpu_memory.sentence([GPU], gpu_memory.holders()) == "the driver does not say"
+
+
+def test_places_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
+    for name in ("RN50_DATA", "RN50_RUNS"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.chdir(tmp_path)
+    assert places.checkout() == repository
+    assert places.settle() == (repository / "data", repository / "runs")
+    monkeypatch.setenv("RN50_RUNS", "here")
+    assert places.settle() == (repository / "data", tmp_path / "here")
+
+
+def test_data_that_cannot_be_written_goes_to_the_cache(tmp_path, monkeypatch):
+    monkeypatch.delenv("RN50_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(places, "writable", lambda folder: False)
+    monkeypatch.setattr(places, "checkout", lambda: tmp_path)
+    assert places.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
+    (tmp_path / "data").mkdir()  # read-only and shared: it is used
+    assert places.data_home() == tmp_path / "data"
+
+
+def test_user_error_shows_as_one_line_in_a_notebook():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from rn50lib.workshop import errors
+
+    shell = InteractiveShell()
+    lines: list[str] = []
+    shell._showtraceback = lambda kind, value, stb: lines.extend(stb)
+    shell.set_custom_exc((UserError,), errors._handler)
+    code = "from rn50lib.errors import UserError\nraise UserError('--dtype x: use y')"
+    with redirect_stderr(io.StringIO()):
+        result = shell.run_cell(code)
+    assert lines == ["error: --dtype x: use y"]
+    assert isinstance(result.error_in_exec, UserError)
+    lines.clear()
+    shell.run_cell("from rn50lib.workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
+    assert lines == ["RunFailed: it ended", "    a", "    b"]

@@ -1,0 +1,71 @@
+"""`show` finds the real file and line of functions, methods, classes, modules and constants."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from rn50lib import recipe
+from rn50lib.errors import UserError
+from rn50lib.workshop import source
+from rn50lib.workshop.session import Session
+
+
+@pytest.mark.parametrize(
+    ("obj", "name", "begins"),
+    [
+        (recipe.learning_rate, "learning_rate", "def learning_rate("),
+        (recipe.Recipe, "Recipe", "@dataclass"),
+        (Session.pick, "Session.pick", "    def pick("),
+        ("rn50lib.recipe:BN_EPS", "BN_EPS", "BN_EPS = "),
+        ("rn50lib.recipe:Recipe", "Recipe", "@dataclass"),
+        ("rn50lib.recipe:Recipe.lr", "Recipe.lr", "    lr: float"),
+        ("rn50lib.workshop.session:Session.note", "Session.note", "    def note("),
+    ],
+)
+def test_source_is_the_files_own_lines(obj, name, begins):
+    file, first, found, text = source.find(obj)
+    assert found == name and text.startswith(begins)
+    lines = open(file, encoding="utf-8").read().splitlines(keepends=True)
+    count = len(text.splitlines())
+    assert "".join(lines[first - 1 : first - 1 + count]).rstrip() == text.rstrip()
+
+
+def test_comments_above_a_constant_belong_to_it():
+    lines = inspect.getsource(recipe).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("ROADSIGNS = "))
+    _, first, _, text = source.find("rn50lib.recipe:ROADSIGNS")
+    above = lines[at - 1].startswith("#")
+    assert (first <= at) == above and "ROADSIGNS = " in text
+
+
+def test_module_and_path():
+    file, first, _, text = source.find("rn50lib.recipe")
+    assert first == 1 and text == inspect.getsource(recipe)
+    assert source.short_path(file) == "rn50lib/recipe.py"
+    assert source.short_path("/tmp/ipykernel_12/34.py") == "this notebook"
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (0.4, "a constant is shown by its name"),
+        (len, "has no Python source"),
+        ("rn50lib.recipe:NOTHING", "defines no NOTHING"),
+        ("rn50lib.nothing:X", "there is no module rn50lib.nothing"),
+    ],
+)
+def test_what_has_no_source_is_refused(obj, message):
+    with pytest.raises(UserError, match=message):
+        source.find(obj)
+
+
+def test_colours_escape_and_keep_the_text():
+    import re
+    from html import unescape
+
+    code = 'x = "<b>"  # a & b\n'
+    html = source.highlight(code)
+    assert "<b>" not in html
+    assert unescape(re.sub(r"<[^>]+>", "", html)) == code
