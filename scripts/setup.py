@@ -104,7 +104,10 @@ def apply(arguments: argparse.Namespace, here: facts.Facts, todo: plan.Plan, ven
             return 1
     plan.state(venv).mkdir(exist_ok=True)
     done = stamps.read()
-    if not fresh and any(not settled(s, done, arguments.retry) for s in todo.steps):
+    if all(settled(step, done, arguments.retry) for step in todo.steps):
+        if arguments.retry:
+            print(f"Nothing to do: {', '.join(step.name for step in todo.steps)} are done.")
+    elif not fresh:
         headline(here, todo, venv)
     before = distributions(venv) if here.container else {}
     queue = list(todo.steps)

@@ -1,0 +1,42 @@
+"""Which environment the make targets use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def commands(repository: Path, target: str, **env: str) -> str:
+    """What `make TARGET` would run."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CONDA", "MAKE"))}
+    return subprocess.run(
+        ["make", "--dry-run", target],
+        cwd=repository,
+        env={**kept, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.parametrize("target", ["run", "test", "quick", "acceptance", "lab"])
+def test_every_target_sets_up_first_and_uses_what_was_set_up(repository: Path, target: str) -> None:
+    first, *_, last = commands(repository, target).splitlines()
+    assert first == "python3 scripts/setup.py --venv .venv"
+    assert last.startswith(".venv/bin/")
+
+
+def test_the_active_conda_environment_serves_if_it_is_the_projects(repository: Path) -> None:
+    conda = {"CONDA_DEFAULT_ENV": "rn50", "CONDA_PREFIX": "/opt/conda/envs/rn50"}
+    said = commands(repository, "horovod", **conda)
+    assert said == "python3 scripts/setup.py --venv /opt/conda/envs/rn50 --retry\n"
+    assert "/opt/conda/envs/rn50/bin/rn50 workshop run" in commands(repository, "run", **conda)
+    other = {"CONDA_DEFAULT_ENV": "base", "CONDA_PREFIX": "/opt/conda"}
+    assert "--venv .venv " in commands(repository, "horovod", **other)
+
+
+def test_one_acceptance_test_by_name(repository: Path) -> None:
+    assert '-k "kill matrix"' in commands(repository, "acceptance", T="kill matrix")
