@@ -5,7 +5,14 @@ A worker makes a whole batch at a time, so that one array travels and nothing is
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
+import os
+import signal
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,10 +82,41 @@ def as_tensor(made: np.ndarray | UserError) -> torch.Tensor | UserError:
 
 def start_worker(worker: int) -> None:
     """Runs first in each worker: one thread each, and the learner's own functions in force."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
     assert info is not None
     seams.install(info.dataset.overrides)  # type: ignore[attr-defined]
+
+
+def end_with_parent() -> None:
+    """End this worker when the training process is gone, however it went.
+
+    A worker's parent is the fork server, which lives as long as any of its workers: without this,
+    a killed run would leave all of them behind.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def fork_server() -> Any:
+    """The context of the server that forks the loaders' workers; the server is started.
+
+    Forking a process that runs OpenMP, CUDA or MPI threads can hang, and spawning would import
+    PyTorch once in every worker: the server is clean, and has imported it.
+    """
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rn50lib.pipelines.torch_loader"])
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C reaches all processes of a terminal: the training process ends its workers itself
+        earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, earlier)
+    return context
 
 
 class TorchLoader:
@@ -103,13 +141,9 @@ class TorchLoader:
         self.batches = Batches()
         self.source = source
         workers = experiment.data_nthreads
-        options = {}
+        options: dict[str, Any] = {}
         if workers:
-            # A fork server starts clean workers: forking a process that runs OpenMP, CUDA or MPI
-            # threads can hang, and spawning would import PyTorch once in every worker.
-            context = torch.multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["rn50lib.pipelines.torch_loader"])
-            options = {"multiprocessing_context": context, "persistent_workers": True}
+            options = {"multiprocessing_context": fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = 4
         self.loader = DataLoader(
             Images(source, self.train, experiment),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -286,17 +287,27 @@ def png_header(width: int, height: int) -> bytes:
 
 @pytest.mark.slow
 def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path) -> None:
-    import psutil
-
     source = bad_set(tmp_path, "zz.JPEG", TEXT)
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(UserError, match="train/a/zz.JPEG is not an image"):
         read(source, num_classes=1, batch_size=4, data_nthreads=2)
-    started = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
-    # the fork server and multiprocessing's tracker serve the whole process; no worker is left
-    assert not any("torch_loader" in " ".join(c.cmdline()) for c in started if c.children()) or all(
-        not c.children() for c in started
-    )
+    assert workers() == []
+
+
+@pytest.mark.slow
+def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
+    source = open_source(photos.root, "train", "files")
+    pipeline = open_pipeline(full(data_nthreads=2), source, "train", 0, 1)
+    batches = pipeline.epoch(0)
+    next(batches)
+    assert len(workers()) == 2
+    pipeline.close()  # in the middle of an epoch
+    assert workers() == []
+
+
+def workers() -> list[psutil.Process]:
+    """The loaders' workers below this process; they are the children of a fork server."""
+    below = [c for child in psutil.Process().children() for c in child.children()]
+    return [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 # --- synthetic ------------------------------------------------------------------------------------

@@ -1,0 +1,215 @@
+"""Runs as processes: their environment, how their death is told, and that none stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rn50lib import launch
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+from tests.conftest import clean_environment
+from tests.support import TINY, Photos, full
+
+PATIENCE = 60.0  # seconds for things that take one when the machine is idle
+# a run that goes on until it is ended: its model is a wait, its loader has workers
+ENDLESS = ("--step", "paced:2000", "-e", "100000", "--disp-batches", "1", "--data-nthreads", "2")
+
+
+# --- what a rank's environment holds --------------------------------------------------------------
+
+
+def test_threads_and_allocator_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    env = launch.rank_environment(full(threads=3))
+    assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
+    assert env[launch.PARENT] == str(os.getpid())
+    if sys.platform == "linux":
+        assert env["GLIBC_TUNABLES"] == (
+            "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592"
+        )
+    assert env["PATH"] == os.environ["PATH"]
+
+
+def test_a_user_s_own_tunables_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = f":{launch.ALLOCATOR}" if sys.platform == "linux" else ""  # it is glibc's setting
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+    assert launch.rank_environment(full())["GLIBC_TUNABLES"] == f"glibc.pthread.rseq=0{added}"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")
+    assert launch.rank_environment(full())["GLIBC_TUNABLES"] == "glibc.malloc.trim_threshold=1"
+
+
+def test_a_child_finds_the_library_from_anywhere(tmp_path: Path) -> None:
+    env = launch.with_library({"PATH": os.environ["PATH"], "PYTHONPATH": "/somewhere"})
+    assert env["PYTHONPATH"].endswith(os.pathsep + "/somewhere")
+    done = subprocess.run(
+        [*launch.program("run"), "--help"], cwd=tmp_path, env=env, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    again = launch.with_library(dict(env))
+    assert again["PYTHONPATH"] == env["PYTHONPATH"]  # once is enough
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_every_run_gets_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(time, "strftime", lambda form, when: "20261121T070000Z")
+    names = [launch.new_run("run").name for _ in range(3)]
+    assert names == [f"20261121T070000Z-run{end}" for end in ("", "-1", "-2")]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == sorted(names)
+
+
+def test_a_folder_that_cannot_be_made_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="RN50_RUNS"):
+        launch.new_run("run")
+
+
+def test_an_impossible_experiment_starts_no_process(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--resume needs --model-prefix"):
+        launch.start(Experiment(resume=True), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- life and death -------------------------------------------------------------------------------
+
+
+class Started:
+    """A `rn50 run` that goes on for ever, with its rank and its loader's workers."""
+
+    def __init__(self, photos: Photos, folder: Path) -> None:
+        self.folder, self.output = folder, folder / "output"
+        argv = [*launch.program("run"), "--data-root", str(photos.root), *TINY, *ENDLESS]
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(
+                [*argv, "--run-dir", str(folder / "run")],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
+                env=clean_environment(RN50_RUNS=str(folder)), start_new_session=True,
+            )  # fmt: skip
+        progress = folder / "run" / "progress.jsonl"
+        wait_for(  # both loaders have their workers once an epoch is done
+            lambda: progress.exists() and '"phase": "epoch"' in progress.read_text(), self.text
+        )
+        self.below = psutil.Process(self.process.pid).children(recursive=True)
+
+    @property
+    def rank(self) -> psutil.Process:
+        (found,) = psutil.Process(self.process.pid).children()
+        return found
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def all_gone(self) -> None:
+        """Wait until neither the rank nor any worker is there."""
+        wait_for(lambda: not alive(self.below), lambda: str(alive(self.below)))
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_for(what: Callable[[], Any], otherwise: Callable[[], str]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, otherwise()
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def started(photos: Photos, tmp_path: Path) -> Iterator[Started]:
+    run = Started(photos, tmp_path)
+    yield run
+    for process in [*alive(run.below), psutil.Process()]:
+        if process.pid != os.getpid():
+            process.kill()
+    run.process.kill()
+    run.process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_rank_that_is_killed_is_named_with_its_signal(started: Started, number: int) -> None:
+    if sys.platform == "linux":  # glibc puts zeros between its settings
+        environment = Path(f"/proc/{started.rank.pid}/environ").read_bytes().replace(b"\0", b":")
+        assert f"GLIBC_TUNABLES={launch.ALLOCATOR}:".encode() in environment
+        assert b":OMP_NUM_THREADS=1:" in environment
+    assert len(started.below) >= 4  # the rank, the fork server, two workers at least
+    started.rank.send_signal(number)
+    assert started.process.wait(PATIENCE) == 128 + number
+    errors = [line for line in started.text().splitlines() if line.startswith("error: ")]
+    name = signal.Signals(number).name
+    assert len(errors) == 1
+    assert errors[0].startswith(f"error: rank 0 was killed by signal {int(number)} ({name})")
+    assert ("memory" in errors[0]) == (number == signal.SIGKILL)
+    started.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_when_the_run_is_ended_nothing_stays(started: Started, number: int) -> None:
+    started.process.send_signal(number)
+    assert started.process.wait(PATIENCE) != 0
+    started.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_ctrl_c_ends_a_run_without_a_traceback(started: Started) -> None:
+    os.killpg(started.process.pid, signal.SIGINT)  # what a terminal does
+    assert started.process.wait(PATIENCE) == 130
+    assert "Traceback" not in started.text() and "interrupted" in started.text()
+    started.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path: Path) -> None:
+    asked = Experiment(
+        data_root=str(photos.root), network="tiny", image_shape=32, batch_size=8, threads=1,
+        data_nthreads=0, dtype="float32", recipe="reference", num_epochs=100_000, step=2000.0,
+        disp_batches=1,
+    )  # fmt: skip
+    job = launch.start(asked, tmp_path / "run", log=tmp_path / "log")
+    try:
+        progress = tmp_path / "run" / "progress.jsonl"
+        wait_for(lambda: progress.exists() and progress.read_text().count("\n") > 2,
+                 (tmp_path / "log").read_text)  # fmt: skip
+        assert job.poll() is None
+        below = psutil.Process(job.pid).children(recursive=True)
+        assert job.stop() != 0 and job.poll() is not None
+        wait_for(lambda: not alive(below), lambda: str(alive(below)))
+    finally:
+        job.kill()
+    told = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    assert told["experiment"]["num_epochs"] == 100_000
+    assert "paced at 2000 img/s" in (tmp_path / "log").read_text()
+    assert job.command[-1] and "--step" in job.command
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_job_s_exit_status_is_the_run_s(photos: Photos, tmp_path: Path) -> None:
+    asked = Experiment(data_root=str(photos.root), num_classes=2)
+    job = launch.start(asked, tmp_path / "run", log=tmp_path / "log")
+    assert job.wait(PATIENCE) == 2
+    assert "error: --num-classes 2" in (tmp_path / "log").read_text()
