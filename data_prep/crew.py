@@ -36,11 +36,16 @@ Work = Callable[[Any], Any]
 def run(target: str, settings: Any, tasks: Sequence[Any], jobs: int) -> Iterator[tuple[int, Any]]:
     """Yield (number of the task, answer) as the answers come, from ``jobs`` processes.
 
+    With 0 jobs the work is done here, in this process, for sets that are too small to wait for one.
+
     ``target`` is "module:function"; the function is called once in each worker, with ``settings``,
     and returns the function that turns a task into an answer. Both are what JSON can hold. An
     answer is a ``Died`` where the worker ended. Raises UserError if the work did; an unforeseen
     exception of a worker is raised as RuntimeError with its traceback.
     """
+    if jobs == 0:
+        yield from enumerate(map(_load(target)(settings), tasks))
+        return
     todo = iter(enumerate(tasks))
     turn = threading.Lock()
     answers: queue.Queue = queue.Queue()
@@ -82,6 +87,11 @@ def run(target: str, settings: Any, tasks: Sequence[Any], jobs: int) -> Iterator
             for worker in workers:
                 worker.kill()
                 worker.wait()
+
+
+def _load(target: str) -> Callable[[Any], Work]:
+    module, _, function = target.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _start(target: str, settings: Any) -> subprocess.Popen[str]:
@@ -135,13 +145,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="surrogateescape")
     os.dup2(2, 1)  # what a library prints must not get between the answers
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
-    module, _, function = sys.argv[1].partition(":")
     settings = json.loads(sys.stdin.readline())
     work: Work | None = None
     for line in sys.stdin:
         try:
             if work is None:
-                work = getattr(importlib.import_module(module), function)(settings)
+                work = _load(sys.argv[1])(settings)
             answer = {"answer": work(json.loads(line))}
         except UserError as error:
             answer = {"error": str(error)}

@@ -153,6 +153,13 @@ class TFRecordReader:
         except Damage as damage:
             raise self._damaged(damage) from None
 
+    @property
+    def offsets(self) -> list[int]:
+        """Where the records start, as the index says."""
+        len(self)
+        assert self._entries is not None
+        return [offset for offset, _ in self._entries]
+
     def _read_at(self, offset: int, size: int | None = None) -> bytes:
         data = self._file.data()
         start, end = locate(data, offset, self._file.size)

@@ -386,16 +386,9 @@ def test_broken_list(tmp_path, lines, reason):
         (["--index", "{t}/a"], "{t}/a.rec: the record file cannot be opened"),
     ],
 )
-def test_bad_commands_get_one_line(tmp_path, arguments, message, monkeypatch, capsys):
-    arguments = [argument.format(t=tmp_path) for argument in arguments]
-    monkeypatch.setattr(sys, "argv", ["im2rec", *arguments])
-    monkeypatch.setattr(common.signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit) as caught:
-        common.run_program(im2rec.main)
-    assert caught.value.code == 2
-    stderr = capsys.readouterr().err
-    assert stderr.startswith(f"error: {message.format(t=tmp_path)}")
-    assert stderr.count("\n") == 1
+def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
+    error = error_of(im2rec.main, *(argument.format(t=tmp_path) for argument in arguments))
+    assert error.startswith(message.format(t=tmp_path))
     assert os.listdir(tmp_path) == []
 
 

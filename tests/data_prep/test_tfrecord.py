@@ -271,14 +271,9 @@ def checksums(shards):
         (["{t}", "--index"], "{t}: there are no shards train-NNNNN-of-NNNNN here"),
     ],
 )
-def test_bad_commands_get_one_line(tmp_path, flags, message):
-    command = [sys.executable, "-m", "data_prep.tfrecord", *(f.format(t=tmp_path) for f in flags)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=clean_environment(), timeout=60
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {message.format(t=tmp_path)}")
-    assert done.stderr.count("\n") == 1
+def test_bad_commands_get_one_line(tmp_path, flags, message, error_of):
+    error = error_of(tfrecord.main, *(flag.format(t=tmp_path) for flag in flags))
+    assert error.startswith(message.format(t=tmp_path))
 
 
 @pytest.mark.parametrize("schema", ["imagenet", "slides"])

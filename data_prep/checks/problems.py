@@ -1,0 +1,94 @@
+"""The kinds of problems that a data set can have: how bad each is, what it means and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+LEVELS = (ERROR, WARNING, NOTE)
+
+
+class Kind(NamedTuple):
+    """How bad a kind of problem is, what it is called, and what to do about it."""
+
+    level: str
+    title: str
+    advice: str
+
+
+KINDS = {
+    # Images.
+    "empty-file": Kind(ERROR, "images of zero bytes", "copy them again, or remove them"),
+    "lfs-pointer": Kind(ERROR, "git-LFS pointers", "`git lfs pull` fetches the images"),
+    "no-image": Kind(ERROR, "files that are no JPEG or PNG", "convert them, or remove them"),
+    "undecodable": Kind(ERROR, "images that do not decode", "copy them again, or remove them"),
+    "crash": Kind(ERROR, "images on which the decoder crashed", "remove them"),
+    "unreadable": Kind(ERROR, "files that cannot be read", "look at the permissions and the disk"),
+    "decoder-warning": Kind(
+        WARNING,
+        "images of which the decoder says that they may be damaged",
+        "look at them; they train, but a part of the picture may be wrong",
+    ),
+    "cmyk": Kind(NOTE, "CMYK images", "every loader here converts them; --fix re-encodes them"),
+    "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read; --fix re-encodes them"),
+    "jpeg-as-png": Kind(NOTE, "JPEG images named as PNG", "they are read by what they hold"),
+    "grey": Kind(NOTE, "grey images", "they are read as colour images"),
+    "exif": Kind(NOTE, "images with a corrupt EXIF block", "the pixels are fine"),
+    "turned": Kind(NOTE, "images that EXIF says to turn", "loaders take the pixels as they lie"),
+    # Folders.
+    "no-images": Kind(ERROR, "splits without images", "give the folder that holds the data"),
+    "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
+    "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),
+    "class-maps": Kind(ERROR, "classes that differ", "make train and val have the same classes"),
+    "class-list": Kind(ERROR, "differences from the class list", "make classes.txt and data agree"),
+    "empty-class": Kind(WARNING, "classes without images", "fill or remove them in both splits"),
+    "counts": Kind(WARNING, "counts that are not ImageNet's", "unpack the archives again"),
+    "other-file": Kind(NOTE, "files that are no images by name", "they are passed over"),
+    # Record files.
+    "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),
+    "index": Kind(ERROR, "indexes that do not fit", "make the index again (--index)"),
+    "list": Kind(ERROR, "lists that do not fit", "list and pack the images again"),
+    "label": Kind(ERROR, "labels that are no class", "pack the images again"),
+    "example": Kind(ERROR, "examples without what training needs", "write the shards again"),
+    "forms": Kind(ERROR, "forms of one data set that differ", "make the records again"),
+    "no-index": Kind(WARNING, "files without an index", "make the index (--index)"),
+    # Contents.
+    "leak": Kind(ERROR, "images of val that are in train, too", "remove them from train"),
+    "few-leaks": Kind(
+        WARNING,
+        "images of val that are in train, too",
+        "fewer than one in a thousand: they cannot move the accuracy visibly",
+    ),
+    "conflict": Kind(WARNING, "images with several labels", "decide which one is right"),
+    "repeated": Kind(NOTE, "images that are there several times", "harmless in small numbers"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem: its kind, the file or record, the byte offset if there is one, and details."""
+
+    kind: str
+    where: str
+    text: str = ""
+    offset: int | None = None
+
+    @property
+    def level(self) -> str:
+        """error, warning or note."""
+        return KINDS[self.kind].level
+
+    def line(self) -> str:
+        """The problem in one line."""
+        place = self.where if self.offset is None else f"{self.where}, offset {self.offset:,}"
+        return f"{place}: {self.text}" if self.text else place
+
+
+def count_levels(problems: Iterable[Problem]) -> dict[str, int]:
+    """How many problems of each level there are."""
+    counts = dict.fromkeys(LEVELS, 0)
+    for problem in problems:
+        counts[problem.level] += 1
+    return counts

@@ -1,0 +1,26 @@
+"""What the tests of the data preparation programs share."""
+
+import sys
+
+import pytest
+
+from data_prep import common
+
+
+@pytest.fixture
+def error_of(monkeypatch, capsys):
+    """`error_of(main, "flag", ...)`: the one line that a program prints for a wrong command."""
+
+    def run(main, *arguments):
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+        monkeypatch.setattr(common.signal, "signal", lambda *_: None)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            common.run_program(main)
+        assert caught.value.code == 2
+        stderr = capsys.readouterr().err
+        assert stderr.startswith("error: ")
+        assert stderr.count("\n") == 1
+        return stderr.removeprefix("error: ").rstrip("\n")
+
+    return run
