@@ -35,9 +35,10 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str) -> np.ndar
     try:
         # round up: a hair too small a request would decode at half of what the crop needs
         wanted = (-(-full_width * size // width), -(-full_height * size // height))
-        opened.draft("RGB", wanted)
-        across, down = opened.size[0] / full_width, opened.size[1] / full_height
-        part = (left * across, top * down, (left + width) * across, (top + height) * down)
+        drafted = opened.draft("RGB", wanted)
+        # the exact scale: the size itself is rounded up, and would shift the crop
+        scale = drafted[1][2] / full_width if drafted else 1.0
+        part = (left * scale, top * scale, (left + width) * scale, (top + height) * scale)
         image = opened if opened.mode == "RGB" else opened.convert("RGB")
         resized = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
         return np.asarray(resized)

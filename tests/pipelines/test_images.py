@@ -95,6 +95,17 @@ def test_large_images_are_decoded_at_a_part_of_their_size() -> None:
     assert opened.size == (200, 150)
 
 
+def test_a_reduced_decode_does_not_shift_the_crop() -> None:
+    """At an eighth 257 pixels become 33, the last of which is one wide: the scale is not 33:257."""
+    ramp = np.tile(np.linspace(0, 255, 257).astype(np.uint8), (257, 1))
+    for picture in (ramp, ramp.T):
+        buffer = io.BytesIO()
+        Image.fromarray(picture).convert("RGB").save(buffer, "JPEG", quality=95)
+        for box in ((0, 0, 256, 256), (0, 0, 257, 257)):
+            made, wanted = (f(buffer.getvalue(), box, 32) for f in (ours, plain))
+            assert np.abs(made.astype(int) - wanted).max() <= 3
+
+
 @pytest.mark.slow
 def test_the_built_in_data_looks_as_pillow_s_does(roadsigns_small) -> None:
     files = sorted(Path(roadsigns_small.folder, "train").rglob("*.jpg"))[::5]
