@@ -12,6 +12,7 @@ from pathlib import Path
 from rn50lib.errors import UserError
 
 KERNEL_START_S = 120.0  # what a kernel may take to start, before a notebook's own time begins
+FLOOR_S = 90.0  # no time limit is shorter
 CPU_S = 300.0  # what Run All may take under profile cpu
 
 
@@ -75,7 +76,8 @@ def neighbours(item: Lesson, root: Path) -> tuple[Lesson | None, Lesson | None]:
 def time_limit(budget: float | None, profile: str) -> float:
     """Seconds after which a notebook is stopped, its kernel's start not counted.
 
-    Three times the budget under profile ci. Elsewhere three times what Run All may take on a CPU:
-    there the limit is only against a notebook that hangs.
+    Three times the budget under profile ci, but never under FLOOR_S: a busy machine must not fail
+    the shortest notebook, and one that hangs is caught either way. Elsewhere three times what Run
+    All may take on a CPU.
     """
-    return 3 * (budget or CPU_S) if profile == "ci" else 3 * CPU_S
+    return max(FLOOR_S, 3 * (budget or CPU_S)) if profile == "ci" else 3 * CPU_S

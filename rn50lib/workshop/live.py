@@ -200,7 +200,7 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], load: Load) -> None:
         val = [line for line in lines if line["phase"] == "val"]
         speeds = [line.get("ips") for line in val]
         times = [line["seconds"] + load.loop_began for line in val]
-        curve(axes[1, 0], times, speeds, ORANGE, "s", "validation")
+        curve(axes[1, 0], times, speeds, ORANGE, "s", "validation", line=False)
         axes[1, 0].set_ylim(bottom=0)
         cores(axes[1, 1], load)
         if any(load.gpus):
@@ -226,7 +226,9 @@ def panel(axis: Any, title: str, unit: str) -> None:
     axis.tick_params(labelsize=8)
 
 
-def curve(axis: Any, x: list, y: list, colour: str, marker: str, label: str) -> None:
+def curve(
+    axis: Any, x: list, y: list, colour: str, marker: str, label: str, line: bool = True
+) -> None:
     """Measured points only: a reading without this value is left out."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
     if not points and not axis.lines and not label:
@@ -235,7 +237,8 @@ def curve(axis: Any, x: list, y: list, colour: str, marker: str, label: str) -> 
     if points:
         every = max(1, len(points) // 12)
         xs, ys = zip(*points, strict=True)
-        axis.plot(xs, ys, color=colour, marker=marker, markevery=every, ms=4, lw=1.4, label=label)
+        look = {"lw": 1.4, "markevery": every} if line else {"ls": ""}
+        axis.plot(xs, ys, color=colour, marker=marker, ms=4, label=label, **look)
 
 
 def cores(axis: Any, load: Load) -> None:

@@ -25,7 +25,7 @@ from rn50lib.workshop import course, kernels, pages, parameters, places, process
 
 Say = Callable[[str], None]
 
-HEARTBEAT_S = 15.0
+HEARTBEAT_S = 30.0
 LEFTOVER_S = 3.0  # what a kernel's helpers may take to end by themselves
 
 
@@ -166,6 +166,8 @@ class Runner:
         for old in (target, target.with_suffix(".html")):
             old.unlink(missing_ok=True)
         status, seconds, error, leftovers = self.execute(job, target)
+        if status == results.NOT_RUN:  # interrupted
+            return
         cells = results.read_cells(target)
         if status == results.PASSED:
             found = results.problem(cells)
