@@ -127,5 +127,6 @@ DETECTORS = {
     "jupyterlab": lambda: _module("jupyterlab"),
     "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
     "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
+    "pyarrow": lambda: _module("pyarrow"),
     "fork": lambda: hasattr(os, "fork"),
 }

@@ -1,0 +1,204 @@
+"""Turn ImageNet (ILSVRC 2012), in any form that people have it in, into class folders.
+
+    python -m data_prep.imagenet /downloads /data/imagenet --jobs 8
+
+The form is found out: the original archives with the devkit, folders train-jpeg and val-jpeg,
+Kaggle's ILSVRC tree, or Hugging Face's parquet shards; the labels are the same from all of them. It
+writes OUT/train/WNID/, OUT/val/WNID/ and OUT/classes.txt (index, WNID, words). The folder appears
+whole; a run that was killed goes on where it was. Nothing is downloaded: access to ImageNet needs
+one's own registration at image-net.org, whose terms allow research and teaching that is not
+commercial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from data_prep import crew
+from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
+from data_prep.devkit import DEVKIT
+from data_prep.layouts import TRAIN_TAR, VAL_TAR, Plan, make_plan
+from rn50lib.errors import UserError
+from rn50lib.records.swap import OutputFolder
+
+MD5 = {
+    TRAIN_TAR: "1d675b47d978889d74fa0da5fadfb00e",
+    VAL_TAR: "29b22e2961454d5413ddabcf34fc5622",
+    f"{DEVKIT}.tar.gz": "fa75699e90414af021442c21a62c3abf",
+}
+KNOWN = {"train": 1_281_167, "val": 50_000}
+"""Images of ILSVRC 2012, which has 1000 classes."""
+
+
+def unpack(
+    source: Path,
+    out: Path,
+    *,
+    devkit: Path | None = None,
+    md5: bool = False,
+    copy: bool = False,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> bool:
+    """Make the class folders; returns whether every expected image is there.
+
+    Files that are there already are linked, not copied, unless ``copy`` (or the disk cannot).
+    Raises UserError if the source is none of the forms, is damaged or unsafe, if the disk has too
+    little room, or if ``out`` is there and was made from something else.
+    """
+    plan = make_plan(source, devkit)
+    if md5:
+        _check_md5(plan, devkit, quiet)
+    stamp = [str(source.resolve()), plan.form, [_stamp(path) for path in plan.inputs]]
+    folder = OutputFolder(out, stamp)
+    if folder.is_complete():
+        print(f"{out}: already complete")
+        return True
+    if out.exists():
+        raise UserError(f"{out}: this is there already; name a new folder")
+    jobs = jobs or usable_cores()
+    done = {"train": 0, "val": 0}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with folder:
+        if not folder.resumed:
+            check_room(out.parent, _needed(plan, out.parent, copy), f"unpacking {plan.form}")
+        elif not quiet:
+            print("going on where an interrupted run was", file=sys.stderr)
+        settings = {"out": str(folder.part), "copy": copy, "wnids": plan.wnids}
+        total = sum(plan.images.values())
+        size = 0
+        with Progress(total, f"unpacking {plan.form}", quiet=quiet) as progress:
+            for number, answer in crew.run(
+                "data_prep.unpacking:worker", settings, plan.tasks, jobs
+            ):
+                if isinstance(answer, crew.Died):
+                    raise UserError(
+                        f"a process that unpacked was {answer.reason}; the same command goes on "
+                        "from here"
+                    )
+                done[plan.tasks[number][1]] += answer[0]
+                size += answer[1]
+                progress.add(answer[0])
+            seconds = progress.seconds
+        _finish(folder.part, plan)
+    if not quiet:
+        print(
+            f"{out}: {done['train']:,} train and {done['val']:,} val images of "
+            f"{len(plan.wnids):,} classes, {format_bytes(size)}, in {seconds:.1f} s "
+            f"({sum(done.values()) / max(seconds, 1e-9):,.0f} images/s)"
+        )
+    return _compare_counts(plan, done)
+
+
+def _finish(part: Path, plan: Plan) -> None:
+    """Write the class list, and wait until the images are on the disk."""
+    shutil.rmtree(part / ".shards", ignore_errors=True)
+    for split in plan.images:
+        for wnid in plan.wnids:
+            (part / split / wnid).mkdir(parents=True, exist_ok=True)
+    lines = [f"{i}\t{wnid}\t{plan.words.get(wnid, '')}\n" for i, wnid in enumerate(plan.wnids)]
+    (part / "classes.txt").write_text("".join(lines), encoding="utf-8")
+    os.sync()
+
+
+def _stamp(path: Path) -> list:
+    status = path.stat()
+    return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def _needed(plan: Plan, folder: Path, copy: bool) -> int:
+    """Bytes that the images will take: those of archives, and those of files that are copied."""
+    paths = [path for task in plan.tasks if task[0] == "links" for _, path in task[3]]
+    if paths and (copy or os.stat(paths[0]).st_dev != os.stat(folder).st_dev):
+        return plan.size + sum(os.stat(path).st_size for path in paths)
+    return plan.size
+
+
+def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
+    """Say where the numbers are not those of the devkit, or of ILSVRC 2012."""
+    expected = dict(plan.expected)
+    if len(plan.wnids) == 1000:
+        expected = {split: KNOWN[split] for split in plan.images}
+    good = True
+    for split, count in expected.items():
+        if split not in plan.images or not count:
+            continue
+        if done[split] == count:
+            print(f"{split}: {count:,} images, as it should be")
+        else:
+            print(
+                f"warning: {split} has {done[split]:,} images, not {count:,}; the source is not "
+                "whole",
+                file=sys.stderr,
+            )
+            good = False
+    return good
+
+
+def _check_md5(plan: Plan, devkit: Path | None, quiet: bool) -> None:
+    """Compare the archives' checksums with those published. Raises UserError at a difference."""
+    archives = list(plan.archives)
+    kit = devkit or (archives[0].parent / f"{DEVKIT}.tar.gz" if archives else None)
+    if kit and kit.is_file():
+        archives.append(kit)
+    if not archives:
+        raise UserError("--md5: only the original archives have checksums that are known")
+    total = sum(path.stat().st_size for path in archives)
+    with Progress(total >> 20, "checking md5", "MB", quiet) as progress:
+        for path in archives:
+            digest = hashlib.md5(usedforsecurity=False)
+            with open(path, "rb", buffering=0) as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+                    progress.add(1)
+            if digest.hexdigest() != MD5.get(path.name):
+                raise UserError(
+                    f"{path}: its md5 is {digest.hexdigest()}, not {MD5.get(path.name)}; download "
+                    "it again"
+                )
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = Parser(
+        prog="python -m data_prep.imagenet",
+        description="Turn ImageNet, in any form that people have it in, into class folders.",
+        epilog="Nothing is downloaded: access to ImageNet needs one's own registration at "
+        "image-net.org.",
+    )
+    add = parser.add_argument
+    add("source", type=Path, metavar="SOURCE", help="folder with the archives, tree or shards")
+    add("out", type=Path, metavar="OUT", help="new folder for train/, val/ and classes.txt")
+    add("--devkit", type=Path, metavar="PATH", help=f"{DEVKIT}.tar.gz, or its folder")
+    add("--md5", action="store_true", help="check the archives' md5 first")
+    add("--copy", action="store_true", help="copy files that could be linked")
+    add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
+    add("--quiet", action="store_true", help="no progress and no summary")
+    arguments = parser.parse_args(argv)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        parser.error(f"--jobs {arguments.jobs}: give at least one process")
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; status 1 where images are missing."""
+    flags = parse(argv)
+    whole = unpack(
+        flags.source,
+        flags.out,
+        devkit=flags.devkit,
+        md5=flags.md5,
+        copy=flags.copy,
+        jobs=flags.jobs,
+        quiet=flags.quiet,
+    )
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    run_program(main)
