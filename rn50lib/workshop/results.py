@@ -23,11 +23,13 @@ ADDED = {"injected-parameters", "papermill-error-cell-tag"}  # tags of the cells
 
 @dataclass(frozen=True)
 class Error:
-    """Why a notebook did not pass. `cell` counts from 1, None where no cell is to blame."""
+    """Why a notebook did not pass. `cell` counts from 1, None where no cell is to blame;
+    `from_output` where the cell itself showed the error."""
 
     text: str
     cell: int | None = None
     excerpt: str = ""
+    from_output: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def problem(cells: list[dict[str, Any]]) -> Error | None:
                 trace = ANSI.sub("", "\n".join(output["traceback"])).splitlines()
                 trace = [line for line in trace if line.strip("- ")]
                 text = f"{output['ename']}: {output['evalue']}".strip()
-                return Error(text, number, "\n".join(trace[-EXCERPT_LINES:]))
+                return Error(text, number, "\n".join(trace[-EXCERPT_LINES:]), True)
         if not isinstance(cell["execution_count"], int):
             return Error("this cell was not executed", number, excerpt_of(cell))
     return None

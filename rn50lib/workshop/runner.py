@@ -173,7 +173,8 @@ class Runner:
             found = results.problem(cells)
             status, error = (results.FAILED, found) if found else (status, None)
         elif status == results.FAILED:
-            error = results.problem(cells) or error
+            found = results.problem(cells)
+            error = found if found and found.from_output else error
         done = self.outcome(job, status, seconds, error, leftovers, cells)
         place = f" in cell {error.cell}" if error and error.cell else ""
         why = f": {error.text}{place}" if error else ""
@@ -292,6 +293,7 @@ class Watch:
         self.last: float | None = None
         self.cell: int | None = None
         self.cells = 0
+        self.error: results.Error | None = None
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -320,6 +322,8 @@ class Watch:
                 self.cell, self.cells = event["number"], event["cells"]
             elif event["event"] == "executed":
                 self.last = time.monotonic()
+            elif event["event"] == "failed":
+                self.error = results.Error(event["error"], self.cell)
 
     def until_end(self) -> tuple[str, results.Error | None]:
         """Wait for the worker. The status is passed, failed, time limit or not run."""
@@ -344,7 +348,7 @@ class Watch:
         self.thread.join(2.0)
         self._take()
         self.last = self.last or time.monotonic()
-        return (results.PASSED if self.worker.returncode == 0 else results.FAILED), None
+        return (results.PASSED if self.worker.returncode == 0 else results.FAILED), self.error
 
     def close(self) -> None:
         self.thread.join(2.0)

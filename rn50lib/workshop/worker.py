@@ -22,6 +22,7 @@ def execute(job: dict[str, Any]) -> int:
     """Run `job["notebook"]` with `job["parameters"]` into `job["output"]`; 0 when every cell
     ran."""
     import papermill
+    from nbclient.exceptions import DeadKernelError
     from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine, papermill_engines
     from papermill.exceptions import PapermillExecutionError
@@ -68,6 +69,9 @@ def execute(job: dict[str, Any]) -> int:
         )
     except PapermillExecutionError as error:
         say("failed", error=f"{error.ename}: {error.evalue}")
+        return 1
+    except DeadKernelError:
+        say("failed", error="the kernel died (the system ends a process that takes all memory)")
         return 1
     return 0
 

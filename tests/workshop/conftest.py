@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rn50lib import cli
+
 MASTER = """# %% [markdown]
 # # 00 · Start here
 #
@@ -83,6 +85,23 @@ def notebook(tmp_path: Path) -> Callable[..., Path]:
         return write_notebook(path, *cells, parameters=parameters, about=about)
 
     return make
+
+
+@pytest.fixture
+def rn50(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """`rn50(folder, "workshop", ...)` runs the command line here: (status, stdout, stderr)."""
+
+    def run(folder: Path, *args: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        try:
+            status = cli.main([str(arg) for arg in args])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
 
 
 @pytest.fixture

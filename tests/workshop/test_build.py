@@ -10,24 +10,18 @@ import nbformat
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import build, course, lint
+from rn50lib.workshop import build, course
 
 
 def built(checkout: Path) -> Path:
     return checkout / "notebooks" / "00_start_here.ipynb"
 
 
-@pytest.mark.slow
-def test_committed_notebooks_are_what_their_masters_give(run_cli, repository):
-    done = run_cli("workshop", "build", "--check", cwd=repository)
-    assert done.returncode == 0, done.stderr
+def test_committed_notebooks_are_what_their_masters_give(rn50, repository):
+    status, out, err = rn50(repository, "workshop", "build", "--check")
+    assert status == 0, err
     count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
-    assert f"{count} notebooks are as their masters give them" in done.stdout
-
-
-def test_committed_notebooks_have_not_drifted(repository):
-    assert build.drift(repository) == []
-    assert lint.lint(repository) == []
+    assert f"{count} notebooks are as their masters give them" in out
 
 
 @pytest.mark.slow
@@ -84,28 +78,24 @@ def test_links_lead_to_neighbours_that_exist(checkout):
     assert "[00 Start here](00_start_here.ipynb) › **01 Data** › [02 One GPU]" in first
 
 
-@pytest.mark.slow
-def test_check_names_drift_and_remedy(run_cli, checkout):
-    run_cli("workshop", "build", cwd=checkout)
+def test_check_names_drift_and_remedy(rn50, checkout):
+    rn50(checkout, "workshop", "build")
     path = built(checkout)
     path.write_text(path.read_text().replace("print(number)", "print(1 + number)", 1))
     before = path.read_bytes()
-    done = run_cli("workshop", "build", "--check", cwd=checkout)
-    assert done.returncode == 1
-    assert (
-        "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in done.stderr
-    )
-    assert "rn50 workshop build" in done.stderr
+    status, out, err = rn50(checkout, "workshop", "build", "--check")
+    assert status == 1
+    assert "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in err
+    assert "rn50 workshop build" in err
     assert path.read_bytes() == before  # --check writes nothing
 
 
-@pytest.mark.slow
-def test_check_names_missing_and_orphan(run_cli, checkout):
+def test_check_names_missing_and_orphan(rn50, checkout):
     (checkout / "notebooks" / "05_dali.ipynb").write_text("{}")
     (checkout / "notebooks" / "00_start_here.changed-20260101T000000Z.ipynb").write_text("{}")
-    done = run_cli("workshop", "build", "--check", cwd=checkout)
-    assert done.returncode == 1
-    lines = done.stderr.splitlines()
+    status, out, err = rn50(checkout, "workshop", "build", "--check")
+    assert status == 1
+    lines = err.splitlines()
     assert any("00_start_here.ipynb is missing" in line for line in lines)
     assert any("05_dali.ipynb has no master" in line for line in lines)
     assert len(lines) == 2  # a copy that reset kept is nobody's drift
@@ -119,25 +109,24 @@ def test_master_outside_the_course_is_refused(checkout):
         build.build(checkout, stray)
 
 
-@pytest.mark.slow
-def test_reset_restores_and_keeps_the_changed_one(run_cli, checkout):
-    run_cli("workshop", "build", cwd=checkout)
+def test_reset_restores_and_keeps_the_changed_one(rn50, checkout):
+    rn50(checkout, "workshop", "build")
     path, original = built(checkout), built(checkout).read_text()
     path.write_text(original.replace("print(number)", "print('mine')"))
-    done = run_cli("workshop", "reset", "00", cwd=checkout)
-    assert done.returncode == 0, done.stderr
+    status, out, err = rn50(checkout, "workshop", "reset", "00")
+    assert status == 0, err
     assert path.read_text() == original
     kept = list(path.parent.glob("00_start_here.changed-*.ipynb"))
     assert len(kept) == 1 and "print('mine')" in kept[0].read_text()
-    assert str(kept[0]) in done.stdout
-    run_cli("workshop", "reset", "00", cwd=checkout)  # unchanged: nothing is kept
+    assert str(kept[0]) in out
+    rn50(checkout, "workshop", "reset", "00")  # unchanged: nothing is kept
     assert list(path.parent.glob("00_start_here.changed-*.ipynb")) == kept
 
 
-def test_reset_of_unknown_notebook_names_those_there(run_cli, checkout):
-    done = run_cli("workshop", "reset", "77", cwd=checkout)
-    assert done.returncode == 2
-    assert done.stderr.strip() == "error: there is no notebook 77: there are 00_start_here"
+def test_reset_of_unknown_notebook_names_those_there(rn50, checkout):
+    status, out, err = rn50(checkout, "workshop", "reset", "77")
+    assert status == 2
+    assert err.strip() == "error: there is no notebook 77: there are 00_start_here"
 
 
 def test_outside_a_checkout_build_says_where_to_go(tmp_path, monkeypatch):

@@ -65,13 +65,12 @@ def test_prices_and_code_are_no_formulas(checkout):
     assert not [line for line in found(checkout, text) if "formula" in line]
 
 
-@pytest.mark.slow
-def test_lint_prints_file_and_finding(run_cli, checkout):
+def test_lint_prints_file_and_finding(rn50, checkout):
     master = checkout / "notebooks" / "source" / "00_start_here.py"
     master.write_text(MASTER.replace("print(number)", "!ls"), encoding="utf-8")
-    done = run_cli("workshop", "lint", cwd=checkout)
-    assert done.returncode == 1
-    assert "notebooks/source/00_start_here.py: cell 3: a shell line" in done.stderr
+    status, out, err = rn50(checkout, "workshop", "lint")
+    assert status == 1
+    assert "notebooks/source/00_start_here.py: cell 3: a shell line" in err
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,8 @@ def test_notebook_with_a_cell_that_was_not_executed_fails(course):
 
 def test_notebook_whose_kernel_died_fails(course):
     item = entry(course, "exits")
-    assert item["status"] == "failed" and "died" in item["error"]["text"]
+    assert item["status"] == "failed"
+    assert item["error"]["text"].startswith("the kernel died") and item["error"]["cell"] == 2
 
 
 def test_no_process_of_the_course_is_left(course):
