@@ -73,7 +73,7 @@ def shortened(recipe: Recipe, epochs: int) -> Recipe:
     return replace(recipe, epochs=epochs, warmup_epochs=epochs / 18, lr_step_epochs=steps)
 
 
-# The built-in data: the reference's schedule, 90 epochs shrunk to 12.
+# The built-in data: the reference's schedule, 90 epochs shrunk to 9.
 ROADSIGNS = shortened(
     replace(
         REFERENCE,
@@ -87,7 +87,7 @@ ROADSIGNS = shortened(
         augmentation=Augmentation(area=(0.35, 1.0)),
         expected="",
     ),
-    epochs=12,
+    epochs=9,
 )
 
 RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS)}
