@@ -99,18 +99,18 @@ print("\nanother example:", sorted(["speed-30", "speed-100", "apple", "Zebra"]))
 #
 # The rule has a weakness. Suppose that one folder is missing from val, because it held no pictures or the copy was interrupted. Before you run the next cell, guess: a model that never errs is scored on such a validation set. What accuracy is reported?
 #
-# The cell makes that data set in a temporary folder out of links to the pictures, and lists both splits with `im2rec`, the program that will pack them later.
+# The cell makes that data set out of links to the pictures, in a folder among the runs, and lists both splits with `im2rec`, the program that will pack them later.
 
 # %%
-import tempfile
+import shutil
 from pathlib import Path
 
 from data_prep.lists import read_list
 from rn50lib.workshop.programs import program
 
-scratch_folder = tempfile.TemporaryDirectory(prefix="rn50-01-")  # removed when the kernel ends
-scratch = Path(scratch_folder.name)
-(scratch / "lists").mkdir()
+scratch = session.runs / "01-dataset-preparation"  # made anew each time
+shutil.rmtree(scratch, ignore_errors=True)  # of the links to the data, only the links
+(scratch / "lists").mkdir(parents=True)
 gap = f"without-{left_out}"
 for split in ("train", "val"):
     (scratch / gap / split).mkdir(parents=True)
@@ -422,7 +422,7 @@ print(f"If a JPEG's bytes were even chance, ImageNet would have about {expected:
 #
 # ## Pack the real data
 #
-# Two commands make the record files, and they are the ones that one types in a terminal: first a list, then the packing. Here they pack the validation pictures into the temporary folder; the training pictures are the same with the other name. `--pass-through` keeps the bytes of each JPEG, so nothing is lost by compressing it a second time.
+# Two commands make the record files, and they are the ones that one types in a terminal: first a list, then the packing. Here they pack the validation pictures into the same folder; the training pictures are the same with the other name. `--pass-through` keeps the bytes of each JPEG, so nothing is lost by compressing it a second time.
 
 # %%
 images = session.data_root / "val"
