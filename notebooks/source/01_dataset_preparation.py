@@ -473,7 +473,7 @@ for name in ("val.lst", "val.rec", "val.idx"):
 # %% [markdown]
 # ## TFRecord, the other packing
 #
-# TensorFlow has a format of its own, which DALI reads as well, and a later notebook trains from it. Two things are different. A data set is cut into several files, the **shards**, so that several readers can work side by side. And every record carries **checksums**, so that damage is noticed.
+# TensorFlow has a format of its own, which DALI reads as well. Two things are different. A data set is cut into several files, the **shards**, so that several readers can work side by side. And every record carries **checksums**, so that damage is noticed.
 #
 # The next cell takes a few pictures of each class, again as links, and writes them as shards.
 
@@ -791,11 +791,11 @@ cost_knobs = workshop.explore(
 cores = rates["8 V100, FP16"] / (input_rate / session.machine.cores)
 hours = {n: 90 * IMAGENET_TRAIN / rate / 3600 for n, rate in speed.items()}
 print(f"One V100 in FP16 needs {hours[1]:.1f} hours for 90 epochs, eight of them {hours[8]:.1f};")
-print("the published runs, validation included, took 22.9 and 3.3 hours.")
+print("the published runs took 22.9 and 3.3 hours in all.")
 print(f"Cores like yours that it takes to feed eight of them: {cores:,.0f}.")
 
 # %% [markdown]
-# The last line is the reason for two later notebooks: the faster the GPUs, the more the work on the pictures decides how long a run takes.
+# Remember the last line: the faster the GPUs, the more the work on the pictures decides how long a run takes.
 #
 # ## What you should see
 
