@@ -191,6 +191,15 @@ def test_without_room_the_earlier_checkpoint_survives(
     assert os.listdir(tmp_path) == ["m-0001.safetensors"]  # nothing half-written stays
 
 
+def test_without_room_the_file_of_the_same_name_survives(
+    tmp_path: Path, small_files_only: None
+) -> None:
+    checkpoint.save(tmp_path / "m", small(1))
+    with pytest.raises(UserError):
+        checkpoint.save(tmp_path / "m", made(1))
+    assert same(checkpoint.load(tmp_path / "m", 1), small(1))
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file/m-0001.safetensors cannot be written"):

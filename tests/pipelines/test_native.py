@@ -13,6 +13,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from rn50lib import recipe
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
 from rn50lib.records import order
@@ -173,6 +174,24 @@ def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
     parts = [by_position(read(source, batch_size=2, epoch=1, rank=r, size=2)) for r in (0, 1)]
     together = np.stack([part.reshape(3, 2, *one.shape[1:]) for part in parts], axis=1)
     assert np.array_equal(one, together.reshape(one.shape))
+
+
+def test_a_training_image_is_its_crop_mirrored_or_not(textured: Path) -> None:
+    """By plain Pillow, from the file: decode, crop, resize, mirror."""
+    source = open_source(textured, "train", "files")
+    made = by_position(read(source, batch_size=4, epoch=3, seed=2))
+    mirrored = 0
+    for pixels, index in zip(made, order.epoch_order(12, seed=2, epoch=3), strict=True):
+        whole = Image.open(source.name(int(index)))
+        seed = order.image_seed(2, 3, int(index))
+        (left, top, width, height), mirror = recipe.augment(seed, *whole.size)
+        part = whole.crop((left, top, left + width, top + height))
+        wanted = part.resize((32, 32), Image.Resampling.BILINEAR)
+        if mirror:
+            wanted = wanted.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        assert np.abs(pixels.astype(float) - np.asarray(wanted)).mean() <= 3
+        mirrored += mirror
+    assert 0 < mirrored < 12
 
 
 def test_every_epoch_augments_anew(textured: Path) -> None:
