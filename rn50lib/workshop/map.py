@@ -37,7 +37,7 @@ def _station(item: course.Lesson, index: int, exists: bool) -> str:
     words = item.question.split()
     lines, line = [], ""
     for word in words:
-        if len(line) + len(word) > 24:
+        if len(line) + len(word) > 22:
             lines.append(line)
             line = ""
         line = f"{line} {word}".strip()

@@ -342,7 +342,8 @@ class Watch:
                 return results.TIME_LIMIT, results.Error(text, self.cell)
             if now - said > HEARTBEAT_S:
                 said = now
-                self.say(f"{self.job.name}: cell {self.cell} of {self.cells}, {self.seconds:.0f} s")
+                where = f"cell {self.cell} of {self.cells}" if self.cell else "kernel starting"
+                self.say(f"{self.job.name}: {where}, {now - (self.first or self.begin):.0f} s")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.worker.wait(0.1)
         self.thread.join(2.0)
