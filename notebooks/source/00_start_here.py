@@ -40,8 +40,8 @@ session = workshop.start("00", profile)
 #
 # The course takes a folder of JPEGs to a trained ResNet-50 v1.5. There is one experiment, and each
 # notebook changes one thing about it, runs it again and lays the two reports side by side. Each
-# change moves the bottleneck somewhere else, which is why the course keeps asking the same question:
-# *where is the time going now?*
+# change moves the bottleneck somewhere else, which is why the course keeps asking the same
+# question: *where is the time going now?*
 
 # %%
 workshop.course_map()
