@@ -1,4 +1,4 @@
-"""Other people's ResNet-50, as their users run it: what ours is compared with. Never imports rn50lib.
+"""Other people's ResNet-50, as their users run it. Never imports rn50lib.
 
 timm needs torchvision, whose wheel on the package index is a CUDA build. Beside a CPU build of
 PyTorch its compiled operators do not load, but its models are pure Python and need none of them.

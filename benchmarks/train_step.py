@@ -1,6 +1,6 @@
-"""Our training step against timm's: interleaved pairs of whole processes, and the ratio of each pair.
+"""Our training step against timm's: interleaved pairs of processes, and their ratios.
 
-    python benchmarks/train_step.py --pairs 10 --size 224 --batch 16 --dtype float32 [--same-allocator]
+    python benchmarks/train_step.py --pairs 10 --size 224 --batch 16 --dtype float32
 
 Ours runs as `rn50 run` does, with the allocator setting that `launch` gives its ranks; timm's as a
 user runs it, or with the same setting. Both on synthetic images, so that no input is timed.
@@ -41,7 +41,8 @@ def ours(args: argparse.Namespace) -> float:
 def timm(args: argparse.Namespace) -> float:
     """Images per second of timm's step."""
     command = [sys.executable, str(HERE / "timm_step.py"), "--size", str(args.size),
-               "--batch", str(args.batch), "--dtype", args.dtype, "--steps", str(args.steps)]  # fmt: skip
+               "--batch", str(args.batch), "--dtype", args.dtype,
+               "--steps", str(args.steps)]  # fmt: skip
     env = os.environ | ({"GLIBC_TUNABLES": ALLOCATOR} if args.same_allocator else {})
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return args.batch / statistics.fmean(json.loads(done.stdout.splitlines()[-1]))

@@ -1,1 +1,1 @@
-"""Programs that turn a folder of images into a data set ready for training: `python -m data_prep.NAME`."""
+"""Programs that make a folder of images ready for training: `python -m data_prep.NAME`."""

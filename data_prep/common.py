@@ -19,7 +19,7 @@ from rn50lib.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, `error: ...`, like all others; exit status 2."""
+    """An argument parser whose errors are one line, `error: ...`, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and where help is found, then exit."""

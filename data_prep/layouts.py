@@ -1,4 +1,4 @@
-"""Finds out in which of its forms ImageNet lies in a folder, and what is to be done to unpack it."""
+"""Finds out in which of its forms ImageNet lies in a folder, and how to unpack it."""
 
 from __future__ import annotations
 

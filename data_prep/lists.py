@@ -77,7 +77,7 @@ def _add(found: Found, relative: str, files: list[str], label: int) -> None:
 
 
 def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(relative folder, sorted image files, sorted subfolders), each folder before what is in it."""
+    """(relative folder, sorted image files, sorted subfolders), parents before children."""
     stack: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(root),))]
     while stack:
         relative, above = stack.pop()
@@ -103,7 +103,7 @@ def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, list[str]
 
 @dataclass(frozen=True)
 class Split:
-    """How a list is divided: into ``chunks``, and each of them by ratio into train, val and test."""
+    """How a list is divided: into ``chunks``, each by ratio into train, val and test."""
 
     chunks: int = 1
     train_ratio: float = 1.0

@@ -84,7 +84,7 @@ class Filler(Protocol):
     """Turns a run of images into framed records."""
 
     def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
-        """Records of images first … last - 1: their bytes, and the offset of each (-1: left out)."""
+        """Records of images first … last - 1: their bytes, and each offset (-1: left out)."""
 
 
 class PassThrough:

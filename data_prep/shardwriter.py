@@ -1,4 +1,4 @@
-"""Turns images into the examples of a TFRecord shard; runs in the worker processes of `tfrecord`."""
+"""Turns images into the examples of a TFRecord shard, in the workers of `tfrecord`."""
 
 from __future__ import annotations
 

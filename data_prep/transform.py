@@ -44,7 +44,7 @@ class Transform:
             raise UserError(f"--resize {self.resize}: give the shorter side's length in pixels")
 
     def apply(self, data: bytes) -> bytes:
-        """Transform one encoded image. Raises an error of Pillow's, of any kind, if it is damaged."""
+        """Transform one encoded image. Raises whatever Pillow raises if it is damaged."""
         image: Image.Image = Image.open(io.BytesIO(data))
         if self.color != AS_IS:
             image = _upright(image).convert("L" if self.color == GREY else "RGB")

@@ -193,7 +193,7 @@ def _is_whole(folder: Path, sizes: dict[str, int]) -> bool:
 
 
 def _fresh_part(folder: Path) -> Path:
-    """An empty folder beside, of this process's own: one of a killed run may still be written to."""
+    """An empty folder of this process's own: a killed run's may still be written to."""
     for old in folder.parent.glob(f".{folder.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)
     part = folder.with_name(f".{folder.name}.part-{os.getpid()}")

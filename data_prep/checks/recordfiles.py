@@ -1,4 +1,4 @@
-"""Looks at a record file, its index and its list: what is damaged, and whether they fit together."""
+"""Looks at a record file, its index and its list: what is damaged, and do they fit together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The data set on disk: record files, their indexes, the order of reading, and a data root opened."""
+"""The data set on disk: record files, indexes, the order of reading, a data root opened."""

@@ -218,7 +218,7 @@ def _locate_parts(data: bytes, offset: int, size: int, start: int, stop: int, en
 
 
 def join(data: bytes, span: Span) -> bytes:
-    """The payload of a located record as bytes of its own, with the magic back between the parts."""
+    """The payload of a located record as bytes of its own, the magic back between parts."""
     if len(span.parts) == 1:
         start, stop = span.parts[0]
         return data[start:stop]

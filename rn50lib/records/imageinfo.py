@@ -13,7 +13,7 @@ LFS_POINTER = b"version https://git-lfs"
 
 
 class ImageInfo(NamedTuple):
-    """``format`` is "JPEG" or "PNG"; ``channels`` 1 is grey, 3 colour, 4 CMYK (JPEG) or with alpha."""
+    """``format`` is "JPEG" or "PNG"; ``channels`` 1 is grey, 3 colour, 4 CMYK or alpha."""
 
     format: str
     width: int

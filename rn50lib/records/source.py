@@ -76,7 +76,7 @@ class FileSource:
         return os.path.join(self.path, os.fsdecode(self._names[start : int(self._ends[i])]))
 
     def read(self, i: int) -> bytes:
-        """The bytes of image i. Raises UserError if the file is gone, empty or a git-LFS pointer."""
+        """The bytes of image i. Raises UserError if it is gone, empty or a git-LFS pointer."""
         name = self.name(i)
         try:
             with open(name, "rb", buffering=0) as file:
@@ -266,7 +266,7 @@ def _record_path(root: Path, split: str) -> Path:
 
 
 def _class_count(folder: Path, split: str, count: int) -> int:
-    """The number of classes of both splits, where no list names them; val may lack the last ones."""
+    """The number of classes, where no list names them; val may lack the last ones."""
     other = folder / ("val.rec" if split == "train" else "train.rec")
     if not other.exists():
         return count
@@ -338,7 +338,7 @@ def _check_same_classes(
 
 
 def _collect(folder: str, relative: bytes, names: list[bytes]) -> None:
-    """Add the paths of a class folder's images, sorted. Raises UserError if there are some deeper."""
+    """Add the paths of a class folder's images, sorted. Raises UserError if some lie deeper."""
     files = []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -40,7 +40,7 @@ class Writer:
         return self
 
     def write(self, key: int, payload: bytes) -> None:
-        """Append one record (the header of ``pack_header`` and the image) under a key of its own."""
+        """Append one record (``pack_header``'s header and the image) under a key of its own."""
         if key in self._keys:
             raise UserError(
                 f"{self.path_idx}: the key {key} comes twice; every record needs its own"

@@ -31,7 +31,8 @@ def hexdump(
     lines = _lines(data, owner, _rows(parts, keep))
     style = (
         "<style>.rn50-hex{font:12px/1.75 var(--jp-code-font-family,ui-monospace,monospace);"
-        "color:var(--jp-content-font-color1,#1f2328);background:none;margin:4px 0;white-space:pre;overflow-x:auto}"
+        "color:var(--jp-content-font-color1,#1f2328);background:none;margin:4px 0;"
+        "white-space:pre;overflow-x:auto}"
         ".rn50-hex b{font-weight:400;padding:1px 0}"
         ".rn50-hex i{display:inline-block;width:1.25em;font-style:normal;text-align:right}"
         + "".join(

@@ -483,7 +483,7 @@ def test_termination_removes_what_is_unfinished(tmp_path):
 
 @pytest.mark.acceptance
 def test_killed_at_20_random_moments(tmp_path):
-    """kill -9 while packing: the old set or the new one is there, and packing again completes it."""
+    """kill -9 while packing: the old set or the new one is there; packing again completes it."""
     small_set(tmp_path, images=1500)
     prefix, root = tmp_path / "a", tmp_path / "train"
     run("--list", "--recursive", prefix, root)

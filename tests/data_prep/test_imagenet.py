@@ -1,4 +1,4 @@
-"""ImageNet in all its forms, made small: the same folders and labels from each, and no accidents."""
+"""ImageNet in all its forms, made small: the same folders and labels from each."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow, against bytes that TensorFlow wrote, and against TensorFlow."""
+"""tf.train.Example without TensorFlow, against bytes that TensorFlow wrote and reads."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The bytes of a record, against bytes that MXNet wrote and against the format's rule word by word."""
+"""The bytes of a record, against bytes that MXNet wrote and the format's rule."""
 
 import pickle
 import struct
