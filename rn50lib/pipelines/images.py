@@ -7,6 +7,7 @@ where the crop is still larger than what is asked for: libjpeg does that in the 
 from __future__ import annotations
 
 import io
+import warnings
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -15,6 +16,8 @@ from rn50lib.errors import UserError
 from rn50lib.recipe import Box
 
 Image.MAX_IMAGE_PIXELS = 2**28  # refuse a decompression bomb, not a large photograph
+# a few of ImageNet's files have broken EXIF blocks; their pixels are fine
+warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
 
 
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:

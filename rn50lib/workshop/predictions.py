@@ -47,7 +47,8 @@ class Predictions:
 
     def top1(self, first: int | None = None) -> float:
         """Per cent of right answers, of all pictures or of the first ones."""
-        return 100 * float(self.right[:first].mean())
+        right = self.right[:first]
+        return 100 * int(right.sum()) / len(right)
 
     def picture(self, i: int, size: int | None = None) -> np.ndarray:
         """Picture i in the crop that the network sees, `size` pixels wide (default: as it does)."""

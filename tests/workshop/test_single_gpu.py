@@ -1,0 +1,187 @@
+"""What notebook 02 computes beside the runs: its drawings' numbers, medians, tables, mistakes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rn50lib import network, training
+from rn50lib.experiment import Experiment
+from rn50lib.workshop import figures_network, figures_run, pairs, reading
+from rn50lib.workshop.predictions import Predictions
+
+V1, V15 = network.resnet(50, version="v1"), network.resnet(50)
+
+
+# --- the network, drawn ---------------------------------------------------------------------------
+
+
+def test_the_parts_add_up_to_the_network() -> None:
+    found = figures_network.parts(V15, 224)
+    assert [part.name for part in found] == [
+        "stem", "layer1", "layer2", "layer3", "layer4", "fc",
+    ]  # fmt: skip
+    assert [part.blocks for part in found] == [0, 3, 4, 6, 3, 0]
+    assert [part.size for part in found] == [56, 56, 28, 14, 7, 1]
+    assert [part.channels for part in found] == [64, 256, 512, 1024, 2048, 1000]
+    assert sum(part.macs for part in found) == V15.macs(224)
+    assert sum(part.parameters for part in found) == 25_557_032
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
+@pytest.mark.parametrize("size", [7, 8])
+def test_pixels_read_are_those_that_change_an_output(kernel: int, stride: int, size: int) -> None:
+    conv = network.Conv("conv", 1, 1, kernel, stride)
+    expected = np.zeros((size, size), int)
+    for pixel in np.ndindex(size, size):
+        image = np.zeros((size, size))
+        image[pixel] = 1
+        padded = np.pad(image, kernel // 2)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel))
+        expected[pixel] = np.count_nonzero(windows[::stride, ::stride].sum(axis=(2, 3)))
+    assert np.array_equal(figures_network.pixels_read(conv, size), expected)
+
+
+def test_only_v1_leaves_pixels_unread() -> None:
+    shares = {}
+    for net in (V1, V15):
+        block, _ = figures_network.first_downsampling(net)
+        strided = next(conv for conv in block.convs if conv.stride == 2)
+        read = figures_network.pixels_read(strided, 56) > 0
+        shares[net.version] = (block.name, strided.name, float(read.mean()))
+    assert shares["v1"] == ("layer2.0", "layer2.0.conv1", 0.25)
+    assert shares["v1.5"] == ("layer2.0", "layer2.0.conv2", 1.0)
+
+
+@pytest.mark.parametrize("net", [V1, V15], ids=["v1", "v1.5"])
+def test_the_work_in_the_drawing_is_the_network_s(net: network.Network) -> None:
+    counted = {layer.name: layer.macs for layer in net.layers(224)}
+    block, _ = figures_network.first_downsampling(net)
+    size = figures_network.size_before(net, block, 224)
+    assert size == 56
+    assert block.downsample is not None
+    assert figures_network.conv_macs(block.downsample, size) == counted[block.downsample.name]
+    for conv in block.convs:
+        assert figures_network.conv_macs(conv, size) == counted[conv.name]
+        size = conv.out_size(size)
+
+
+def test_the_schedule_s_sentence_does_the_arithmetic() -> None:
+    _, text = figures_network.schedule("reference", **figures_network.preset_values("reference"))
+    assert "8 × 208 = 1,664" in text and "= 0.65." in text
+    steps = 1_281_167 // 1664
+    assert f"{steps:,} steps" in text and f"{90 * steps:,}." in text
+    values = figures_network.preset_values("roadsigns") | {"workers": 64, "batch": 256}
+    _, text = figures_network.schedule("roadsigns", **values)
+    assert text.startswith("A global batch of 16,384 is more than")
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),  # ranks of a 95 % interval, from tables of the sign test
+    [(1, 1, 1), (2, 1, 2), (5, 1, 5), (6, 1, 6), (9, 2, 8), (10, 2, 9), (12, 3, 10), (15, 4, 12)],
+)
+def test_the_interval_of_a_median(count: int, low: int, high: int) -> None:
+    values = [float(i) for i in range(1, count + 1)]
+    np.random.default_rng(count).shuffle(values)
+    assert pairs.median_interval(values) == ((count + 1) / 2, low, high)
+
+
+def test_a_ratio_per_pair() -> None:
+    measured = pairs.Pairs("a", "b", {"a": [1.0, 2.0], "b": [1.5, 2.0]}, Experiment())
+    assert measured.ratios == [1.5, 1.0]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_two_networks_take_turns_in_one_process() -> None:
+    common = {"image_shape": 32, "batch_size": 2, "num_classes": 5, "threads": 1}
+    both = {
+        name: Experiment(network="tiny", resnet_version=name, **common) for name in ("v1", "v1.5")
+    }
+    measured = pairs.time_pairs(both, pairs=3, steps=2)
+    assert (measured.first, measured.second) == ("v1", "v1.5")
+    assert all(len(times) == 3 and min(times) > 0 for times in measured.seconds.values())
+    assert measured.experiment.threads == 1
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+REPORT = {
+    "model": "resnet-tiny",
+    "ngpus": 1,
+    "total_duration": 12.5,
+    "cmd": ["rn50", "train"],
+    "metrics": {"train.top1": [10.0, 20.0], "train.time": [0.5, 0.25], "train.total_ips": [8, 16]},
+    "env": {
+        "axes": {"lr": {"value": 0.1, "reason": "given"}},
+        "seconds": {"step": 7.0, "data": 2.5, "loop": 0.5},
+    },
+}
+
+
+def test_tables_hold_what_the_report_says() -> None:
+    rows = {row[0]: row[1:] for row in reading.report_rows(REPORT)}
+    assert list(rows) == [
+        "model", "ngpus", "total_duration", "cmd", "metrics · train.top1", "metrics · train.time",
+        "metrics · train.total_ips", "env",
+    ]  # fmt: skip
+    assert rows["cmd"][0] == "2 words" and rows["metrics · train.top1"][0] == 20.0
+    assert reading.axes_rows(REPORT, ("lr", "dtype")) == [["lr", "0.1", "given"]]
+    assert reading.iteration_rows(REPORT, 11) == [[1, 10, 0.5, 8], [2, 10, 0.25, 16]]
+    assert reading.first_iterations(REPORT, 11) == 10.0 - 7.5
+
+
+def test_calls_are_found_in_the_order_of_the_source() -> None:
+    found = reading.calls(training.train_epoch)
+    assert found.index("batches") < found.index("train_step") < found.index("finish")
+    assert "item" not in found
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+def predictions() -> Predictions:
+    """Six pictures of four classes: the answers are a, b, a, d, d, b."""
+    said = [(0, 0.9), (1, 0.6), (0, 0.8), (3, 0.5), (3, 0.99), (1, 0.7)]
+    probabilities = np.zeros((6, 4), np.float32)
+    for row, (label, value) in enumerate(said):
+        probabilities[row] = (1 - value) / 3
+        probabilities[row, label] = value
+    labels = np.array([0, 1, 1, 2, 3, 0], np.int32)
+    classes = ("a", "speed-1", "speed-2", "speed-3")
+    return Predictions(probabilities, labels, classes, None, "m", 1)  # type: ignore[arg-type]
+
+
+def test_the_surest_answers_come_first_one_of_a_class() -> None:
+    found = predictions()
+    assert found.top1() == 50.0 and found.top1(2) == 100.0
+    assert figures_run.most_certain(found, right=True, count=9) == [4, 0, 1]
+    assert figures_run.most_certain(found, right=False, count=2) == [2, 5]
+    assert figures_run.most_certain(found, right=False, count=9) == [2, 5, 3]
+
+
+def test_mistakes_are_counted_by_pair_and_by_group() -> None:
+    _, text = figures_run.confusion(predictions())
+    assert text.startswith("3 of 6 answers are wrong; the commonest mistakes take ")
+    for mistake in ("a for speed-1 (1 times)", "speed-1 for a (1 times)", "speed-2 for speed-3"):
+        assert mistake in text
+    assert figures_run.inside_group(predictions(), "speed-") == (2, 1, pytest.approx(200 / 3))
+
+
+def test_no_mistakes_is_said_so() -> None:
+    assert figures_run.confusion_sentence(np.diag([3, 4]), ("a", "b")) == (
+        "All 7 pictures were named rightly."
+    )
+
+
+def test_a_resumed_run_is_compared_reading_by_reading() -> None:
+    def line(epoch: int, step: int, loss: float) -> dict:
+        return {"phase": "train", "epoch": epoch, "step": step, "steps": 10, "loss": loss}
+
+    whole = [line(0, 5, 3.0), line(0, 10, 2.0), line(1, 5, 1.5), line(1, 10, 1.0)]
+    _, text = figures_run.resumed(whole, whole[:3], [line(1, 5, 1.5), line(1, 10, 1.01)])
+    assert "killed at 1.50 epochs and went on from epoch 1;" in text
+    assert "1 of its 2 readings" in text
