@@ -215,7 +215,7 @@ def test_validation_is_the_same_in_every_epoch_and_by_any_seed(textured: Path) -
 def test_augmentation_and_order_do_not_depend_on_the_workers(textured: Path) -> None:
     source = open_source(textured, "train", "files")
     alone = read(source, epoch=1, data_nthreads=0)
-    for workers in (1, 3):
+    for workers in (1, 2):
         made = read(source, epoch=1, data_nthreads=workers)
         assert np.array_equal(by_position(alone), by_position(made))
         assert [list(b.labels) for b in alone] == [list(b.labels) for b in made]
