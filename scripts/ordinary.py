@@ -58,8 +58,8 @@ def _apt(facts: Facts, notes: list[str]) -> list[Step]:
     names += [] if facts.mpi else ["openmpi-bin", "libopenmpi-dev"]
     if not facts.may_apt:
         without = "is built without MPI" if facts.compiler else "is not built"
-        install = f"`sudo apt-get install {' '.join(names)}`, then `make horovod`"
-        notes.append(f"Horovod {without}; to have it, {install}")
+        how = f"`sudo apt-get install {' '.join(names)}`, then `make horovod`"
+        notes.append(f"Horovod {without}; to have it, {how}")
         return []
     apt = ("apt-get", "-q", "-o", "Dpkg::Use-Pty=0")
     install = (*apt, "install", "-y", "--no-install-recommends", *names)
