@@ -16,6 +16,11 @@ from rn50lib.workshop import results
 from rn50lib.workshop.output import cell_text
 
 TEMPLATES = Path(__file__).parent / "templates"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_NOTE = (
+    '<p class="widget-note">The controls that stand here work in JupyterLab; the figure shows where'
+    " they start.</p>"
+)
 MARKS = {
     results.PASSED: "✓",
     results.FAILED: "✗",
@@ -69,7 +74,6 @@ def exporter() -> Any:
     from traitlets.config import Config
 
     priority = [
-        "application/vnd.jupyter.widget-view+json",
         "text/html",
         "text/markdown",
         "image/svg+xml",
@@ -99,12 +103,15 @@ def page(folder: Path, outcome: results.Outcome, names: Sequence[str]) -> Path |
         book = nbformat.read(source, as_version=4)
     except (OSError, ValueError):
         return None
-    book.metadata.pop("widgets", None)
     book.cells = [
         cell
         for cell in book.cells
         if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])
     ]
+    for cell in book.cells:
+        for output in cell.get("outputs", []):
+            if WIDGET in output.get("data", {}):
+                output["data"] = {"text/html": WIDGET_NOTE}
     resources = {
         "metadata": {"name": outcome.title, "path": str(folder)},
         "rn50": {

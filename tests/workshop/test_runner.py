@@ -25,6 +25,14 @@ s = Session("00", "ci", "", None, Path("d"), Path("r"), {"a.b": item})
 s.note("answer", number * 6, "img/s", "the answer")
 s.recorded("a.b");"""
 
+EXPLORES = """from rn50lib import workshop
+import matplotlib.pyplot as plt
+def draw(power):
+    fig, ax = plt.subplots(figsize=(2, 1))
+    ax.plot([1, 2**power])
+    return fig, f"It ends at {2**power}."
+workshop.explore(draw, alt=lambda power: f"a line of power {power}", power=(1, 5, 1));"""
+
 # The grandchild leaves its parent's group and session, as a training run does.
 HANGS = """import subprocess, sys, time
 code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
@@ -44,7 +52,7 @@ def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     made = [
         write_notebook(
-            root / "passes.ipynb", PASSES, "import sys; print(sys.executable)",
+            root / "passes.ipynb", PASSES, EXPLORES, "import sys; print(sys.executable)",
             parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
         ),
         write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
@@ -163,6 +171,13 @@ def test_index_shows_status_excerpt_and_results_escaped(course):
     assert "1 shown from other hardware" in text
     for page in ("passes", "fails", "hangs"):
         assert f'href="{page}.html"' in text and (course[1] / f"{page}.html").exists()
+
+
+def test_page_shows_a_figure_in_place_of_controls(course):
+    page = (course[1] / "passes.html").read_text()
+    assert "work in JupyterLab; the figure shows where they start" in page
+    assert 'alt="a line of power 3"' in page and "It ends at 8." in page
+    assert "VBox(" not in page and "IntSlider" not in page
 
 
 def test_pages_load_nothing_from_outside(course):
