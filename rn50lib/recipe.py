@@ -79,13 +79,13 @@ ROADSIGNS = shortened(
         REFERENCE,
         name="roadsigns",
         source="the reference's schedule, shortened; learning rate from a sweep on this data set",
-        lr=0.4,
+        lr=0.4,  # after 4 of 12 epochs: 67.7 % top-1 with 0.1, 77.8 % with 0.2, 84.3 % with 0.4
         batch_size=32,
         image_size=64,
         zero_gamma=True,
         # a sign fills a quarter of its picture: most crops of 5 % would show none of it
         augmentation=Augmentation(area=(0.35, 1.0)),
-        expected="",
+        expected="top-1 87.8 (bfloat16, seeds 0 and 1, +-0.1) and 87.5 (float32, seed 0)",
     ),
     epochs=9,
 )
