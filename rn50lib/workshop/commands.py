@@ -151,7 +151,7 @@ def lint_masters(args: argparse.Namespace) -> int:
 
 def run_course(args: argparse.Namespace) -> int:
     from rn50lib.hardware import machine
-    from rn50lib.workshop import places, results, runner
+    from rn50lib.workshop import places, results, runner, selection
     from rn50lib.workshop.pages import index
 
     given = dict(args.parameter)
@@ -165,8 +165,8 @@ def run_course(args: argparse.Namespace) -> int:
         raise UserError("--resume needs --out, the folder of the run to go on with")
     root = places.checkout()
     profile = given.get("profile", "auto")
-    paths = runner.find_notebooks(args.notebooks, root, args.all)
-    jobs = runner.prepare(paths, given, profile, args.time_limit)
+    paths = selection.find_notebooks(args.notebooks, root, args.all)
+    jobs = selection.prepare(paths, given, profile, args.time_limit)
     begin, stamp = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or places.runs_home() / f"{stamp:%Y%m%dT%H%M%SZ}-course").absolute()
     try:
@@ -217,11 +217,11 @@ def versions() -> dict[str, str]:
 
 
 def reset_notebook(args: argparse.Namespace) -> int:
-    from rn50lib.workshop import build, places, runner
+    from rn50lib.workshop import build, places, selection
 
     root = places.need_checkout()
     stem = Path(args.notebook).stem
-    matches = [m for m in build.masters(root) if runner.is_meant(m, stem)]
+    matches = [m for m in build.masters(root) if selection.is_meant(m, stem)]
     if not matches:
         names = ", ".join(m.stem for m in build.masters(root))
         raise UserError(f"there is no notebook {args.notebook}: there are {names}")

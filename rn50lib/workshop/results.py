@@ -140,6 +140,14 @@ def excerpt_of(cell: dict[str, Any]) -> str:
     return "\n".join(text_of(cell["source"]).splitlines()[:6])
 
 
+def source_of(cells: Sequence[dict[str, Any]], number: int | None) -> str:
+    """The first lines of the cell with this number, empty where there is none."""
+    for index, cell in enumerate(cells):
+        if not is_added(cell) and number_of(cells, index) == number:
+            return excerpt_of(cell)
+    return ""
+
+
 def shown(cells: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The results of a kind ("note" or "recorded") that the notebook displayed, in order."""
     found = []

@@ -127,6 +127,7 @@ def test_time_limit_ends_kernel_and_grandchild(course):
     item = entry(course, "hangs")
     assert item["status"] == "time limit"
     assert item["error"]["text"] == "stopped after its time limit of 12 s"
+    assert item["error"]["cell"] == 3 and item["error"]["excerpt"].startswith("import subprocess")
     assert 12 <= item["seconds"] < 20
     pid = int((course[1] / "files" / "hangs" / "pids").read_text())
     assert not is_alive(pid)
