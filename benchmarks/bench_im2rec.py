@@ -3,17 +3,17 @@ rounds.
 
     python benchmarks/bench_im2rec.py --mxnet-python /path/to/mxnet-venv/bin/python
 
-Each round times every contestant once, on the same warm files and in another order; start-up is
-left out and stated by itself. Printed are medians, and the median of the rounds' ratios with its
-interval.
+Start-up is left out of the rates and stated by itself. MXNet does not sync its files, so the
+comparison is with --no-fsync; with syncing stands beside it. `--cpu` compares processor seconds
+instead, for a machine that is busy with other things.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -22,14 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-OURS = (
-    "import json, sys, time\n"
-    "from data_prep.im2rec import main\n"
-    "start = time.perf_counter()\n"
-    "main(sys.argv[1:])\n"
-    "print(json.dumps({'seconds': time.perf_counter() - start}))\n"
-)
+from rounds import ROOT, child, print_table, run_rounds, timed
 
 
 def make_images(folder: Path, count: int) -> int:
@@ -47,17 +40,13 @@ def make_images(folder: Path, count: int) -> int:
     return total
 
 
-def timed(command: list[str]) -> float:
-    """Run a command that prints its own seconds as the last line, as JSON."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
-
-
-def timed_copy(images: Path, target: Path) -> float:
+def timed_copy(images: Path, target: Path, measure: str) -> float:
     """Seconds of `cp -r`."""
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     subprocess.run(["cp", "-r", images, target], check=True)
-    return time.perf_counter() - start
+    if measure == "seconds":
+        return time.perf_counter() - start
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - cpu
 
 
 def start_up(command: list[str]) -> float:
@@ -70,72 +59,37 @@ def start_up(command: list[str]) -> float:
     return statistics.median(seconds)
 
 
-def interval(values: list[float]) -> tuple[float, float, float]:
-    """Median and a 95 % interval of it, from 2,000 bootstrap samples."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(2000))
-    return statistics.median(values), medians[50], medians[1949]
-
-
-def main() -> None:
-    """The program."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mxnet-python", help="Python of an environment with mxnet 1.9.1 and cv2")
-    parser.add_argument("--images", type=int, default=12_000)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
-    parser.add_argument("--report", type=Path, help="also write the figures as JSON")
-    args = parser.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="bench-im2rec-", dir=args.folder))
-    try:
-        run(args, work)
-    finally:
-        shutil.rmtree(work)
-
-
 def run(args: argparse.Namespace, work: Path) -> None:
     """Make the files, run the rounds, print the table."""
+    measure = "cpu_seconds" if args.cpu else "seconds"
     images, tiny = work / "images", work / "tiny"
     total = make_images(images, args.images)
     make_images(tiny, 1)
-    python = [sys.executable, "-c", OURS]
-    peer = [args.mxnet_python, str(ROOT / "benchmarks" / "peer_mxnet_im2rec.py")]
+    ours = ("from data_prep.im2rec import main", "main(sys.argv[1:])")
     for name, source in (("t", images), ("s", tiny)):
-        timed([*python, "--list", "--recursive", "--quiet", str(work / name), str(source)])
-    pack = ["--pass-through", "--num-thread"]
-    where = [str(work / "t"), str(images)]
-    contestants = {
-        "ours, 1 thread": [*python, "--no-fsync", *pack, "1", *where],
-        "ours, 2 threads": [*python, "--no-fsync", *pack, "2", *where],
-        "ours, 1 thread, fsync": [*python, *pack, "1", *where],
+        listing = ["--list", "--recursive", "--quiet", work / name, source]
+        timed(child(*ours, *listing), measure)
+    pack, where = ["--pass-through", "--num-thread"], [str(work / "t"), str(images)]
+    commands = {
+        "ours, 1 thread": child(*ours, "--no-fsync", *pack, 1, *where),
+        "ours, 2 threads": child(*ours, "--no-fsync", *pack, 2, *where),
+        "ours, 1 thread, fsync": child(*ours, *pack, 1, *where),
     }
     if args.mxnet_python:
-        contestants["MXNet, 1 thread"] = [*peer, *pack, "1", *where]
-        contestants["MXNet, 2 threads"] = [*peer, *pack, "2", *where]
-    seconds: dict[str, list[float]] = {name: [] for name in [*contestants, "cp -r"]}
-    for number in range(args.rounds + 1):  # the first round only warms the cache
-        order = list(seconds)
-        random.Random(number).shuffle(order)
-        for name in order:
-            for ending in (".rec", ".idx"):
-                (work / f"t{ending}").unlink(missing_ok=True)
-            shutil.rmtree(work / "copy", ignore_errors=True)
-            if name == "cp -r":
-                value = timed_copy(images, work / "copy")
-            else:
-                value = timed(contestants[name])
-            os.sync()  # no contestant pays for what another left to be written
-            if number:
-                seconds[name].append(value)
-    print(f"{args.images:,} files, {total / 1e6:,.0f} MB, {args.rounds} rounds, start-up left out")
-    for name, values in seconds.items():
-        middle = statistics.median(values)
-        print(f"{name:24} {middle:7.3f} s  {args.images / middle:9,.0f} images/s")
-    base = seconds["ours, 1 thread"]
-    for name in [n for n in seconds if n != "ours, 1 thread"]:
-        ratios = [other / own for own, other in zip(base, seconds[name], strict=True)]
-        middle, low, high = interval(ratios)
-        print(f"time of {name} / time of ours with 1 thread: {middle:.2f} ({low:.2f}–{high:.2f})")
+        peer = [args.mxnet_python, str(ROOT / "benchmarks" / "peer_mxnet_im2rec.py")]
+        commands["MXNet, 1 thread"] = [*peer, *pack, "1", *where]
+        commands["MXNet, 2 threads"] = [*peer, *pack, "2", *where]
+    contestants = {name: (lambda c=c: timed(c, measure)) for name, c in commands.items()}
+    contestants["cp -r"] = lambda: timed_copy(images, work / "copy", measure)
+
+    def clear() -> None:
+        for ending in (".rec", ".idx"):
+            (work / f"t{ending}").unlink(missing_ok=True)
+        shutil.rmtree(work / "copy", ignore_errors=True)
+
+    seconds = run_rounds(contestants, args.rounds, clear)
+    print(f"{args.images:,} files, {total / 1e6:,.0f} MB, {args.rounds} rounds, {measure}")
+    print_table(seconds, "ours, 1 thread", args.images, "images")
     single = ["--no-fsync", "--quiet", *pack, "1", str(work / "s"), str(tiny)]
     begin = start_up([sys.executable, "-m", "data_prep.im2rec", *single])
     print(f"start-up, a list of one image: ours {begin:.2f} s", end="")
@@ -145,7 +99,24 @@ def run(args: argparse.Namespace, work: Path) -> None:
         print(f", MXNet {start_up([*command, *single[2:]]):.2f} s", end="")
     print()
     if args.report:
-        args.report.write_text(json.dumps({"images": args.images, "seconds": seconds}, indent=4))
+        args.report.write_text(json.dumps({"images": args.images, measure: seconds}, indent=4))
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mxnet-python", help="Python of an environment with mxnet 1.9.1 and cv2")
+    parser.add_argument("--images", type=int, default=12_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--cpu", action="store_true", help="compare processor seconds")
+    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--report", type=Path, help="also write the figures as JSON")
+    args = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="bench-im2rec-", dir=args.folder))
+    try:
+        run(args, work)
+    finally:
+        shutil.rmtree(work)
 
 
 if __name__ == "__main__":
