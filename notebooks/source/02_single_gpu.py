@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-epochs: int | None = None  # epochs of the run that learns; None: 2 or 3, on a GPU the whole recipe
+epochs: int | None = None  # epochs of the run; None: 2, on a GPU those of the recipe
 batch: int = 32  # images a step
 pairs: int | None = None  # timed pairs of v1 and v1.5; None: 10
 seed: int = 0  # start of all randomness
@@ -175,16 +175,15 @@ workshop.table(rows, columns=["function", "calls", "calls that wait for the devi
 # %% [markdown]
 # ## Run it
 #
-# Now train. The full run of the road signs goes through all epochs of the recipe, which takes minutes on two CPU cores. On a CPU this cell therefore stops early: after 3 epochs where the processor computes in bfloat16, after 2 elsewhere. The schedule shrinks with the run, so that the warm-up and the three decays are all there. On a GPU the cell does the full run.
+# Now train. The full run of the road signs goes through all epochs of the recipe, which takes minutes on two CPU cores. On a CPU this cell therefore stops after 2, and where the processor does not compute in bfloat16 it takes 1,600 of the 2,400 pictures. The schedule shrinks with the run, so that the warm-up and the three decays are all there. On a GPU the cell does the full run.
 
 # %%
-few = 3 if session.machine.bfloat16 else 2
-epochs = epochs or session.pick(cpu=few, gpu=recipe.ROADSIGNS.epochs)
+epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
+slow = session.profile != "gpu" and not session.machine.bfloat16
 run = workshop.train(
-    name="short", num_layers=50, num_epochs=epochs, batch_size=batch, seed=seed,
-    model_prefix="model", disp_batches=10,
-)  # fmt: skip
-run.live()
+    name="short", num_epochs=epochs, batch_size=batch, seed=seed, model_prefix="model",
+    num_examples=1600 if slow else None, disp_batches=10,
+).live()  # fmt: skip
 # %% [markdown]
 # Before you go on, look at the curves. The learning rate climbs during the warm-up and then falls in three steps. Does the loss fall faster right after one of them? In the last row you see whether the cores were busy all the time.
 
@@ -252,8 +251,8 @@ names = ("data_root", "loader", "dtype", "n", "batch_size", "num_layers", "image
          "warmup_epochs", "threads", "data_nthreads")  # fmt: skip
 workshop.table(reading.axes_rows(report, names), columns=["setting", "value", "why"])
 flops = report["env"]["model_flops"]
-print(f"Training on one image takes {flops['per_image'] / 1e9:.2f} GFLOP; at this speed the model")
-print(f"does {flops['per_second'] / 1e9:,.0f} GFLOP per second.")
+print(f"Training on one image takes {flops['per_image'] / 1e9:.2f} GFLOP,")
+print(f"so the model computes {flops['per_second'] / 1e9:,.0f} GFLOP per second.")
 
 # %% [markdown]
 # ## Kill it, and go on
@@ -265,12 +264,18 @@ print(f"does {flops['per_second'] / 1e9:,.0f} GFLOP per second.")
 # %%
 from rn50lib import checkpoint
 
-last = session.pick(ci=4, cpu=5)  # the last epoch, counted from 0
+last = session.pick(ci=7, cpu=3)  # the last epoch, counted from 0
 small = Experiment(
-    network="tiny", num_epochs=last + 1, model_prefix="model", disp_batches=5, seed=seed
+    network="tiny",
+    num_epochs=last + 1,
+    no_val=True,
+    model_prefix="model",
+    disp_batches=5,
+    seed=seed,
 )
 if session.profile == "ci":  # small, but long enough to be killed in the middle
-    small = replace(small, profile="cpu", image_shape=32, batch_size=4, threads=1, data_nthreads=0)
+    small = replace(small, profile="cpu", image_shape=32, batch_size=4)
+    small = replace(small, threads=1, data_nthreads=0)
 
 
 def finished(line):
@@ -285,13 +290,18 @@ print("The undisturbed run is done.")
 # Now the same run again, but in the middle of its second epoch all of its processes are killed with SIGKILL, which no program can catch. This is what a power cut looks like to software.
 
 # %%
+from rn50lib.workshop.runs import describe
+
 broken = workshop.train(small, name="broken")
 broken.wait_for(lambda line: line["phase"] == "train" and line["epoch"] == 1)
 broken.kill()
 before = list(broken.progress)
-print("killed at", before[-1]["epoch"], "epochs and", before[-1].get("step", 0), "steps; left:")
-for file in sorted(broken.dir.iterdir()):
-    print(f"  {file.name}  {file.stat().st_size / 1e6:.2f} MB")
+print("The last reading before the end:", describe(before[-1]))
+workshop.table(
+    [[file.name, file.stat().st_size / 1e3] for file in sorted(broken.dir.iterdir())],
+    columns=["file", "KB"],
+    caption="What is left on the disk",
+)
 
 # %% [markdown]
 # `resume()` starts the same command with `--resume`. The run looks for the newest checkpoint that verifies, checks that network, classes, seed and data are the same, takes over the weights, the velocity of the optimizer and the metrics so far, and repeats the epoch that was cut short.
@@ -311,10 +321,10 @@ ends = {
 workshop.table(
     [
         [name, len(end.arrays), sum(a.nbytes for a in end.arrays.values()) / 1e6,
-         end.metrics["val.top1"][-1], checkpoint.checksum(end.arrays, {})]
+         end.metrics["train.top1"][-1], checkpoint.checksum(end.arrays, {})]
         for name, end in ends.items()
     ],
-    columns=["run", "arrays", "MB", "val.top1", "CRC-32 of the arrays"],
+    columns=["run", "arrays", "MB", "train.top1", "CRC-32 of the arrays"],
     caption=f"The checkpoints after epoch {last + 1}",
 )  # fmt: skip
 same = len({checkpoint.checksum(end.arrays, {}) for end in ends.values()}) == 1
@@ -335,7 +345,8 @@ score = workshop.train(
     name="score", model_prefix=str(prefix), load_epoch=end, only_inference=True, num_epochs=1
 ).wait()
 again = score.report["metrics"]["val.top1"][-1]
-print(f"training said {top1}, scoring says {again}: {'equal' if again == top1 else 'NOT equal'}")
+verdict = "equal" if again == top1 else "NOT equal"
+print(f"Training said {top1}, scoring says {again}: {verdict}.")
 
 # %% [markdown]
 # ## Right and wrong
@@ -358,14 +369,16 @@ print(f"{seen:,} pictures: {answers.top1(seen)} % right; the report said {top1} 
 
 # %%
 chosen = figures_run.most_certain(answers, right=True, count=6)
-workshop.figure(figures_run.gallery(answers, chosen), alt=figures_run.gallery_alt(answers, chosen))
+fig, alt = figures_run.gallery(answers, chosen)
+workshop.figure(fig, alt=alt)
 
 # %% [markdown]
 # And these are the wrong answers that it is surest of. Above each picture stands the truth. They teach more than the right ones: ask of each whether *you* would have known at 64 × 64 pixels, which is all that the model gets.
 
 # %%
 chosen = figures_run.most_certain(answers, right=False, count=12)
-workshop.figure(figures_run.gallery(answers, chosen), alt=figures_run.gallery_alt(answers, chosen))
+fig, alt = figures_run.gallery(answers, chosen)
+workshop.figure(fig, alt=alt)
 
 # %% [markdown]
 # ### What kind of mistakes
@@ -378,7 +391,7 @@ workshop.figure(fig, alt=f"Matrix of the true class against the answer. {finding
 print(finding)
 wrong, inside, by_chance = figures_run.inside_group(answers, "speed-")
 if wrong:
-    print(f"{wrong} pictures of speed limits got a wrong answer, {inside} of them another speed")
+    print(f"{wrong} pictures of speed limits got a wrong answer, {inside} of them that of another")
     print(f"limit: {100 * inside / wrong:.0f} %, where chance would give {by_chance:.0f} %.")
 
 # %% [markdown]
@@ -387,31 +400,33 @@ if wrong:
 # %% [markdown]
 # ## Beside the published figures
 #
-# How fast is the network on this machine? The run below is short and does not validate: **speed and accuracy come from separate runs**, so that neither spoils the other.
+# How fast is the network on this machine? The run below is short, does not validate and counts no hits: **speed and accuracy come from separate runs**, so that neither spoils the other.
 
 # %%
 pixels = session.pick(cpu=64, gpu=224)
-iterations, rounds = session.pick(ci=2, cpu=30, gpu=100), 2
-speed = workshop.train(
-    name="speed", num_layers=50, batch_size=batch, num_epochs=rounds, benchmark_iters=iterations,
-    no_val=True, disp_batches=10, image_shape=pixels,
-).wait()  # fmt: skip
+at_speed = Experiment(
+    num_layers=50, batch_size=batch, image_shape=pixels, num_epochs=2, no_val=True,
+    benchmark_iters=session.pick(ci=2, cpu=30, gpu=100), no_metrics=True, disp_batches=15,
+)  # fmt: skip
+speed = workshop.train(at_speed, name="speed").wait()
 ips = speed.report["metrics"]["train.total_ips"][-1]
 session.note("resnet50_ips", ips, "img/s", f"training speed of {speed.report['model']}")
 
 # %%
-flops = speed.report["env"]["model_flops"]
-axes = speed.report["env"]["axes"]
-what = f"yours: {axes['dtype']['value']}, {axes['image_shape']['value']} px"
-rows = [[what, ips, flops["per_image"] / 1e9, flops["per_second"] / 1e12]]
-published = v15.train_flops(224)
-for key in ("published.v100.1gpu.fp16.ips", "published.v100.1gpu.fp32.ips"):
+flops, axes = speed.report["env"]["model_flops"], speed.report["env"]["axes"]
+what = f"yours, in {axes['dtype']['value']} at {axes['image_shape']['value']} px"
+rows = [[what, ips, flops["per_image"] / 1e9, flops["per_second"] / 1e12, "this machine"]]
+full_size = v15.train_flops(224)
+for precision in ("fp16", "fp32"):
+    key = f"published.v100.1gpu.{precision}.ips"
     if key in session.results:
         item = session.results[key]
-        rows.append([f"{item.what}, 224 px ({item.provenance})", item.value, published / 1e9,
-                     item.value * published / 1e12])  # fmt: skip
-workshop.table(rows, columns=["", "img/s", "GFLOP per image", "TFLOP per second"])
-print(f"One image at 224 px is as much work as {published / flops['per_image']:.1f} of yours.")
+        what = f"one V100, in {precision.upper()} at 224 px"
+        rows.append([what, item.value, full_size / 1e9, item.value * full_size / 1e12,
+                     item.provenance])  # fmt: skip
+columns = ["training", "img/s", "GFLOP per image", "TFLOP per second", "from"]
+workshop.table(rows, columns=columns)
+print(f"An image at 224 px is as much work as {full_size / flops['per_image']:.1f} of yours.")
 
 # %% [markdown]
 # Images per second cannot be compared one to one when the images differ in size: a picture with a side of 64 pixels has a twelfth of the pixels of one with 224. The last column removes the size and leaves what the hardware did. Even that is not quite fair, because small pictures use a processor worse than large ones, and because the precision is another one. A speed without model, size, batch and precision beside it means nothing.
@@ -419,48 +434,53 @@ print(f"One image at 224 px is as much work as {published / flops['per_image']:.
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Back to the question. The report counts the seconds of the training loop in three parts: in the step, waiting for the next batch, and everything else. To judge the input on its own, one more run does nothing but load (`--test-io`).
+# Back to the question. The run above did two things at once, loading and computing. Two more runs do one of them each: `--test-io` loads pictures and throws them away, and the `synthetic` loader gives the model random pictures that need no loading.
 
 # %%
 loading = workshop.train(
-    name="input", test_io=True, batch_size=batch, num_epochs=1, image_shape=pixels
+    at_speed, name="input", test_io=True, num_epochs=1, benchmark_iters=None
 ).wait()
-input_ips = reading.input_speed(loading)
+classes = axes["num_classes"]["value"]
+computing = workshop.train(
+    at_speed, name="model", loader="synthetic", num_classes=classes, num_epochs=1
+).wait()
+speeds = {
+    "input alone": reading.input_speed(loading),
+    "model alone": computing.report["metrics"]["train.total_ips"][-1],
+    "both together": ips,
+}
+
+# %% [markdown]
+# The report of the run that did both also counts the seconds of its loop in three parts: in the step, waiting for the next batch, and everything else.
 
 # %%
 seconds = speed.report["env"]["seconds"]
-steps = speed.resolved["experiment"]["benchmark_iters"]
-images = steps * len(speed.report["metrics"]["train.time"]) * axes["batch_size"]["value"]
-speeds = {
-    "input alone": input_ips,
-    "model alone": images / seconds["step"],
-    "both together": ips,
-}
 share = {part: 100 * value / sum(seconds.values()) for part, value in seconds.items()}
-told = f"{share['step']:.0f} % of the loop is the model, {share['data']:.0f} % waiting for data and"
-told += f" {share['loop']:.1f} % everything else."
+told = f"{share['step']:.0f} % of the loop is the model, {share['data']:.0f} % waiting"
+told += f" for data and {share['loop']:.1f} % everything else."
 workshop.figure(
     figures_run.time_going(seconds, speeds),
     alt=f"Seconds of the loop by part, and images per second of each part. {told}",
 )
 print(told)
+steps = speed.progress[0]["steps"]
 first = reading.first_iterations(speed.report, steps)
 print(f"The first iterations, in which the workers start, took {first:.1f} s of the total.")
 
 # %%
-if input_ips > 1.2 * speeds["model alone"]:
-    verdict = "the model: computing is the bottleneck, and a faster input would gain nothing"
-elif input_ips < speeds["model alone"] / 1.2:
-    verdict = "the input: the model waits for pictures, and a faster processor would gain nothing"
+times = speeds["input alone"] / speeds["model alone"]
+if times > 1.2:
+    verdict = "the model: computing is the bottleneck, a faster input would gain little"
+elif times < 1 / 1.2:
+    verdict = "the input: the model waits for pictures, a faster processor would gain little"
 else:
     verdict = "both alike: input and model are about equally fast"
 print(f"The time goes into {verdict}.")
-times = input_ips / speeds["model alone"]
-print(f"The input alone delivers {times:.1f} times what the model takes.")
+print(f"The input alone delivers {times:.1f} times what the model alone takes.")
 session.note("data_share", share["data"], "%", "of the training loop spent waiting for data")
 
 # %% [markdown]
-# Two remarks before you trust the picture. The wait includes the start of the loader's worker processes, which a long run pays once and a short one feels. And on a CPU the loader and the model share the cores: what the loader uses, the model lacks, even while nobody waits. On a GPU they are separate, and there the input must keep up with something far faster. Remember your input's images per second: the published V100 took more than 1,400 of them, at 224 pixels.
+# Two remarks before you trust the picture. The wait includes the start of the loader's worker processes, which a long run pays once and a short one feels. And on a CPU the loader and the model share the cores: what the loader uses, the model lacks, even while nobody waits. That is why both together can be slower than either alone. On a GPU they are separate, and there the input must keep up with something far faster. Remember your input's images per second: the published V100 took more than 1,400 of them, at 224 pixels.
 
 # %% [markdown]
 # ## What to take with you

@@ -50,6 +50,8 @@ def pairs(measured: Pairs, lines: dict[str, float]) -> tuple[Figure, str]:
         for axes in (left, right):
             axes.xaxis.get_major_locator().set_params(integer=True)
     spread = f"the median lies between {low:.3f} and {high:.3f}"
+    if len(ratios) < 6:
+        spread = "too few to say how sure that is"
     return figure, (
         f"A step of {measured.second} takes {middle:.3f} times as long as one of {measured.first}"
         f" ({len(ratios)} pairs; {spread})."
@@ -118,14 +120,14 @@ def most_certain(found: Predictions, right: bool, count: int, per_class: int = 1
     return chosen[:count]
 
 
-def gallery(found: Predictions, chosen: Sequence[int], columns: int = 6) -> Figure:
-    """Pictures with the three likeliest classes under each; the true one is drawn in green."""
+def gallery(found: Predictions, chosen: Sequence[int], columns: int = 6) -> tuple[Figure, str]:
+    """Pictures with the three likeliest classes under each, the true one in green; and in words."""
     from matplotlib.figure import Figure
 
     rows = max(1, -(-len(chosen) // columns))
     with plot.style():
-        figure = Figure(figsize=(10.5, 2.75 * rows))
-        grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=(2.6, 1) * rows)
+        figure = Figure(figsize=(10.5, 3.0 * rows))
+        grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=(2.4, 1) * rows)
         for axes in grid.flat:
             axes.axis("off")
         for k, i in enumerate(chosen):
@@ -137,7 +139,7 @@ def gallery(found: Predictions, chosen: Sequence[int], columns: int = 6) -> Figu
                 f"{mark} {found.classes[found.labels[i]]}", color=colour, fontsize=10, loc="center"
             )
             probability_bars(bars, found, i)
-    return figure
+    return figure, in_words(found, chosen)
 
 
 def probability_bars(axes: Axes, found: Predictions, i: int) -> None:
@@ -148,15 +150,15 @@ def probability_bars(axes: Axes, found: Predictions, i: int) -> None:
         colour = GREEN if label == found.labels[i] else GREY
         axes.barh(-place, value, 0.8, color=colour)
         text = f"{found.classes[label]} {100 * value:.0f} %"
-        inside = value > 0.62
+        inside = value > 0.55
         axes.text(
-            0.02 if inside else value + 0.02, -place, text, va="center", fontsize=7.5,
+            0.02 if inside else value + 0.02, -place, text, va="center", fontsize=8.5,
             color="white" if inside else "black",
         )  # fmt: skip
-    axes.set(xlim=(0, 1), ylim=(-2.6, 0.6))
+    axes.set(xlim=(0, 1), ylim=(-3.3, 0.6))  # room below, before the next row of pictures
 
 
-def gallery_alt(found: Predictions, chosen: Sequence[int]) -> str:
+def in_words(found: Predictions, chosen: Sequence[int]) -> str:
     """The gallery in words."""
     parts = [
         f"a picture of {found.classes[found.labels[i]]}, for which the network says"

@@ -44,7 +44,11 @@ def axes_rows(report: dict[str, Any], names: Sequence[str]) -> list[list[Any]]:
     """(axis, value, why) for those of `names` that the run had."""
     axes = report["env"]["axes"]
     there = [name for name in names if name in axes]
-    return [[name, str(axes[name]["value"]), axes[name]["reason"]] for name in there]
+    values = {name: axes[name]["value"] for name in there}
+    return [
+        [name, f"{value:g}" if isinstance(value, float) else str(value), axes[name]["reason"]]
+        for name, value in values.items()
+    ]
 
 
 def iteration_rows(report: dict[str, Any], steps: int) -> list[list[Any]]:
