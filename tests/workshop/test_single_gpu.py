@@ -76,6 +76,12 @@ def test_the_schedule_s_sentence_does_the_arithmetic() -> None:
     assert text.startswith("A global batch of 16,384 is more than")
 
 
+def test_the_schedule_counts_the_pictures_that_are_drawn() -> None:
+    from data_prep.roadsigns import TRAIN
+
+    assert figures_network.DATA["roadsigns"][1] == TRAIN
+
+
 # --- pairs ----------------------------------------------------------------------------------------
 
 
