@@ -48,6 +48,7 @@ def unpack(
     """Make the class folders; returns whether every expected image is there.
 
     Files that are there already are linked, not copied, unless ``copy`` (or the disk cannot).
+    ``jobs`` is the number of processes, all usable cores unless given; 0 works in this one.
     Raises UserError if the source is none of the forms, is damaged or unsafe, if the disk has too
     little room, or if ``out`` is there and was made from something else.
     """
@@ -61,7 +62,7 @@ def unpack(
         return True
     if out.exists():
         raise UserError(f"{out}: this is there already; name a new folder")
-    jobs = jobs or usable_cores()
+    jobs = usable_cores() if jobs is None else jobs
     done = {"train": 0, "val": 0}
     out.parent.mkdir(parents=True, exist_ok=True)
     with folder:

@@ -56,12 +56,13 @@ def convert(
     """Write all splits of the data set ``root`` to ``out`` (ROOT/tfrecord); returns ``out``.
 
     ``shards`` is the number for "train" and "val". With the schema "slides" the images are decoded
-    to raw bytes, ``size`` × ``size`` pixels if that is not 0. Raises UserError if the data set
-    cannot be read, an image is bad, the disk has too little room, or ``out`` holds anything else.
+    to raw bytes, ``size`` × ``size`` pixels if that is not 0. ``jobs`` is the number of processes,
+    all usable cores unless given; 0 works in this one. Raises UserError if the data set cannot be
+    read, an image is bad, the disk has too little room, or ``out`` holds anything else.
     """
     root = Path(root)
     out = Path(out) if out else root / "tfrecord"
-    jobs = jobs or usable_cores()
+    jobs = usable_cores() if jobs is None else jobs
     _refuse_others(out)
     sources = {"train": open_source(root, "train", data_format)}
     if (root / "val").is_dir() or sources["train"].path.with_name("val.rec").exists():

@@ -268,7 +268,8 @@ class Reader:
         lengths = words[at + 1].astype(np.int64)
         plain = fits & (words[at] == MAGIC) & (words[at + 2] == 0)
         plain &= offsets + 8 + (lengths + 3) // 4 * 4 == stops  # a part's flag would make it longer
-        labels = words[at + 3].view("<f4").astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a damaged label may be any bit pattern
+            labels = words[at + 3].view("<f4").astype(np.float64)
         del words  # else the map could not be closed
         for position in map(int, np.flatnonzero(~plain)):
             label = np.ravel(self[position][0])

@@ -168,8 +168,14 @@ def make_parquet(folder, with_class_in_name=True):
     return folder
 
 
-def run(*arguments, **settings):
-    return imagenet.main([*map(str, arguments), *settings.pop("flags", []), "--jobs", "2"])
+def run(*arguments):
+    return imagenet.main([*map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """Without --jobs, no worker processes: they would take most of the time of these tests."""
+    monkeypatch.setattr(imagenet, "usable_cores", lambda: 0)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +191,7 @@ def run(*arguments, **settings):
 )
 def test_every_form_gives_the_same(tmp_path, make, capsys):
     source = make(tmp_path / "source")
-    assert run(source, tmp_path / "out") == 0
+    assert run(source, tmp_path / "out", "--jobs", "2") == 0
     assert contents(tmp_path / "out") == expected()
     said = capsys.readouterr().out
     assert "9 train and 7 val images of 3 classes" in said

@@ -45,6 +45,12 @@ def make_root(root, train=10, val=4):
     return root
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """Without --jobs, no worker processes: they would take most of the time of these tests."""
+    monkeypatch.setattr(tfrecord, "usable_cores", lambda: 0)
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return make_root(tmp_path_factory.mktemp("set"))
@@ -53,7 +59,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shards(root, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "tfrecord"
-    tfrecord.main([str(root), str(out), "--train-shards", "4", "--val-shards", "2", "--quiet"])
+    tfrecord.main([str(root), str(out), "--train-shards", "4", "--val-shards", "2", "--jobs", "2"])
     return out
 
 
