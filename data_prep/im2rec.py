@@ -51,6 +51,12 @@ def make_list(
             "lower than in a split where it holds some",
             file=sys.stderr,
         )
+    for folder in found.classes:
+        if any(name.startswith(".") and name != "." for name in folder.split("/")):
+            print(
+                f"note: {folder} is a hidden folder and becomes a class; remove it unless it is one",
+                file=sys.stderr,
+            )
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     lists = write_lists(prefix, found, shuffle, split, fsync)
     for path, count in lists.items():

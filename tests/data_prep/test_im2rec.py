@@ -406,10 +406,13 @@ def test_link_that_leads_back(tmp_path):
         im2rec.main(["--list", "--recursive", str(tmp_path / "l"), str(tmp_path / "images")])
 
 
-def test_empty_class_folder_is_told(tree, tmp_path, capsys):
+def test_empty_and_hidden_class_folders_are_told(tree, tmp_path, capsys):
     (tree / "c").mkdir()
+    shutil.copytree(tree / "zz", tree / "zz" / ".ipynb_checkpoints")
     im2rec.main(["--list", "--recursive", str(tmp_path / "a"), str(tree)])
-    assert "note: c holds no images and gets no label" in capsys.readouterr().err
+    notes = capsys.readouterr().err
+    assert "note: c holds no images and gets no label" in notes
+    assert "note: zz/.ipynb_checkpoints is a hidden folder and becomes a class" in notes
 
 
 def test_help_is_short():
