@@ -54,7 +54,7 @@ def make_list(
     for folder in found.classes:
         if any(name.startswith(".") and name != "." for name in folder.split("/")):
             print(
-                f"note: {folder} is a hidden folder and becomes a class; remove it unless it is one",
+                f"note: {folder} is a hidden folder and becomes a class; is it one?",
                 file=sys.stderr,
             )
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
