@@ -102,6 +102,8 @@ class Started:
                 [*argv, "--run-dir", str(folder / "run")],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
                 env=clean_environment(RN50_RUNS=str(folder)), start_new_session=True,
+                # a shell starts its background jobs with Ctrl-C ignored, and children inherit that
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
         progress = folder / "run" / "progress.jsonl"
         wait_for(  # both loaders have their workers once an epoch is done
