@@ -27,7 +27,7 @@ session = workshop.start("02", profile)
 # %% [markdown]
 # ## What ResNet-50 is
 #
-# A residual network is a pile of blocks. Each block computes a *correction* to its input and adds it: `output = input + correction`. A block whose correction is zero passes its input on, and the gradient has a short way back through the additions. That is why fifty layers train where fifty plain layers did not.
+# A residual network is a pile of blocks. Each block computes a *correction* to its input and adds it: `output = input + correction`. A block whose correction is zero passes its input on, and the gradient has a short way back through the additions. That is why fifty layers can be trained, where plain networks got worse with more layers.
 #
 # The picture below is computed from `rn50lib.network`, the description from which the real model is built. Each box is a block, and its height is the height of its feature maps.
 
@@ -43,7 +43,7 @@ print(finding)
 # %% [markdown]
 # ### v1 and v1.5
 #
-# Between two stages the maps shrink to half their width and height, by a convolution with a stride of 2. The original network, now called v1, does this in the first convolution of the block, a 1×1. A 1×1 convolution with a stride of 2 looks at every second pixel of every second row and never sees the others. Version 1.5 moves the stride to the 3×3 convolution, which overlaps, so that it sees them all.
+# Between two stages the maps shrink to half their width and height, by a convolution with a stride of 2. The original network, now called v1, does this in the first convolution of the block, a 1×1. A 1×1 convolution with a stride of 2 looks at every second pixel of every second row and never sees the others. Version 1.5 moves the stride to the 3×3 convolution, whose windows overlap, so that it sees them all. The shortcut beside it is the same in both.
 
 # %%
 v1 = network.resnet(50, version="v1")
@@ -150,7 +150,7 @@ workshop.show(TorchStep.train_step)
 # %% [markdown]
 # ### What is not in it
 #
-# A GPU works through a queue: the processor hands over work and goes on. The queue keeps the GPU busy as long as nobody asks for a *result*, because whoever asks must wait for everything before it. One `loss.item()` per step is such a question, and it drains the queue each time. Loss and accuracy are therefore added up on the device, and the loop reads the sums every 20 steps.
+# A GPU works through a queue: the processor hands over work and goes on. The queue keeps the GPU busy as long as nobody asks for a *result*, because whoever asks must wait for everything before it. One `loss.item()` per step is such a question, and it drains the queue each time. Loss and accuracy are therefore added up on the device, and the loop reads the sums every 20 steps, or as often as `disp_batches` says.
 #
 # The cell looks for such questions in the source that you have just seen, and in the function that does ask.
 
@@ -429,7 +429,7 @@ workshop.table(rows, columns=columns)
 print(f"An image at 224 px is as much work as {full_size / flops['per_image']:.1f} of yours.")
 
 # %% [markdown]
-# Images per second cannot be compared one to one when the images differ in size: a picture with a side of 64 pixels has a twelfth of the pixels of one with 224. The last column removes the size and leaves what the hardware did. Even that is not quite fair, because small pictures use a processor worse than large ones, and because the precision is another one. A speed without model, size, batch and precision beside it means nothing.
+# Images per second cannot be compared one to one when the images differ in size: a picture with a side of 64 pixels has a twelfth of the pixels of one with 224. The last column removes the size and leaves what the hardware did. Even that is not quite fair, because small pictures usually keep a processor less busy than large ones, and because the precision is another one. A speed without model, size, batch and precision beside it means nothing.
 
 # %% [markdown]
 # ## Where is the time going now?
@@ -485,7 +485,7 @@ session.note("data_share", share["data"], "%", "of the training loop spent waiti
 # %% [markdown]
 # ## What to take with you
 #
-# - v1.5 moves one stride: the same parameters, a little more work, and no pixel left unread.
+# - v1.5 moves one stride: the same parameters, a little more work, and no pixel skipped on the way through the block.
 # - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of the progress.
 # - A loop is fast when nothing in it waits and nothing in it happens per image.
 # - A report says what was measured, with which settings, and why those; the first iteration is left out.
