@@ -9,23 +9,24 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from torch import library as operators
 
 
 @contextlib.contextmanager
 def missing_operators_allowed():
     """Let torchvision register shapes of operators that are not there."""
-    register = torch.library.register_fake
+    register = operators.register_fake
 
     def tolerant(op, *args, **kwargs):
         if isinstance(op, str) and op.startswith("torchvision::"):
             return lambda function: function
         return register(op, *args, **kwargs)
 
-    torch.library.register_fake = tolerant
+    operators.register_fake = tolerant
     try:
         yield
     finally:
-        torch.library.register_fake = register
+        operators.register_fake = register
 
 
 def timm_resnet50(num_classes: int = 1000) -> torch.nn.Module:
