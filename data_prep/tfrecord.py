@@ -12,6 +12,8 @@ nor reading back needs TensorFlow.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -65,6 +67,10 @@ def convert(
     jobs = usable_cores() if jobs is None else jobs
     _refuse_others(out)
     sources = {"train": open_source(root, "train", data_format)}
+    if sources["train"].format == "tfrecord":
+        raise UserError(
+            f"{root}: it holds shards and nothing to make shards from; --index writes their indexes"
+        )
     if (root / "val").is_dir() or sources["train"].path.with_name("val.rec").exists():
         sources["val"] = open_source(root, "val", data_format)
     sizes = {split: image_bytes(source) for split, source in sources.items()}
@@ -116,6 +122,25 @@ def convert(
             f"{images:,} images, {format_bytes(written[0])} in {written[1]:.1f} s "
             f"({images / max(written[1], 1e-9):,.0f} images/s)"
         )
+    return out
+
+
+def ensure_tfrecord(root: str | os.PathLike) -> Path:
+    """Make ROOT/tfrecord from ROOT unless it is there; returns the folder.
+
+    Several processes may call this at once: one works, the others wait.
+    """
+    root = Path(root)
+    out = root / "tfrecord"
+    finish_swap(out)
+    if (out / COMPLETE).exists():
+        return out
+    with open(root / ".tfrecord.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (out / COMPLETE).exists():
+            convert(root, out, quiet=True)
+        with contextlib.suppress(OSError):
+            os.unlink(lock.name)
     return out
 
 

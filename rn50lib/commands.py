@@ -10,6 +10,7 @@ from typing import Any
 
 from rn50lib import checkpoint, experiment, launch
 from rn50lib.cli import experiment_parser, parse_experiment
+from rn50lib.comm import Comm
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.hardware import machine
@@ -64,11 +65,11 @@ def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
     else:
         experiment.check(asked, machine())  # before minutes are spent on drawing
         if make_data and asked.data_root is None and root.name == "roadsigns":
-            make_roadsigns(root)
+            make_roadsigns(root, asked.data_format)
         if make_data or root.exists():
             from rn50lib.records.source import describe as describe_data
 
-            found = len(describe_data(root).classes)
+            found = len(describe_data(root, asked.data_format or "auto").classes)
             if classes is not None and classes < found:
                 raise UserError(
                     f"--num-classes {classes}: {root} has {found} classes; leave the flag out"
@@ -80,13 +81,18 @@ def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
     return replace(resolved, reasons=dict(resolved.reasons) | loaded)
 
 
-def make_roadsigns(root: Path) -> None:
-    """Draw the built-in data and pack its records, where that is not done yet."""
+def make_roadsigns(root: Path, data_format: str | None) -> None:
+    """Draw the built-in data and pack it in records, and in shards if those are asked for, where
+    that is not done yet."""
     from data_prep.im2rec import ensure_records
     from data_prep.roadsigns import ensure
 
     ensure(root)
     ensure_records(root)
+    if data_format == "tfrecord":
+        from data_prep.tfrecord import ensure_tfrecord
+
+        ensure_tfrecord(root)
 
 
 def with_checkpoint(asked: Experiment) -> Experiment:
@@ -117,11 +123,13 @@ def with_checkpoint(asked: Experiment) -> Experiment:
 def describe(resolved: Resolved) -> str:
     """The axes of a run with the reason for each, and the arithmetic, as lines for people."""
     done, lines = resolved.experiment, list(resolved.caps)
-    shown = ("data_root", "backend", "loader", "dtype", "n", "batch_size", "recipe", "num_epochs",
-             "image_shape", "num_classes", "threads", "data_nthreads", "model_prefix")  # fmt: skip
+    shown = ("data_root", "backend", "loader", "dtype", "n", "comm", "launcher", "batch_size",
+             "recipe", "num_epochs", "image_shape", "num_classes", "threads", "data_nthreads",
+             "model_prefix")  # fmt: skip
     for name in shown:
         value = getattr(done, name)
         unread = name in ("data_root", "data_nthreads") and done.loader == "synthetic"
+        unread |= name == "comm" and value == "local"
         if value is not None and not unread:
             reason = resolved.reasons.get(name, "given")
             lines.append(f"  {experiment.flag_name(name):16} {value}  ({reason})")
@@ -150,12 +158,13 @@ def train(argv: list[str]) -> int:
 def worker(resolved: Resolved, run_dir: Path | None) -> int:
     """Run the loop in this process, with its report and progress files."""
     from rn50lib import comm, training
+    from rn50lib.position import State
     from rn50lib.progress import Progress
     from rn50lib.records.source import open_source
     from rn50lib.report import Report
 
     done = resolved.experiment
-    group = comm.connect()
+    group = comm.connect(done.comm, done.backend)
     splits = ["train", "val"]
     if done.no_val or (done.test_io and not done.only_inference):
         splits.remove("val")
@@ -166,10 +175,9 @@ def worker(resolved: Resolved, run_dir: Path | None) -> int:
         for split in splits:
             sources[split] = open_source(Path(done.data_root), split, done.data_format)
     if done.test_io:
-        return time_input(done, sources)
+        return time_input(done, sources, group)
     net = done.to_network()
     env = environment(resolved, run_dir, sources)
-    report = Report(model=net.name, ngpus=group.size, cmd=[sys.argv[0], *sys.argv[1:]], env=env)
     file = done.report or (run_dir / "report.json" if run_dir else None)
 
     def write_report(latest: Report) -> None:
@@ -182,10 +190,14 @@ def worker(resolved: Resolved, run_dir: Path | None) -> int:
 
     if run_dir:
         run_dir.mkdir(parents=True, exist_ok=True)
-    progress = Progress(run_dir, done.logdir, enabled=group.rank == 0)
-    group.run(
-        lambda _: training.train(done, net, sources, group, progress, report, write_report), None
-    )
+
+    def attempt(state: State) -> None:
+        """The run, or what is left of it: an elastic group comes here again with other workers."""
+        report = Report(net.name, group.size, [sys.argv[0], *sys.argv[1:]], env)
+        progress = Progress(run_dir, done.logdir, enabled=group.rank == 0)
+        training.train(done, net, sources, group, progress, report, write_report, state)
+
+    group.run(attempt, State())
     return 0
 
 
@@ -222,14 +234,14 @@ def environment(
     }
 
 
-def time_input(done: FullExperiment, sources: dict[str, Any]) -> int:
-    """`--test-io`: how many images per second the input pipeline alone delivers."""
+def time_input(done: FullExperiment, sources: dict[str, Any], group: Comm) -> int:
+    """`--test-io`: how many images per second the input pipeline of a worker alone delivers."""
     import time
 
     from rn50lib.pipelines import open_pipeline
 
     split = "val" if done.only_inference else "train"
-    pipeline = open_pipeline(done, sources[split], split, rank=0, size=1)
+    pipeline = open_pipeline(done, sources[split], split, group.rank, group.size)
     try:
         for epoch in range(done.num_epochs):
             batches = pipeline.epoch(epoch)

@@ -12,12 +12,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from rn50lib import launchers
 from rn50lib import network as networks
 from rn50lib import recipe as recipes
 from rn50lib.errors import UserError
 from rn50lib.flags import (
+    degrees,
     epoch_list,
     flag,
+    host_list,
     image_shape,
     natural,
     not_negative,
@@ -27,9 +30,12 @@ from rn50lib.flags import (
 )
 from rn50lib.hardware import Machine
 
-BACKENDS = ("torch",)
+BACKENDS = ("torch", "tensorflow")
 LOADERS = ("native", "synthetic")
-FORMATS = ("auto", "files", "recordio")
+FORMATS = ("auto", "files", "recordio", "tfrecord")
+RESAMPLE = ("antialias", "fast")
+COMMS = ("local", "horovod", "ddp")
+LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
 DTYPES = ("float32", "bfloat16", "float16")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
@@ -50,7 +56,8 @@ class Experiment:
     )  # fmt: skip
     data_format: str | None = flag(
         "--data-format", kind=str, choices=FORMATS, group="axes",
-        help="how the images are stored (default: records where there are some, else files)",
+        help="how the images are stored (default: records where there are some, else files, else"
+        " TFRecord shards)",
     )  # fmt: skip
     loader: str | None = flag(
         "--loader", kind=str, choices=LOADERS, group="axes",
@@ -63,6 +70,11 @@ class Experiment:
     n: int | None = flag(
         "-n", "--n-GPUs", kind=positive, group="axes",
         help="workers, one a GPU; without GPUs, processes (default: 1)",
+    )  # fmt: skip
+    comm: str | None = flag(
+        "--comm", kind=str, choices=COMMS, group="axes",
+        help="what carries the gradients between workers (default: Horovod where it is built for"
+        " this hardware, else DDP)",
     )  # fmt: skip
     batch_size: int | None = flag(
         "-b", "--batch-size", kind=positive, group="axes", help="images per worker and step"
@@ -117,6 +129,19 @@ class Experiment:
         "--val-resize", kind=positive, group="recipe",
         help="shorter side of a validation image before the crop (default: size x 256 / 224)",
     )  # fmt: skip
+    resample: str | None = flag(
+        "--resample", kind=str, choices=RESAMPLE, group="recipe",
+        help="how tf.data makes a crop small: fast leaves out what keeps fine patterns from turning"
+        " into coarse ones (default: antialias, as every other loader)",
+    )  # fmt: skip
+    rotate: float = flag(
+        "--rotate", kind=degrees, default=0.0, group="recipe",
+        help="turn every training image by up to so many degrees to either side (default: 0)",
+    )  # fmt: skip
+    flip_up_down: bool = flag(
+        "--flip-up-down", default=False, group="recipe",
+        help="turn every other training image upside down, by chance",
+    )  # fmt: skip
     seed: int | None = flag(
         "--seed", kind=natural, group="recipe",
         help="start of all randomness: initial weights, order, augmentation (default: 0)",
@@ -167,6 +192,58 @@ class Experiment:
         default=20,
         help="iterations between readings (default: 20)",
     )
+    timeline: str | None = flag(
+        "--timeline", kind=str, help="write Horovod's timeline of the run to this file"
+    )
+    # many workers
+    launcher: str | None = flag(
+        "--launcher", kind=str, choices=LAUNCHERS, group="many workers",
+        help="what starts the workers (default: horovodrun for Horovod, torchrun for DDP)",
+    )  # fmt: skip
+    hosts: str | None = flag(
+        "--hosts", kind=host_list, group="many workers",
+        help="where the workers run, HOST:SLOTS,... (default: all on this machine)",
+    )  # fmt: skip
+    bind: str | None = flag(
+        "--bind", kind=str, choices=("core",), group="many workers",
+        help="core gives every worker cores of its own (default: the system moves them)",
+    )  # fmt: skip
+    port: int | None = flag(
+        "--port", kind=positive, group="many workers",
+        help="where torchrun's workers find each other (default: a free port)",
+    )  # fmt: skip
+    elastic: bool = flag(
+        "--elastic", default=False, group="many workers",
+        help="go on when a worker dies, and take in workers that come (PyTorch, horovodrun)",
+    )  # fmt: skip
+    min_np: int | None = flag(
+        "--min-np", kind=positive, group="many workers",
+        help="with --elastic: the fewest workers to go on with (default: 1)",
+    )  # fmt: skip
+    max_np: int | None = flag(
+        "--max-np", kind=positive, group="many workers",
+        help="with --elastic: the most workers to take in (default: -n)",
+    )  # fmt: skip
+    commit_steps: int = flag(
+        "--commit-steps", kind=positive, default=10, group="many workers",
+        help="with --elastic: steps between the points to go back to (default: 10)",
+    )  # fmt: skip
+    max_restarts: int = flag(
+        "--max-restarts", kind=natural, default=0, group="many workers",
+        help="start a run that a worker's death has ended again from its last checkpoint, so often",
+    )  # fmt: skip
+    fp16_allreduce: bool = flag(
+        "--fp16-allreduce", default=False, group="many workers",
+        help="send gradients in 16 bits: half the bytes, less precision",
+    )  # fmt: skip
+    fusion_mb: int | None = flag(
+        "--fusion-mb", kind=positive, group="many workers",
+        help="gradients that travel as one message, in MB (default: Horovod 128, DDP 25)",
+    )  # fmt: skip
+    cycle_ms: float | None = flag(
+        "--cycle-ms", kind=not_negative, group="many workers",
+        help="milliseconds between Horovod's looks for ready gradients (default: 1)",
+    )  # fmt: skip
     # the machine
     threads: int | None = flag(
         "--threads", kind=positive, group="machine",
@@ -217,6 +294,7 @@ class FullExperiment(Experiment):
     loader: str
     dtype: str
     n: int
+    comm: str
     batch_size: int
     network: str
     resnet_version: str
@@ -230,6 +308,7 @@ class FullExperiment(Experiment):
     mom: float
     wd: float
     val_resize: int
+    resample: str
     seed: int
     threads: int
     data_nthreads: int
@@ -240,8 +319,12 @@ class FullExperiment(Experiment):
 
     def to_recipe(self) -> recipes.Recipe:
         """The recipe with this experiment's own numbers in it."""
+        base = recipes.RECIPES[self.recipe]
         return replace(
-            recipes.RECIPES[self.recipe],
+            base,
+            augmentation=replace(
+                base.augmentation, rotate=self.rotate, upside_down=0.5 * self.flip_up_down
+            ),
             epochs=self.num_epochs,
             lr=self.lr,
             batch_size=self.batch_size,
@@ -282,8 +365,8 @@ def default_data_root() -> tuple[Path, str]:
 
 
 def is_roadsigns(data_root: Path) -> bool:
-    """Whether a data root is the built-in data: its folder, or the records in it."""
-    return "roadsigns" in (data_root.name, data_root.parent.name)
+    """Whether a data root is the built-in data: its folder, its small form, or records in them."""
+    return bool({"roadsigns", "roadsigns-ci"} & {data_root.name, data_root.parent.name})
 
 
 def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Resolved:
@@ -321,7 +404,15 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     auto("loader", "native", "the default")
     dtype, reason = best_dtype(machine)
     auto("dtype", dtype, reason)
-    auto("n", 1, "one process" if not gpus else "one process on one GPU")
+    if gpus and name == "reference":
+        n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
+    else:
+        n = auto("n", 1, "one process" if not gpus else "one GPU is enough for this data")
+    comm, reason = launchers.best_comm(n, asked.backend or "torch", asked.launcher, bool(gpus))
+    comm = auto("comm", comm, reason)
+    if n > 1:
+        starter = "torchrun" if comm == "ddp" else "horovodrun"
+        auto("launcher", starter, f"the one for {comm}")
     if gpus and name == "reference":
         auto("batch_size", base.batch_size, "the reference's, for 16 GB in FP16")
     else:
@@ -344,9 +435,15 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
         auto(flag_name, value, f"the recipe {name}")
     size = asked.image_shape or base.image_size
     auto("val_resize", recipes.val_resize(size), "size x 256 / 224")
+    auto("resample", "antialias", "the default")
     auto("seed", 0, "the default")
-    auto("threads", machine.cores, f"the {machine.cores} cores this process may use")
-    auto("data_nthreads", machine.cores, f"the {machine.cores} cores this process may use")
+    beside = launchers.workers_per_host(n, asked.hosts)
+    cores = max(1, machine.cores // beside)
+    reason = f"the {machine.cores} cores this process may use"
+    if beside > 1:
+        reason += f", shared by {beside} workers"
+    auto("threads", cores, reason)
+    auto("data_nthreads", cores, reason)
     if asked.profile == "auto":
         filled["profile"] = "gpu" if gpus else "cpu"
         reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
@@ -377,8 +474,8 @@ def check(asked: Experiment, machine: Machine) -> None:
             f"--dtype float16 {why}: use --dtype bfloat16 (same range as float32) or"
             " --dtype float32"
         )
-    if asked.n is not None and asked.n > 1 and not capped:
-        raise UserError(f"-n {asked.n}: this version trains in one process: use -n 1")
+    if not capped:
+        launchers.check(asked, machine)
     if asked.profile == "gpu" and not machine.gpus:
         raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
     for name in ("load_epoch", "resume"):
@@ -395,6 +492,11 @@ def check(asked: Experiment, machine: Machine) -> None:
             "--step paced has no model behind it, so there is nothing to save: leave out"
             " --model-prefix"
         )
+    if asked.resample == "fast" and asked.backend != "tensorflow":
+        raise UserError(
+            "--resample fast is tf.data's: PyTorch's loader gains nothing by it; give --backend"
+            " tensorflow, or leave it out"
+        )
     if asked.val_resize is not None and asked.val_resize < (asked.image_shape or 32):
         raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
 
@@ -402,7 +504,7 @@ def check(asked: Experiment, machine: Machine) -> None:
 def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
     """The experiment made small enough for a test, and a line for each value that changed."""
     limits: dict[str, Any] = {
-        "n": min(full.n, 1),
+        "n": min(full.n, 2),
         "batch_size": min(full.batch_size, 4),
         "image_shape": 32,
         "val_resize": recipes.val_resize(32),
@@ -411,6 +513,7 @@ def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
         "num_epochs": min(full.num_epochs, 2),
         "benchmark_iters": min(full.benchmark_iters or 2, 2),
         "data_nthreads": 0,
+        "threads": 1,  # two would wait for each other more than they compute
         "dtype": "float32" if full.dtype == "float16" else full.dtype,
     }
     changed = {name: value for name, value in limits.items() if value != getattr(full, name)}

@@ -57,6 +57,32 @@ def pace(text: str) -> float:
     return float(rate)
 
 
+def degrees(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 180:
+        raise ValueError("must be from 0 to 180 degrees")
+    return value
+
+
+def host_list(text: str) -> str:
+    """'a:4,b:4', each host once with its slots; a host without a number has one slot."""
+    names = []
+    for part in text.split(","):
+        name, _, slots = part.strip().partition(":")
+        if not name or name.startswith("-") or not (slots or "1").isdigit() or slots == "0":
+            raise ValueError("must be HOST:SLOTS,... such as a:4,b:4")
+        names.append(name)
+    if len(set(names)) < len(names):
+        raise ValueError("must be hosts that are each named once")
+    return text
+
+
+def slots(hosts: str) -> dict[str, int]:
+    """'a:4,b:4' as {'a': 4, 'b': 4}."""
+    parts = [part.strip().partition(":") for part in hosts.split(",")]
+    return {name: int(number or 1) for name, _, number in parts}
+
+
 def exact(value: float) -> str:
     """The shortest text that reads back as the same number."""
     short = f"{value:g}"

@@ -1,6 +1,6 @@
 """Starts runs as processes of their own, so that memory comes back and a crash stays outside.
 
-`start` starts a whole run as `rn50 run` would, for notebooks; `start_ranks` is what `rn50 run`
+`start` starts a whole run as `rn50 run` would, for notebooks; `run_ranks` is what `rn50 run`
 itself uses: it sets threads and the allocator for its ranks before they begin.
 """
 
@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+from rn50lib import launchers, workers
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.report import write_json
@@ -136,24 +137,46 @@ def rank_environment(experiment: FullExperiment) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "5"),  # the profiler's own chatter
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
-    }
+    } | launchers.environment(experiment)
     if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):
         env["GLIBC_TUNABLES"] = ":".join(filter(None, [env.get("GLIBC_TUNABLES"), ALLOCATOR]))
     return env
 
 
 def rank_command(resolved: Resolved, run_dir: Path | None) -> list[str]:
-    """The command of the ranks, as an argument list."""
+    """The command of a run with one worker, or of the launcher that starts many, as a list."""
     place = ["--run-dir", str(run_dir)] if run_dir else []
-    return [*program("train"), *place, *resolved.experiment.to_argv()]
+    worker = [*program("train"), *place, *resolved.experiment.to_argv()]
+    if alone(resolved.experiment):
+        return worker
+    env = rank_environment(resolved.experiment)
+    return launchers.command(resolved.experiment, worker, run_dir, env)
+
+
+def alone(experiment: FullExperiment) -> bool:
+    """Whether the run is one process that needs no launcher."""
+    return experiment.n == 1 and experiment.launcher is None
 
 
 def run_ranks(resolved: Resolved, run_dir: Path) -> int:
     """Run the ranks of a resolved experiment to their end; returns the exit status for the user.
 
     Writes RUN/experiment.json first. A rank killed by a signal is named on stderr, and the status
-    is 128 + the signal, as a shell would say.
+    is 128 + the signal, as a shell would say. With --max-restarts the run goes on from its last
+    checkpoint, so often.
     """
+    status = run_once(resolved, run_dir)
+    for restart in range(resolved.experiment.max_restarts):
+        if status in (0, 2, 130):  # it is done, its input is wrong, or the user ended it
+            break
+        say(f"restart {restart + 1} of {resolved.experiment.max_restarts}, from the checkpoint")
+        again = replace(resolved.experiment, resume=True, load_epoch=None)
+        status = run_once(replace(resolved, experiment=again), run_dir)
+    return status
+
+
+def run_once(resolved: Resolved, run_dir: Path) -> int:
+    """Run the ranks to their end, however that comes; returns the exit status."""
     command = rank_command(resolved, run_dir)
     write_json(
         run_dir / "experiment.json",
@@ -164,7 +187,15 @@ def run_ranks(resolved: Resolved, run_dir: Path) -> int:
             "command": command,
         },
     )
-    process = subprocess.Popen(command, env=rank_environment(resolved.experiment))
+    env = rank_environment(resolved.experiment)
+    if not alone(resolved.experiment):
+        status, failure = workers.run(command, env, say, resolved.experiment.elastic)
+        if failure:
+            say(f"error: {failure}")
+        elif status == 130:
+            say("interrupted")
+        return status
+    process = subprocess.Popen(command, env=env)
 
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
@@ -180,9 +211,14 @@ def run_ranks(resolved: Resolved, run_dir: Path) -> int:
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
-        print(f"error: rank 0 was killed by signal {-status} ({name}){hint}", file=sys.stderr)
+        say(f"error: rank 0 was killed by signal {-status} ({name}){hint}")
         return 128 - status
     return status
+
+
+def say(text: str) -> None:
+    """A line to the user."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def wait_or_kill(process: subprocess.Popen) -> int:

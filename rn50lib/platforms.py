@@ -48,15 +48,13 @@ NGC = (
     InContainer(
         "03 Horovod",
         "on PyTorch's DDP with NCCL: the image has no Horovod, and none is built there",
-        "with the image's Horovod",
-        planned=True,
+        "needs PyTorch, as 02 does; its part on TensorFlow with the image's Horovod",
     ),
     InContainer(
         "04 TFRecord",
         "the record files and the DALI reader as they are; the `tf.data` part needs"
         " `make setup WITH=tensorflow`, which brings a build for the CPU",
         "as it is",
-        planned=True,
     ),
     InContainer("05 DALI", "with the image's DALI", "with the image's DALI", planned=True),
     InContainer("06 mixed precision", "as it is", "in TensorFlow", planned=True),

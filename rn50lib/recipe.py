@@ -21,12 +21,16 @@ class Augmentation:
     """What happens to a training image before it becomes `size` x `size` pixels.
 
     `area` is the share of the image's area that a crop may have, `aspect` its width / height,
-    `flip` the probability of a mirror image.
+    `flip` the probability of a mirror image, `upside_down` that of one turned over, and `rotate`
+    the degrees by which it is turned at most, to either side. The recipe uses neither of the last
+    two.
     """
 
     area: tuple[float, float] = (0.05, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
+    upside_down: float = 0.0
+    rotate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ ROADSIGNS = shortened(
         zero_gamma=True,
         # a sign fills a quarter of its picture: most crops of 5 % would show none of it
         augmentation=Augmentation(area=(0.35, 1.0)),
-        expected="top-1 87.8 (bfloat16, seeds 0 and 1, +-0.1) and 87.5 (float32, seed 0)",
+        expected="top-1 84.6 to 87.8 (bfloat16) and 86.8 to 87.5 (float32), 3 seeds each",
     ),
     epochs=9,
 )
@@ -149,6 +153,17 @@ def augment(
     rng = random.Random(seed)
     box = random_crop_box(rng, width, height, augmentation)
     return box, rng.random() < augmentation.flip
+
+
+def turn(seed: int, augmentation: Augmentation = Augmentation()) -> tuple[bool, float]:
+    """Whether a training crop is turned upside down, and by how many degrees it is then turned
+    counter-clockwise, by the `seed` that `augment` has too.
+
+    It draws from a stream of its own, so that these two change no crop.
+    """
+    rng = random.Random(~seed)
+    upside_down = rng.random() < augmentation.upside_down
+    return upside_down, rng.uniform(-augmentation.rotate, augmentation.rotate)
 
 
 def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:

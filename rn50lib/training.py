@@ -10,7 +10,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import numpy as np
 
 from rn50lib import checkpoint, seams
 from rn50lib.backends import Step, build_step
-from rn50lib.comm import Comm
+from rn50lib.comm import Comm, agree, apart
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Pipeline, open_pipeline
+from rn50lib.position import Position, State
 from rn50lib.progress import Progress
 from rn50lib.report import Report
 
@@ -37,6 +38,7 @@ class Run:
     progress: Progress
     report: Report
     seconds: dict[str, float]  # where the wall time of the loop went, by part
+    state: State
 
 
 def train(
@@ -47,25 +49,32 @@ def train(
     progress: Progress,
     report: Report,
     write_report: Callable[[Report], None],
+    state: State | None = None,
 ) -> Report:
     """Train and validate as `experiment` says; returns the report.
 
     `sources` maps 'train' and 'val' to opened data sets (None: synthetic). `write_report(report)`
-    is called after every epoch, on rank 0. Raises UserError for bad data or a diverged loss.
+    is called after every epoch, on rank 0. `state` is where a group that changed goes on. Raises
+    UserError for bad data or a diverged loss.
     """
     begin = time.perf_counter()
+    state = state or State()
+    if experiment.elastic:  # the global batch, and with it the rate, follow the workers there are
+        experiment = replace(experiment, n=comm.size)
     seams.install(experiment.override)
     pipelines = {
         split: open_pipeline(experiment, source, split, comm.rank, comm.size)
         for split, source in sources.items()
     }
     try:
+        # the step comes first: what its framework must be told before anything is exchanged is told
         step = build_step(experiment, net, comm)
+        agree({f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}, comm)
         report.env["versions"] = report.env.get("versions", {}) | step.versions()
-        run = Run(
-            experiment, comm, step, progress, report, dict.fromkeys(("data", "step", "loop"), 0.0)
-        )
+        seconds = dict.fromkeys(("data", "step", "loop"), 0.0)
+        run = Run(experiment, comm, step, progress, report, seconds, state)
         identity = identify(experiment, net, sources)
+        agree({f"the {name}": fingerprint(value) for name, value in identity.items()}, comm)
         first = restore(run, net, identity)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
             checkpoint.write_symbol(experiment.model_prefix, net)
@@ -80,6 +89,9 @@ def train(
                 report.add("val", validate(run, pipelines["val"], epoch))
             if wants_checkpoint(experiment, epoch + 1):
                 save(run, identity, epoch + 1)
+            tell_changes(run)
+            if epoch + 1 == experiment.num_epochs:
+                compare_ranks(run)
             report.total_duration = time.perf_counter() - begin
             report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
             if comm.rank == 0:
@@ -96,20 +108,53 @@ def train(
 
 
 def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
-    """One epoch of training; its metrics over all workers."""
+    """One epoch of training, or what is left of it; its metrics over all workers."""
     experiment, step = run.experiment, run.step
     schedule, recipe = seams.get("schedule"), experiment.to_recipe()
-    steps = len(pipeline)
+    batch_size, saved = experiment.global_batch, run.state.saved
+    before = saved.images if saved and saved.epoch == epoch else 0  # done by an earlier group
+    steps = (pipeline.examples - before) // batch_size if before else len(pipeline)
+    # by epoch, so that one that is entered again is not counted twice
+    run.state.tails[epoch] = pipeline.examples - before - steps * batch_size
     traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
     timer = Timer(run, "train", epoch, steps)
+    if before and saved and run.comm.rank == 0:
+        timer.total += saved.sums
+    batches = pipeline.epoch(epoch, done=before) if before else pipeline.epoch(epoch)
     with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
-        for i, batch in enumerate(timer.batches(pipeline.epoch(epoch))):
-            lr = schedule(epoch + i / steps, experiment.global_batch, recipe)
+        for i, batch in enumerate(timer.batches(batches)):
+            share = (
+                (before + i * batch_size) / (before + steps * batch_size) if before else i / steps
+            )
+            lr = schedule(epoch + share, batch_size, recipe)
             step.train_step(batch, lr)
             timer.step_done(i, lr)
             if trace is not None:
                 trace.step()
+            if experiment.elastic:
+                run.state.since += batch_size
+                if (i + 1) % experiment.commit_steps == 0 or i + 1 == steps:
+                    commit(timer, before + (i + 1) * batch_size)
     return timer.finish()
+
+
+def commit(timer: Timer, images: int) -> None:
+    """Make this the point that the group goes on from when a worker dies or joins."""
+    timer.read(tell=False)
+    (sums,) = timer.run.comm.sum([timer.total])
+    metrics = {key: list(values) for key, values in timer.run.report.metrics.items()}
+    timer.run.state.commit(Position(timer.epoch, images, timer.run.step.state(), sums, metrics))
+
+
+def tell_changes(run: Run) -> None:
+    """Into the report: how often the group changed, and what was done twice or not at all."""
+    if run.experiment.elastic:
+        run.report.ngpus = run.comm.size
+        run.report.env["elastic"] = {
+            "changes": run.state.changes,
+            "images_repeated": run.state.repeated,
+            "images_in_tails": sum(run.state.tails.values()),
+        }
 
 
 def validate(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
@@ -212,6 +257,22 @@ def average_running_statistics(run: Run) -> None:
     run.step.load(arrays | {n: t / run.comm.size for n, t in zip(names, totals, strict=True)})
 
 
+def compare_ranks(run: Run) -> None:
+    """Put the largest difference between the ranks' weights into the report, and say if there is
+    one: nothing else shows that the ranks train models of their own."""
+    experiment = run.experiment
+    if run.comm.size == 1 or experiment.step is not None or experiment.only_inference:
+        return
+    arrays = run.step.state()
+    weights = {n: a for n, a in arrays.items() if "/" not in n and ".running_" not in n}
+    largest = run.report.env["weights_apart"] = apart(weights, run.comm)
+    if largest:
+        run.progress.say(
+            f"the ranks' weights differ by up to {largest:.3g}: they did not start alike, or their"
+            " gradients were not averaged; the checkpoint is rank 0's alone"
+        )
+
+
 def identify(experiment: FullExperiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
@@ -226,9 +287,23 @@ def identify(experiment: FullExperiment, net: Network, sources: dict[str, Any]) 
     return found
 
 
+def fingerprint(value: Any) -> int:
+    """A number that differs where the values do."""
+    return zlib.crc32(str(value).encode())
+
+
 def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
-    """Load the checkpoint that the experiment asks for; returns the first epoch to do."""
-    experiment, prefix = run.experiment, run.experiment.model_prefix
+    """Load what the run goes on from, a commit or a checkpoint; returns the first epoch to do."""
+    experiment, prefix, saved = run.experiment, run.experiment.model_prefix, run.state.saved
+    if saved is not None:
+        run.step.load(saved.arrays)
+        run.report.metrics = {key: list(values) for key, values in saved.metrics.items()}
+        change = {"epoch": saved.epoch + 1, "images": saved.images, "workers": run.comm.size}
+        run.state.changes.append(change)
+        run.progress.say(
+            f"{run.comm.size} workers go on in epoch {saved.epoch + 1}, {saved.images} images done"
+        )
+        return saved.epoch
     if prefix is None:
         return 0
     if experiment.resume:

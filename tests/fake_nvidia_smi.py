@@ -30,16 +30,17 @@ def install(
     driver: str = "535.104.05",
     cuda: str = "12.2",
     fails: str = "",
+    topo: str = "",
 ) -> str:
     """Write the program into `folder`; returns a PATH that begins with it. `fails`: what it says
-    instead of an answer, with status 9."""
+    instead of an answer, with status 9. `topo`: what `nvidia-smi topo -m` prints."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for index, gpu in enumerate(gpus):
         row = {"index": str(index), "uuid": f"GPU-{index}a7c1e2d-0000-1111-2222-333344445555"}
         row |= {"driver_version": driver, "memory.used": "3"}
         rows.append(row | gpu)
-    scenario = {"rows": rows, "driver": driver, "cuda": cuda, "fails": fails}
+    scenario = {"rows": rows, "driver": driver, "cuda": cuda, "fails": fails, "topo": topo}
     (folder / SCENARIO).write_text(json.dumps(scenario))
     program = folder / "nvidia-smi"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{__file__}" "{folder}" "$@"\n')
@@ -67,6 +68,9 @@ def main() -> int:
     if arguments[0] == "-L":
         for row in scenario["rows"]:
             print(f"GPU {row['index']}: {row['name']} (UUID: {row['uuid']})")
+        return 0
+    if arguments == ["topo", "-m"]:
+        print(scenario["topo"], end="")
         return 0
     what, _, fields = arguments[0].partition("=")
     if what == "--query-compute-apps":

@@ -43,3 +43,31 @@ def test_the_road_sign_recipe_passes_80_per_cent(whole_set, run_cli, tmp_path, d
     assert scored.returncode == 0, scored.stderr
     again = json.loads((tmp_path / "s.json").read_text())["metrics"]["val.top1"][0]
     assert again == report["metrics"]["val.top1"][-1]
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod_mpi")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("backend", "comm", "launcher"),
+    [
+        ("torch", "horovod", "horovodrun"),
+        ("torch", "horovod", "mpirun"),
+        ("torch", "ddp", "torchrun"),
+        ("tensorflow", "horovod", "horovodrun"),
+        ("tensorflow", "horovod", "mpirun"),
+    ],
+)
+def test_two_workers_reach_what_one_reaches(
+    whole_set, run_cli, tmp_path, backend, comm, launcher, seed
+) -> None:
+    """The same recipe and the same global batch of 32, as 2 x 16."""
+    done = run_cli(
+        "run", "--data-root", str(whole_set), "--preset", "roadsigns", "-n", "2", "-b", "16",
+        "--backend", backend, "--comm", comm, "--launcher", launcher, "--seed", str(seed),
+        "--report", "r.json", timeout=3600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["ngpus"] == 2
+    assert report["metrics"]["val.top1"][-1] > 80

@@ -58,9 +58,11 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         None: st.booleans(),
         list: st.lists(words, max_size=3).map(tuple),
         experiments.epoch_list: steps,
+        experiments.degrees: st.floats(0, 180),
         experiments.pace: st.floats(1e-3, 1e9),
         experiments.not_negative: rates,
         experiments.image_shape: st.integers(32, 4096),
+        experiments.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
         str: words,
     }
     return by_kind.get(meta["kind"], st.integers(1, 2**40))

@@ -76,7 +76,7 @@ print(f"v1.5 does {100 * (more_work - 1):.1f} % more work with the same number o
 #
 # More work need not mean as much more time. NVIDIA's document on this network says that v1.5 is about 0.5 % better in top-1 and about 5 % slower. The accuracy is quoted here, not claimed: to see half a per cent one needs ImageNet, 90 epochs and several runs of each. The time you can measure.
 #
-# Two runs after each other would compare two moments of this machine. The cell lets the two networks take turns, step by step in one process, and takes the ratio of each pair. The shaded band is where the median lies, with a confidence of at least 95 % from six pairs on.
+# Two runs after each other would compare two moments of this machine. The cell lets the two networks take turns, each in a process of its own, and takes the ratio of each pair. The shaded band is where the median lies, with a confidence of at least 95 % from six pairs on.
 
 # %%
 from dataclasses import replace

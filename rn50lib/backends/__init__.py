@@ -59,6 +59,15 @@ def build_step(experiment: FullExperiment, net: Network, comm: Comm) -> Step:
         from rn50lib.backends.paced import PacedStep
 
         return PacedStep(experiment.step, comm)
+    if experiment.backend == "tensorflow":
+        try:
+            from rn50lib.backends.tensorflow.step import TensorflowStep
+        except ImportError as error:
+            raise UserError(
+                f"--backend tensorflow: TensorFlow does not import here ({error}): run `make"
+                " setup`, or use --backend torch"
+            ) from error
+        return TensorflowStep(experiment, net, comm)
     try:
         from rn50lib.backends.torch.step import TorchStep
     except ImportError as error:

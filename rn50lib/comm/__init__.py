@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rn50lib.errors import UserError
+
 
 class Comm(Protocol):
     """A group of `size` workers; this one is number `rank`, and `local_rank` on its own host."""
@@ -35,11 +37,55 @@ class Comm(Protocol):
         ...
 
 
-def connect(name: str = "local") -> Comm:
-    """The group that this process belongs to."""
+def connect(name: str = "local", backend: str = "torch") -> Comm:
+    """The group that this process belongs to: 'local' (alone), 'horovod' or 'ddp'.
+
+    Raises UserError when what carries it is missing, or the process was not started as a worker.
+    """
+    if name == "horovod":
+        from rn50lib.comm.horovod import Horovod
+
+        return Horovod(backend)
+    if name == "ddp":
+        from rn50lib.comm.ddp import Ddp
+
+        return Ddp()
     from rn50lib.comm.local import Local
 
     return Local()
+
+
+def agree(facts: dict[str, float], comm: Comm) -> None:
+    """Raise UserError, on every rank, when the ranks do not have the same `facts`.
+
+    Ranks that do not take the same number of steps wait for each other for ever, and ranks that
+    see different data sets train something that nobody asked for; neither says a word by itself.
+    """
+    if comm.size == 1:
+        return
+    mine = np.zeros((comm.size, len(facts)))
+    mine[comm.rank] = list(facts.values())
+    (table,) = comm.sum([mine])
+    for name, column in zip(facts, table.T, strict=True):
+        if (column != column[0]).any():
+            other = int(np.argmax(column != column[0]))
+            raise UserError(
+                f"the ranks disagree on {name}: rank 0 has {column[0]:g}, rank {other} has"
+                f" {column[other]:g}: give every host the same data and flags"
+            )
+
+
+def apart(arrays: dict[str, np.ndarray], comm: Comm) -> float:
+    """The largest difference between an array of any rank and rank 0's; 0.0 where all are equal.
+
+    Every rank gets the answer. Ranks that start alike and add the same averaged gradients stay
+    equal bit for bit.
+    """
+    first = comm.broadcast(arrays)
+    mine = np.zeros(comm.size)
+    mine[comm.rank] = max(float(np.abs(arrays[name] - first[name]).max()) for name in arrays)
+    (table,) = comm.sum([mine])
+    return float(table.max())
 
 
 def average(gradients: Sequence[np.ndarray], comm: Comm) -> list[np.ndarray]:

@@ -33,8 +33,12 @@ class Pipeline(Protocol):
 
     def __len__(self) -> int: ...
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from `start_step` on, the same ones every time it is asked."""
+    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from `start_step` on, the same ones every time it is asked.
+
+        `done` images of the epoch were trained on before, by a group of another size: its order
+        begins behind them. Only loaders that read by number take it.
+        """
         ...
 
     def close(self) -> None:
@@ -53,8 +57,6 @@ def open_pipeline(
         from rn50lib.pipelines.synthetic import Synthetic
 
         return Synthetic(experiment, split, size)
-    from rn50lib.pipelines.torch_loader import TorchLoader
-
     assert source is not None, experiment.loader
     examples = len(source)
     if split == "train":
@@ -64,4 +66,10 @@ def open_pipeline(
                 f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
                 f" images and {source.path} gives {examples}; use a smaller batch"
             )
+    if experiment.backend == "tensorflow":
+        from rn50lib.pipelines.tf_data import TfData
+
+        return TfData(experiment, source, split, examples, rank, size)
+    from rn50lib.pipelines.torch_loader import TorchLoader
+
     return TorchLoader(experiment, source, split, examples, rank, size)

@@ -1,4 +1,4 @@
-"""The native loader: files or RecordIO, decoded in worker processes of a PyTorch DataLoader.
+"""The native loader under PyTorch: images decoded in the worker processes of a DataLoader.
 
 A worker makes a whole batch at a time, so that one array travels and nothing is stacked twice.
 """
@@ -22,12 +22,9 @@ from rn50lib import seams
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import crop, open_image
-from rn50lib.recipe import center_crop_box
-from rn50lib.records import order
+from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.plan import Plan
 from rn50lib.records.source import Source
-
-SUBSET_SEED = 50  # the part that --num-examples keeps is the same in every run
 
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 
@@ -36,31 +33,18 @@ class Images(torch.utils.data.Dataset):
     """Batches by their keys. Lives in the workers; `source` opens its files there, each its own."""
 
     def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
-        self.source, self.train = source, train
-        self.size, self.resize = experiment.image_shape, experiment.val_resize
-        self.seed, self.overrides = experiment.seed, experiment.override
-        self.augmentation = experiment.to_recipe().augmentation
+        self.pictures = Pictures(source, train, experiment)
+        self.size, self.overrides = experiment.image_shape, experiment.override
 
     def __getitems__(self, keys: list[Key]) -> np.ndarray | UserError:
         """Images uint8 (B, size, size, 3); a bad image comes back as its error, not a traceback."""
         images = np.empty((len(keys), self.size, self.size, 3), np.uint8)
         try:
             for row, key in enumerate(keys):
-                images[row] = self.image(*key)
+                images[row] = self.pictures.image(*key)
         except UserError as error:
             return error
         return images
-
-    def image(self, epoch: int, index: int) -> np.ndarray:
-        name = self.source.name(index)
-        opened = open_image(self.source.read(index), name)
-        if not self.train:
-            box = center_crop_box(*opened.size, self.size, self.resize)
-            return crop(opened, box, self.size, name)
-        seed = order.image_seed(self.seed, epoch, index)
-        box, mirror = seams.get("augment")(seed, *opened.size, self.augmentation)
-        pixels = crop(opened, box, self.size, name)
-        return pixels[:, ::-1] if mirror else pixels
 
 
 class Batches(Sampler):
@@ -131,22 +115,17 @@ class TorchLoader:
         rank: int,
         size: int,
     ) -> None:
-        self.examples, self.train = examples, split == "train"
-        self.seed, self.batch_size = experiment.seed, experiment.batch_size
-        self.rank, self.size = rank, size
+        self.examples = examples
+        self.plan = Plan(experiment, len(source), split, examples, rank, size)
         self.labels = np.asarray(source.labels, np.int32)
-        # --num-examples takes a part drawn across all classes: files lie sorted by class
-        self.subset = order.epoch_order(len(source), SUBSET_SEED, 0)[:examples]
-        self.limit = experiment.benchmark_iters
         self.batches = Batches()
-        self.source = source
         workers = experiment.data_nthreads
         options: dict[str, Any] = {}
         if workers:
             options = {"multiprocessing_context": fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = 4
         self.loader = DataLoader(
-            Images(source, self.train, experiment),
+            Images(source, self.plan.train, experiment),
             batch_sampler=self.batches,
             num_workers=workers,
             collate_fn=as_tensor,
@@ -155,25 +134,11 @@ class TorchLoader:
             **options,
         )
 
-    def plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Image indexes (steps, batch) of this rank, and how many of each batch count."""
-        if self.train:
-            shuffled = order.epoch_order(self.examples, self.seed, epoch)
-            if self.examples < len(self.labels):
-                shuffled = self.subset[shuffled]
-            rows = seams.get("shard")(shuffled, self.rank, self.size, self.batch_size)
-            valid = np.full(len(rows), self.batch_size)
-        else:
-            rows, valid = order.validation_shard(
-                self.examples, self.rank, self.size, self.batch_size
-            )
-        return rows[: self.limit], valid[: self.limit]
-
     def __len__(self) -> int:
-        return len(self.plan(0)[0])
+        return len(self.plan)
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        rows, valid = self.plan(epoch)
+    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan.rows(epoch, done)
         rows, valid = rows[start_step:], valid[start_step:]
         self.batches.keys = [[(epoch, int(index)) for index in row] for row in rows]
         for images, row, count in zip(self.loader, rows, valid, strict=True):

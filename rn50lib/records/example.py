@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 Feature = list[bytes] | list[int] | list[float]
@@ -190,3 +191,63 @@ def _int_list(body: bytes) -> list[int]:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
+
+
+# -- looking without copying ---------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    """Where a feature stands in a buffer: the first value if ``kind`` is "bytes", else the list."""
+
+    kind: str  # bytes, floats or ints
+    start: int
+    stop: int
+
+
+_KINDS = {1: "bytes", 2: "floats", 3: "ints"}
+
+
+def find_features(data: Any, start: int, stop: int) -> dict[str, Span]:
+    """Name → place of every feature of the Example in ``data[start:stop]``, without reading images.
+
+    ``data`` may be any buffer whose items are numbers. Raises ValueError if it holds no Example.
+    """
+    found: dict[str, Span] = {}
+    for _, features_start, features_stop in _parts(data, start, stop):
+        for _, entry_start, entry_stop in _parts(data, features_start, features_stop):
+            key = ""
+            feature = (entry_stop, entry_stop)
+            for field, at, end in _parts(data, entry_start, entry_stop):
+                if field == 1:
+                    key = bytes(data[at:end]).decode("utf-8", "replace")
+                else:
+                    feature = (at, end)
+            for field, at, end in _parts(data, *feature):
+                if field == 1:
+                    at, end = next(((a, e) for _, a, e in _parts(data, at, end)), (at, at))
+                if field in _KINDS:
+                    found[key] = Span(_KINDS[field], at, end)
+    return found
+
+
+def numbers(data: Any, span: Span) -> Sequence[float]:
+    """The values of a feature of numbers."""
+    body = bytes(data[span.start : span.stop])
+    return _int_list(body) if span.kind == "ints" else _float_list(body)
+
+
+def _parts(data: Any, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(field number, start, stop) of the parts of a message that have a length."""
+    while at < end:
+        tag = data[at]
+        at += 1
+        size = data[at] if at < end else 0
+        at += 1
+        if size > 0x7F:
+            size, at = _read_varint(data, at - 1)
+        if tag & 0x87 != 2:
+            raise ValueError(f"a tag of 0x{tag:02x} where a part with a length should start")
+        if at + size > end:
+            raise ValueError(f"a field says {size:,} bytes where {end - at:,} are left")
+        yield tag >> 3, at, at + size
+        at += size

@@ -55,6 +55,23 @@ def validation_shard(
     return indices, np.clip(examples - first, 0, batch)
 
 
+def stream_shard(counts: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """What one rank reads of shards that are read as streams, int64 of shape (parts, 3).
+
+    Each row is a shard, how many of its records to pass over and how many to take. With all shards
+    (of ``counts`` records each) laid end to end, rank r takes the records from floor(N·r / size) to
+    floor(N·(r+1) / size): every record once over all ranks, whatever the number of shards.
+    """
+    _check(rank, size, 1)
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    first, last = total * rank // size, total * (rank + 1) // size
+    starts = ends - counts
+    skip, stop = np.clip(first - starts, 0, counts), np.clip(last - starts, 0, counts)
+    parts = np.stack([np.arange(len(ends), dtype=np.int64), skip, stop - skip], axis=1)
+    return parts[parts[:, 2] > 0]
+
+
 def image_seed(seed: int, epoch: int, index: int) -> int:
     """A seed for the augmentation of one image in one epoch, below 2**63.
 

@@ -1,4 +1,4 @@
-"""A data set opened for reading: a folder of images or a record file, behind one small interface.
+"""A data set opened for reading: folders, a record file or shards, behind one small interface.
 
 `open_source` finds out which form a data root has and says in one line what is wrong with it if it
 has none; what it returns can be handed to worker processes.
@@ -16,6 +16,7 @@ import numpy as np
 from rn50lib.errors import UserError
 from rn50lib.records.imageinfo import LFS_POINTER
 from rn50lib.records.recordio import Reader, RecordError
+from rn50lib.records.shards import count_images, open_shards, shard_folder
 
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")
 """Extensions of image files, in small letters; capitals count as well. im2rec has the same list."""
@@ -128,7 +129,8 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     """Open one split, "train" or "val", of the data set under ``root``.
 
     "recordio" reads ROOT/SPLIT.rec and .idx, or ROOT/records/SPLIT.rec and .idx; "files" reads the
-    class folders ROOT/SPLIT/CLASS/; "auto" takes record files where there are any, else files.
+    class folders ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or in ROOT. "auto" takes
+    record files where there are any, else files, and shards where there is nothing else.
     Raises UserError, which names the folder or file and the remedy, if the data set is not there,
     is not laid out so, is empty, or if its train and val parts do not have the same classes.
     """
@@ -137,22 +139,22 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
         raise UserError(f"split {split!r}: a data set has the splits train and val")
     if data_format not in FORMATS:
         raise UserError(f"--data-format {data_format}: choose one of {', '.join(FORMATS)}")
-    if data_format == "tfrecord":
-        raise UserError(
-            "--data-format tfrecord: TFRecord shards are read as a stream by the tf_data pipeline, "
-            "not image by image; use recordio or files here"
-        )
     if data_format == "recordio" or (data_format == "auto" and _record_folder(root)):
         return _open_records(root, split)
-    if data_format == "auto" and not any((root / part).is_dir() for part in SPLITS):
+    folders = any((root / part).is_dir() for part in SPLITS)
+    if data_format == "tfrecord" or (data_format == "auto" and not folders and shard_folder(root)):
+        return open_shards(root, split, read_class_names(shard_folder(root) or root))
+    if data_format == "auto" and not folders:
         raise _neither(root)
     return _open_files(root, split)
 
 
-def describe(root: str | os.PathLike) -> Description:
+def describe(root: str | os.PathLike, data_format: str = "auto") -> Description:
     """Say what is under a data root without reading the images: formats, counts and classes.
 
-    Raises UserError as ``open_source`` does if the data set cannot be used.
+    The numbers are those of the class folders where there are any, else of the record files, else
+    of the shards; of the shards too where ``data_format`` asks for them. Raises UserError as
+    ``open_source`` does if the data set cannot be used.
     """
     root = _check_root(root)
     formats = []
@@ -160,10 +162,15 @@ def describe(root: str | os.PathLike) -> Description:
         formats.append("files")
     if _record_folder(root):
         formats.append("recordio")
-    if (root / "tfrecord").is_dir() or any(root.glob("train-*-of-*")):
+    if shards := shard_folder(root):
         formats.append("tfrecord")
-    if not {"files", "recordio"} & set(formats):
+    if not formats:
         raise _neither(root)
+    if shards and (data_format == "tfrecord" or formats == ["tfrecord"]):
+        has_val = any(shards.glob("validation-*-of-*"))  # a run with --no-val does without
+        counts = [count_images(root, "train"), count_images(root, "val") if has_val else 0]
+        classes = read_class_names(shards) or open_shards(root, "train", None).classes
+        return Description(root, tuple(formats), counts[0], counts[1], classes)
     if "files" in formats:
         train, val = (_open_files(root, split) for split in SPLITS)
         return Description(root, tuple(formats), len(train), len(val), train.classes)
@@ -203,7 +210,8 @@ def _neither(root: Path) -> UserError:
         )
     return UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
-        "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg). "
+        "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
+        "(train-*-of-*, validation-*-of-*). "
         "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
     )
 

@@ -161,6 +161,33 @@ class TFRecordReader:
         assert self._entries is not None
         return [offset for offset, _ in self._entries]
 
+    def read_at(self, offset: int) -> bytes:
+        """The data of the record that starts at an offset."""
+        try:
+            return self._read_at(offset)
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def span_at(self, offset: int) -> tuple[Any, int, int]:
+        """The mapped file, and where in it the data of the record at an offset starts and stops.
+
+        The checksum of the data is not looked at: that would read all of it.
+        """
+        data = self._file.data()
+        try:
+            return data, *locate(data, offset, self._file.size)
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def walk(self) -> list[int]:
+        """Where the records start, found by going from one to the next; needs no index."""
+        offsets: list[int] = []
+        offset = 0
+        while offset < self._file.size or not offsets:
+            offsets.append(offset)
+            offset = self.span_at(offset)[2] + 4
+        return offsets
+
     def _read_at(self, offset: int, size: int | None = None) -> bytes:
         data = self._file.data()
         start, end = locate(data, offset, self._file.size)

@@ -30,15 +30,15 @@ def pairs(measured: Pairs, lines: dict[str, float]) -> tuple[Figure, str]:
     ratios = measured.ratios
     middle, low, high = median_interval(ratios)
     with plot.style():
-        figure = Figure(figsize=(10.5, 3.3))
+        figure = Figure(figsize=(10.5, 3.7))
         left, right = figure.subplots(1, 2)
         turns = range(1, len(ratios) + 1)
         for name in (measured.first, measured.second):
             milliseconds = [1000 * value for value in measured.seconds[name]]
             left.plot(turns, milliseconds, lw=1.2, ms=6, label=name)
         left.set(title="A training step, in turns", xlabel="pair", ylabel="milliseconds a step")
-        left.set_ylim(bottom=0)
-        left.legend()
+        left.set_ylim(0, 1.15 * left.get_ylim()[1])
+        left.legend(loc="lower left")
         right.axhspan(low, high, color=BLUE, alpha=0.15, lw=0)
         right.plot(turns, ratios, ls="", ms=6, color=BLUE, label="measured, a dot per pair")
         right.axhline(middle, color=BLUE, lw=1.6, label=f"median {middle:.3f}")
@@ -46,7 +46,7 @@ def pairs(measured: Pairs, lines: dict[str, float]) -> tuple[Figure, str]:
             right.axhline(value, color=ORANGE, ls=dashes, lw=1.6, label=f"{name} {value:.3f}")
         title = f"{measured.second} over {measured.first}"
         right.set(title=title, xlabel="pair", ylabel="ratio of the two times")
-        right.legend(fontsize=8.5)
+        right.legend(fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
         for axes in (left, right):
             axes.xaxis.get_major_locator().set_params(integer=True)
     spread = f"the median lies between {low:.3f} and {high:.3f}"

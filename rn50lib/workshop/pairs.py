@@ -1,12 +1,13 @@
-"""Two experiments timed in turns, in one process of their own: A B, B A, A B, …
+"""Two experiments timed in turns, each in a process of its own: A B, A B, A B, …
 
 On a machine that does other things too, two runs after each other compare two moments, not two
-programs. Taking turns puts both under the same load; the median of the pairs' ratios is the answer.
+programs. Taking turns puts both under the same load, and a process each keeps the memory of one
+out of the other's way. The median of the pairs' ratios is the answer.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import subprocess
 import sys
 import time
@@ -14,11 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import comb
 from statistics import median
-from typing import Any
 
 from rn50lib import launch
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, resolve
+from rn50lib.experiment import Experiment, FullExperiment, resolve
 from rn50lib.hardware import machine
 from rn50lib.workshop import output, session
 
@@ -69,75 +69,88 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
         asked = replace(asked, loader="synthetic", no_metrics=True)
         resolved[name] = resolve(asked, machine(), asked.num_classes or 1000).experiment
     first, second = resolved
-    job = {
-        "experiments": [resolved[name].to_argv() for name in (first, second)],
-        "pairs": pairs,
-        "steps": steps,
-    }
     seconds: dict[str, list[float]] = {first: [], second: []}
     slot = output.Slot()
-    slot.html('<div class="dim">both networks are being built</div>', "starting")
-    for done, values in enumerate(
-        _measure(job, launch.rank_environment(resolved[first])), 1 - WARM_UP
-    ):
-        line = "warming up" if done < 1 else f"pair {done} of {pairs}"
+
+    def tell(line: str) -> None:
         slot.html(f'<div class="dim">{line}</div>', line)
-        if done > 0:
-            for name, value in zip((first, second), values, strict=True):
-                seconds[name].append(value)
+
+    tell("two processes are starting")
+    with contextlib.ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(_worker(done, steps)) for name, done in resolved.items()
+        }
+        for name, worker in workers.items():
+            _read(worker)
+            tell(f"the network {name} is built")
+        for pair in range(1 - WARM_UP, pairs + 1):
+            for name, worker in workers.items():
+                value = _measure(worker)
+                if pair > 0:
+                    seconds[name].append(value)
+            tell(f"pair {pair} of {pairs}" if pair > 0 else "warming up")
     return Pairs(first, second, seconds, resolved[first])
 
 
-def _measure(job: dict[str, Any], env: dict[str, str]) -> Iterator[list[float]]:
-    """The lines of the measuring process: seconds per step of both."""
-    command = [sys.executable, "-m", "rn50lib.workshop.pairs"]
+@contextlib.contextmanager
+def _worker(done: FullExperiment, steps: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that times `steps` training steps for every line that it is sent."""
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=env,
-    )  # fmt: skip
-    assert process.stdin and process.stdout and process.stderr
+        [sys.executable, "-m", "rn50lib.workshop.pairs", str(steps), *done.to_argv()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=launch.rank_environment(done),
+    )
     try:
-        process.stdin.write(json.dumps(job))
-        process.stdin.close()
-        for line in process.stdout:
-            yield json.loads(line)
-        said = process.stderr.read()
-        if process.wait() != 0:
-            last = said.strip().splitlines()[-1:] or ["it said nothing"]
-            raise UserError(f"the measuring process failed: {last[0]}")
+        yield process
     finally:
         process.kill()
         process.wait()
 
 
-def main() -> int:
-    """Reads a job (JSON) on stdin, prints `[seconds of A, seconds of B]` per pair."""
+def _read(worker: subprocess.Popen[str]) -> str:
+    """The next line of a worker. Raises UserError when there is none."""
+    assert worker.stdout and worker.stderr
+    line = worker.stdout.readline()
+    if not line:
+        last = worker.stderr.read().strip().splitlines()[-1:] or ["it said nothing"]
+        raise UserError(f"the process that measures has ended: {last[0]}")
+    return line
+
+
+def _measure(worker: subprocess.Popen[str]) -> float:
+    """Seconds per step of a turn."""
+    assert worker.stdin
+    with contextlib.suppress(BrokenPipeError):  # it ended: `_read` says why
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return float(_read(worker))
+
+
+def main(argv: list[str]) -> int:
+    """Says "ready", then prints the seconds per step of a turn for every line on stdin."""
     from rn50lib import comm
     from rn50lib.backends import build_step
     from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.pipelines import open_pipeline
 
     launch.die_with_parent()
-    job = json.load(sys.stdin)
-    group = comm.connect()
-    both = []
-    for argv in job["experiments"]:
-        asked, _ = parse_experiment(experiment_parser("train"), argv)
-        done = resolve(asked, machine(), asked.num_classes).experiment
-        batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
-        both.append((build_step(done, done.to_network(), group), batch))
-    for pair in range(WARM_UP + job["pairs"]):
-        seconds = [0.0, 0.0]
-        for which in (0, 1) if pair % 2 else (1, 0):  # taking turns at going first, too
-            step, batch = both[which]
-            begin = time.perf_counter()
-            for _ in range(job["steps"]):
-                step.train_step(batch, lr=0.0)  # the same work, and the weights stay where they are
-            step.read_sums()  # waits for the device
-            seconds[which] = (time.perf_counter() - begin) / job["steps"]
-        print(json.dumps(seconds), flush=True)
+    steps = int(argv[0])
+    asked, _ = parse_experiment(experiment_parser("train"), argv[1:])
+    done = resolve(asked, machine(), asked.num_classes).experiment
+    step = build_step(done, done.to_network(), comm.connect())
+    batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step.train_step(batch, lr=0.0)  # the same work, and the weights stay where they are
+        step.read_sums()  # waits for the device
+        print((time.perf_counter() - begin) / steps, flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

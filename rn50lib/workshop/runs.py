@@ -23,6 +23,7 @@ from rn50lib.workshop import places, session
 from rn50lib.workshop.errors import RunFailed, show_user_errors_plainly
 
 QUIET_S = 4.0  # a cell that waits says something at least this often
+READINGS_S = 2.0  # between two readings of a run that are printed
 LOG_LINES = 12
 
 
@@ -160,15 +161,17 @@ class Run:
         return f"starting ({last})" if last else "starting"
 
     def wait(self) -> Run:
-        """Wait for the end, printing a line per reading. Raises RunFailed if the run fails."""
+        """Wait for the end, with a line per epoch and one every few seconds between them. Raises
+        RunFailed if the run fails."""
         shown, said = 0, time.monotonic()
         try:
             while True:
                 ended = not self.running
                 lines = self.new_progress
                 for line in lines[shown:]:
-                    print(describe(line), flush=True)
-                    said = time.monotonic()
+                    if line["phase"] == "epoch" or time.monotonic() - said > READINGS_S:
+                        print(describe(line), flush=True)
+                        said = time.monotonic()
                 shown = len(lines)
                 if ended:
                     break
@@ -246,7 +249,7 @@ def train(experiment: Experiment | None = None, /, name: str = "run", **changes:
     run_dir = launch.new_run(name)
     in_run: dict[str, Any] = {
         field: str(run_dir / value)
-        for field in ("model_prefix", "report", "logdir", "profile_trace")
+        for field in ("model_prefix", "report", "logdir", "profile_trace", "timeline")
         if (value := getattr(asked, field)) and not Path(value).is_absolute()
     }
     return Run(replace(asked, **in_run), run_dir)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 from html import escape
 from pathlib import Path
@@ -51,11 +52,15 @@ def find(obj: Any) -> tuple[str, int, str, str]:
     """
     if isinstance(obj, str):
         module_name, _, name = obj.partition(":")
-        try:
-            module = importlib.import_module(module_name)
+        try:  # found, not imported: what belongs to a framework is shown without it
+            spec = importlib.util.find_spec(module_name)
         except ImportError as problem:
             raise UserError(f"show({obj!r}): there is no module {module_name}: {problem}") from None
-        return _named(module, name, obj) if name else find(module)
+        if spec is None:
+            raise UserError(f"show({obj!r}): there is no module {module_name}")
+        if name and spec.origin and spec.origin.endswith(".py"):
+            return _named(spec.origin, name, obj)
+        return find(importlib.import_module(module_name))
     if isinstance(obj, ModuleType):
         source = inspect.getsource(obj)
         return inspect.getsourcefile(obj) or obj.__name__, 1, obj.__name__, source
@@ -73,10 +78,9 @@ def find(obj: Any) -> tuple[str, int, str, str]:
     return file, max(first, 1), getattr(obj, "__qualname__", repr(obj)), "".join(lines)
 
 
-def _named(module: ModuleType, name: str, asked: str) -> tuple[str, int, str, str]:
-    """A definition or an assignment of a module by its dotted name, comments above it included."""
-    file = inspect.getsourcefile(module) or module.__name__
-    lines = inspect.getsource(module).splitlines(keepends=True)
+def _named(file: str, name: str, asked: str) -> tuple[str, int, str, str]:
+    """A definition or an assignment of a file by its dotted name, comments above it included."""
+    lines = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
     body = ast.parse("".join(lines)).body
     node: ast.stmt | None = None
     for part in name.split("."):

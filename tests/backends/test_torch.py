@@ -222,12 +222,12 @@ def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
     named = [n for n in tiny(6).arrays() if ".running_" not in n]
     seen: list[dict[str, np.ndarray]] = []
 
-    def exchange(parameters: list[Any]) -> None:
+    def exchange() -> None:
         """As if a second worker had found gradients that are three times ours."""
         from rn50lib.backends.torch.model import tensors
 
         with torch.no_grad():
-            for parameter in parameters:
+            for parameter in step.model.parameters():
                 parameter.grad *= 2
         by_name = tensors(step.model)
         seen.append({n: by_name[n].grad.cpu().numpy().copy() for n in named})
@@ -262,7 +262,7 @@ def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
     step.load(arrays)
     made: dict[str, np.ndarray] = {}
 
-    def keep(parameters: list[Any]) -> None:
+    def keep() -> None:
         named = tensors(step.model).items()
         made.update({n: t.grad.cpu().numpy().copy() for n, t in named if t.grad is not None})
 

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -302,6 +303,28 @@ def test_output_folder_with_other_things_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"this is not a shard; choose another folder"):
         tfrecord.main([str(root), str(root)])
     assert (root / "train" / "n1").is_dir()
+
+
+def test_shards_are_not_made_from_shards(shards, tmp_path):
+    with pytest.raises(UserError, match="nothing to make shards from; --index writes their index"):
+        tfrecord.convert(shards, tmp_path / "out")
+
+
+def test_two_runs_that_need_the_built_in_shards_make_them_once(root, tmp_path):
+    """The second one waits; neither is refused."""
+    shutil.copytree(root, tmp_path / "set")
+    code = "import sys; from data_prep.tfrecord import ensure_tfrecord as e; print(e(sys.argv[1]))"
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "set")],
+            stdout=subprocess.PIPE, text=True, env=clean_environment(),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    told = [run.communicate()[0].strip() for run in runs]
+    assert told == [str(tmp_path / "set" / "tfrecord")] * 2
+    assert [run.returncode for run in runs] == [0, 0]
+    assert len(find_shards(tmp_path / "set" / "tfrecord", "train")) == 4
 
 
 def test_too_little_room(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ The pictures of the `photos` fixture are flat colours, so a batch itself tells w
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import psutil
 import pytest
 from PIL import Image
 
+from data_prep import tfrecord
 from rn50lib import recipe
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
 from rn50lib.records import order
+from rn50lib.records.example import parse_example
 from rn50lib.records.source import Source, open_source
+from rn50lib.records.tfrecord import TFRecordReader
+from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo
 
 pytestmark = pytest.mark.needs("torch")
@@ -43,7 +48,12 @@ def contents(batches: list[Batch]) -> Made:
 
 
 def number_of_image(photos: Photos, source: Source, split: str = "train") -> list[int]:
-    """The number (colour) of each image of a source, from the file names alone."""
+    """The number (colour) of each image of a source: from the file names alone, or, of shards, by
+    looking at one record after the other."""
+    if source.format == "tfrecord":
+        records = [record for path in source.shards for record in TFRecordReader(path)]
+        images = [parse_example(record)["image/encoded"][0] for record in records]
+        return [numbers(np.asarray(Image.open(io.BytesIO(x)))[None])[0] for x in images]
     files = [str(path.relative_to(photos.root / split)) for path in photos.files(split)]
     if source.format == "files":
         return list(range(len(files)))
@@ -51,9 +61,16 @@ def number_of_image(photos: Photos, source: Source, split: str = "train") -> lis
     return [files.index(line.split("\t")[2]) for line in lines]
 
 
-@pytest.fixture(params=["files", "recordio"])
-def source(request: pytest.FixtureRequest, photos: Photos) -> Source:
-    return open_source(photos.root, "train", request.param)
+@pytest.fixture(scope="module")
+def shards(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("native") / "tfrecord"
+    return tfrecord.convert(photos.root, folder, jobs=0, data_format="files", quiet=True)
+
+
+@pytest.fixture(params=["files", "recordio", "tfrecord"])
+def source(request: pytest.FixtureRequest, photos: Photos, shards: Path) -> Source:
+    root = shards if request.param == "tfrecord" else photos.root
+    return open_source(root, "train", request.param)
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -148,21 +165,6 @@ def test_a_batch_larger_than_the_data_is_refused(photos: Photos) -> None:
 # --- pixels ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 pictures in which any other crop, or a mirror image, shows."""
-    root = tmp_path_factory.mktemp("textured")
-    across, down = np.meshgrid(np.linspace(0, 1, 200), np.linspace(0, 1, 150))
-    for split in ("train", "val"):
-        for i in range(12):
-            waves = np.sin((3 + i) * across) * np.cos((2 + i) * down)
-            pixels = np.stack([across * 255, down * 255, 127 + 127 * waves], axis=-1)
-            path = root / split / "ab"[i % 2] / f"{i:02d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(path, quality=92)
-    return root
-
-
 def by_position(batches: list[Batch]) -> np.ndarray:
     return np.concatenate([np.asarray(b.images) for b in batches])
 
@@ -192,6 +194,32 @@ def test_a_training_image_is_its_crop_mirrored_or_not(textured: Path) -> None:
         assert np.abs(pixels.astype(float) - np.asarray(wanted)).mean() <= 3
         mirrored += mirror
     assert 0 < mirrored < 12
+
+
+def test_training_images_are_turned_as_asked(textured: Path) -> None:
+    """The slides' augmentation, on top of the same crops; validation images stay as they are."""
+    for split in ("train", "val"):
+        source = open_source(textured, split, "files")
+        level = by_position(read(source, split, batch_size=4))
+        over = by_position(read(source, split, batch_size=4, flip_up_down=True))
+        turned = by_position(read(source, split, batch_size=4, rotate=30.0))
+        if split == "val":
+            assert np.array_equal(level, over) and np.array_equal(level, turned)
+            continue
+        flipped = [np.array_equal(a[::-1], b) for a, b in zip(level, over, strict=True)]
+        same = [np.array_equal(a, b) for a, b in zip(level, over, strict=True)]
+        assert 0 < sum(flipped) < 12 and sum(flipped) + sum(same) == 12
+        angles = []
+        for a, b in zip(level, turned, strict=True):
+            fits = [
+                np.abs(
+                    np.asarray(Image.fromarray(a).rotate(d, Image.Resampling.BILINEAR)) - 1.0 * b
+                )
+                for d in range(-30, 31)
+            ]
+            angles.append(int(np.argmin([difference.mean() for difference in fits])) - 30)
+            assert min(difference.mean() for difference in fits) < 5
+        assert len(set(angles)) > 6 and min(angles) < 0 < max(angles)  # each by itself
 
 
 def test_every_epoch_augments_anew(textured: Path) -> None:
@@ -224,38 +252,17 @@ def test_augmentation_and_order_do_not_depend_on_the_workers(textured: Path) -> 
 # --- odd files ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twins of the odd files of ImageNet, and some more: all of them decode."""
-    root = tmp_path_factory.mktemp("odd")
-    exif = b"Exif\0\0" + b"MM\0*\0\0\0\x08" + b"\xff" * 40  # a directory of 65,535 broken entries
-    rgb = Image.new("RGB", (90, 60), (200, 40, 128))
+@pytest.mark.parametrize("data_format", ["files", "recordio", "tfrecord"])
+def test_odd_images_pass(odd: Path, data_format: str) -> None:
     for split in ("train", "val"):
-        folder = root / split / "odd"
-        folder.mkdir(parents=True)
-        rgb.convert("CMYK").save(folder / "cmyk.JPEG")
-        rgb.convert("L").save(folder / "grey.jpg")
-        rgb.save(folder / "png_inside.JPEG", format="PNG")
-        rgb.save(folder / "exif.jpg", exif=exif)
-        rgb.quantize(8).save(folder / "palette.png")
-        rgb.convert("RGBA").save(folder / "alpha.png")
-        rgb.save(folder / "progressive.jpg", progressive=True)
-        rgb.resize((2, 300)).save(folder / "thin.jpg")
-        rgb.resize((1, 1)).save(folder / "dot.png")
-    return root
-
-
-def test_odd_images_pass(odd: Path) -> None:
-    for split in ("train", "val"):
-        source = open_source(odd, split, "files")
-        images = by_position(read(source, split, num_classes=1, batch_size=1))
-        assert images.shape == (9, 32, 32, 3) and images.dtype == np.uint8
-        planned = order.epoch_order(9, 0, 0) if split == "train" else range(9)
-        for i, pixels in zip(planned, images, strict=True):
-            name = Path(source.name(int(i))).stem
-            wanted = (98, 98, 98) if name == "grey" else (200, 40, 128)
-            mean = pixels.mean(axis=(0, 1))
-            assert np.abs(mean - wanted).max() < 6, (name, mean)
+        source = open_source(odd, split, data_format)
+        batches = read(source, split, num_classes=len(ODD), batch_size=1)
+        assert len(batches) == len(ODD)
+        for batch in batches:
+            images, (label,) = np.asarray(batch.images), batch.labels
+            assert images.shape == (1, 32, 32, 3) and images.dtype == np.uint8
+            mean = images[0].mean(axis=(0, 1))
+            assert np.abs(mean - ODD[label].colour).max() < 6, (ODD[label].name, mean)
 
 
 def bad_set(root: Path, name: str, content: bytes) -> Source:

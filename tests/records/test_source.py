@@ -240,4 +240,3 @@ def test_missing_index(packed):
 def test_unknown_names(root):
     assert refused(root, "test").startswith("split 'test'")
     assert refused(root, "train", "lmdb").startswith("--data-format lmdb: choose one of")
-    assert refused(root, "train", "tfrecord").startswith("--data-format tfrecord")

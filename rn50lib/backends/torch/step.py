@@ -41,16 +41,18 @@ class TorchStep:
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
         load_arrays(self.model, seams.get("broadcast_start")(start, comm))
+        if self.device == "cuda":
+            torch.cuda.set_device(comm.local_rank)
         self.model.to(self.device)
-        if comm.size == 1 or self.device == "cuda":
-            # NHWC weights spare a reorder per convolution; Horovod refuses them on the CPU
+        if not hasattr(comm, "hvd"):
+            # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
-        self.parameters = list(self.model.parameters())
         self.lr = torch.tensor(0.0, device=self.device)
         self.optimizer = torch.optim.SGD(
             self._groups(experiment.wd), lr=self.lr, momentum=experiment.mom, fused=True
         )
-        self.exchange = exchange_for(comm)
+        self.exchange = exchange_for(experiment, comm, self.model, tensors(self.model))
+        self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
@@ -77,18 +79,18 @@ class TorchStep:
         images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
         return images_NCHW.float().sub_(self.mean).mul_(self.inverse_std), labels
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
+    def forward(self, images_NCHW: Tensor, model: torch.nn.Module | None = None) -> Tensor:
         with torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32):
-            return self.model(images_NCHW)
+            return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
         images, labels = self.inputs(batch)
         self.lr.fill_(lr)
         self.model.train()
-        logits = self.forward(images)
+        logits = self.forward(images, self.trained)
         loss = F.cross_entropy(logits, labels)
         loss.backward()
-        self.exchange(self.parameters)
+        self.exchange()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.add_up(logits.detach(), labels, loss.detach())

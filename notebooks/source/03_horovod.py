@@ -1,0 +1,521 @@
+# %% [markdown]
+# # 03 · Horovod
+#
+# After this notebook you can train one model with several workers, name the five changes that this takes, see what goes wrong without each of them, and compute what more workers would bring.
+#
+# **Time:** 45 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+workers: int | None = None  # workers whose speed is measured; None: 2, on GPUs all, at most 8
+batch: int = 16  # images per worker and step where speed is measured
+steps: int = 25  # timed steps
+epochs: int = 3  # epochs of the runs that learn
+seed: int = 0  # start of all randomness
+
+# %%
+from rn50lib import launchers, workshop
+from rn50lib.workshop import lone_gpu
+
+profile = lone_gpu.hide(profile)
+session = workshop.start("03", profile)
+gpus = session.machine.gpus
+workers = workers or session.pick(cpu=2, gpu=min(8, len(gpus)))
+comm, why = launchers.best_comm(workers, "torch", None, bool(gpus))
+print(f"The workers of this notebook talk over {comm}: {why}.")
+
+# %% [markdown]
+# ## Where is the time going?
+#
+# Notebook 02 ended with the answer that a training step spends its time computing. If computing is the bottleneck, more processors are the obvious remedy. But workers that train one model must agree about it after every step, and while they talk they do not compute.
+#
+# So a step gets a new part, the **exchange**. In this notebook you make one model train with several workers, first so that it is *right* and then so that it is *fast*. The question stays what it was: where is the time going now?
+
+# %% [markdown]
+# ## Data parallelism
+#
+# There are two ways to divide the work. One could give each worker a part of the *model*; then every picture has to visit all of them. Or one gives each worker the whole model and a part of the *pictures*. The second is called data parallelism, and it is what this course does, because ResNet-50 fits on every device and its pictures do not depend on each other.
+#
+# The gradient of a batch is the mean of the gradients of its images. If every worker has the same number of images, the mean over all images is the mean of the workers' means. So this is all that the workers have to agree upon: an average, once per step. In the picture, grey is what is the same on all workers.
+
+# %%
+from rn50lib.workshop import figures_parallel
+
+figures_parallel.explore()
+
+# %% [markdown]
+# Move both controls and watch the sentence. The batch changes what a worker *computes*, and the number of workers hardly changes what it *sends*. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
+
+# %% [markdown]
+# ## The ring
+#
+# How do many workers find the average of what each of them has? If all send everything to worker 0, its link carries everything, and with 64 workers it takes 64 times as long. The operation that is wanted, the sum of everybody's numbers given to everybody, is called **all-reduce**. The ring is one way to do it in which no link is busier than another.
+#
+# Every worker cuts its gradients into as many chunks as there are workers, and only ever talks to its neighbour. In the first half, the *scatter-reduce*, chunks travel around and are added up on the way. In the second half, the *all-gather*, the finished sums travel around once more.
+
+# %%
+from rn50lib.workshop import figures_ring
+
+fig, finding = figures_ring.strip(workers=4)
+workshop.figure(fig, alt=f"All steps of a ring all-reduce of four workers. {finding}")
+print(finding)
+
+# %% [markdown]
+# Now step by step. Follow chunk 0: it starts at worker 0, collects a stripe at every stop, and is complete one stop before it would be home again. Then set the workers to 8 and look at the megabytes after the last step.
+
+# %%
+figures_ring.explore()
+
+# %% [markdown]
+# The drawing is not an animation of an idea: it simulates the algorithm on numbers, and the megabytes are counted from the messages. What each worker sends is `2 (n − 1) / n` times the gradients, less than twice their size for any number of workers. The ring made Horovod known ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)); that no all-reduce can send less was shown by Patarasuk and Yuan in 2009. NCCL and Gloo, which carry the messages on GPUs and on processors, know the ring too, and for small messages other ways with fewer steps.
+
+# %% [markdown]
+# ## Five changes to a script
+#
+# The slides that this course goes back to call it "press the sport button": keep your model, and adapt the training procedure. It takes five changes. Here they are in the code of this library, which runs in every cell below.
+#
+# ### 1. Start, and take your own device
+#
+# A launcher starts the same program several times. Each process asks who it is, its **rank**, and how many there are, the **size**. The *local* rank counts on one machine and says which of its GPUs to take. If all took the first one, the run would work, slowly, until its memory was full.
+
+# %%
+workshop.show("rn50lib.comm.horovod:Horovod.__init__")
+workshop.show("rn50lib.comm.horovod:Horovod.place")
+
+# %% [markdown]
+# ### 2. Share the pictures
+#
+# All ranks compute the same random order of the epoch, from the seed, and each takes its own rows of every global batch. Nobody has to send anything for that. All ranks also take the same number of steps: one that took a step more would wait for the others' gradients for ever.
+
+# %%
+from rn50lib.records import order
+
+workshop.show(order.shard)
+
+# %% [markdown]
+# ### 3. Scale the learning rate, and warm up
+#
+# Notebook 02 has the rule: the rate is proportional to the *global* batch, and rises from zero over the first epochs. A loop must therefore know all workers' images, and not only its own. In this library it is a single argument, `global_batch`, in the line of `train_epoch` that asks the schedule.
+#
+# ### 4. Average the gradients
+#
+# After the backward pass and before the update, every gradient is replaced by its average over all ranks. This is the one change that costs time, and the one that a library is needed for.
+#
+# Look at *when* it begins. A gradient is ready long before the backward pass is over, the last layer's first, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for.
+
+# %%
+workshop.show("rn50lib.backends.torch.parallel:HorovodExchange")
+
+# %% [markdown]
+# ### 5. Start alike
+#
+# Averaged gradients make the same *change* on every rank. The weights are the same afterwards only if they were the same before. So rank 0 sends its initial weights to all, and after a resume those of its checkpoint.
+
+# %%
+workshop.show("rn50lib.comm:broadcast_start")
+workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
+
+# %% [markdown]
+# In the last listing three of the five changes stand in a few lines: the broadcast, the device, and the exchange.
+#
+# Around the five there is some housekeeping. Rank 0 alone writes logs, reports and checkpoints. Validation is shared as well, and what is shared are *sums*: a mean of means would be wrong as soon as one rank holds fewer images than another.
+
+# %% [markdown]
+# ### The slides' calls, today
+#
+# The slides were written for TensorFlow 1. If you meet such code, this table says what does the same work now. The whole script, in its original form and in today's, is `exercises/densenet`.
+
+# %%
+from rn50lib.workshop import slides
+
+slides.TODAY.show()
+
+# %% [markdown]
+# ### The same five, in three libraries
+
+# %%
+slides.FIVE.show()
+
+# %% [markdown]
+# > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. Its ideas have become those of everybody: PyTorch's `DistributedDataParallel` does the same five things over the same NCCL, with hooks and fused messages too.
+# >
+# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's PyTorch containers ship it and no longer Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it is the one that serves both frameworks with the same five lines. It is also the best teacher, because it hides nothing: every change can be seen.
+
+# %% [markdown]
+# ## Two workers, one model
+#
+# Now run it. One worker with 32 images a step, and two workers with 16 each, are the same training: the same images in the same order, the same averages, the same learning rate. The loss should be the same too, but for what you find below the curves.
+#
+# The network is `tiny` at 32 × 32 pixels, the same code as ResNet-50 with fewer and thinner layers, because the claim is about being right and not about being good. Each process computes with one thread.
+
+# %%
+from dataclasses import replace
+
+from rn50lib.experiment import Experiment
+
+epochs = session.pick(cpu=epochs, ci=2)
+small = Experiment(
+    network="tiny", image_shape=32, dtype="float32", threads=1, data_nthreads=1, seed=seed,
+    num_epochs=epochs, disp_batches=15,
+)  # fmt: skip
+one = workshop.train(small, name="one-worker", n=1, batch_size=32).live()
+
+# %%
+pair = replace(small, n=2, batch_size=16)
+two = workshop.train(pair, name="two-workers").live()
+
+# %%
+from rn50lib.workshop import figures_scaling
+
+fig, finding = figures_scaling.same_curve(one.progress, two.progress, workers=2, batch=32)
+workshop.figure(fig, alt=f"Training loss of one worker and of two over the epochs. {finding}")
+print(finding)
+
+# %% [markdown]
+# The two curves run together, but they are not equal. Two things differ. **Batch norm** computes its mean and variance from the 16 images of its own worker, and not from all 32: that is what everybody does, because exchanging them would cost a message per layer, although statistics of 16 images are noisier. And sums of rounded numbers depend on the order in which they are added; training makes small differences larger. How large is that? Compare with the spread of the recorded runs, which differ in nothing but the seed.
+
+# %%
+full = session.profile != "ci" and epochs == 3
+ends = [run.report["metrics"]["train.loss"][-1] if full else None for run in (one, two)]
+session.expect({"horovod.one_worker.loss": ends[0], "horovod.two_workers.loss": ends[1]})
+
+# %% [markdown]
+# That the *averaged gradient* is the gradient of the whole batch, where no batch norm is in the way, is a matter of rounding alone, and a test of this project holds it for Horovod and DDP (`tests/backends/test_exchange.py`). For validation and for the checkpoint the running statistics are averaged over the ranks, so that there is one model at the end.
+#
+# The reports side by side. The last line is the most important one: after all those steps the two ranks' weights are equal, to the last bit.
+
+# %%
+from rn50lib.workshop import scaling_sums
+
+rows, columns = scaling_sums.beside({"one worker": one.report, "two workers": two.report})
+workshop.table(rows, columns=columns)
+apart = two.report["env"]["weights_apart"]
+print(f"Largest difference between a weight on rank 0 and on rank 1: {apart}")
+session.note("weights_apart", apart, "", "largest difference between the two ranks' weights")
+
+# %% [markdown]
+# ## A larger batch
+#
+# With eight workers and 16 images each, a step has 128 images, and an epoch has an eighth of the steps. What should the learning rate be? What it depends on is the global batch and not who computes it, so one worker with 128 images shows the same thing, and four such runs fit on two cores. All see the same 1,200 pictures in each of six epochs.
+#
+# - *Batch 16*: what one of the workers would do alone.
+# - *Batch 128, not scaled*: the rate of the small batch. The steps are as long as before, and there are eight times fewer.
+# - *Scaled, without warm-up*: eight times the rate, from the first step.
+# - *Scaled, with warm-up*: the rate climbs to eight times the small one over the first four epochs.
+
+# %%
+base = replace(
+    small, n=1, num_examples=1200, num_epochs=6, lr_step_epochs=(6.0,), warmup_epochs=0.0, lr=1.6,
+    no_val=True, disp_batches=3, data_nthreads=0,
+)  # fmt: skip
+runs = {
+    "batch 16": workshop.train(base, name="small-batch", batch_size=16),
+    "128, not scaled": workshop.train(base, name="unscaled", batch_size=128, lr=1.6 / 8),
+    "128, scaled, no warm-up": workshop.train(base, name="no-warm-up", batch_size=128),
+    "128, scaled, warm-up": workshop.train(base, name="warm-up", batch_size=128, warmup_epochs=4.0),
+}
+for run in runs.values():
+    run.wait()
+
+# %%
+shown = {name: run.progress for name, run in runs.items()}
+fig, finding = figures_scaling.curves(shown, "The same images, in larger steps", rate=True)
+workshop.figure(fig, alt=f"Training loss and learning rate of four runs. {finding}")
+print(finding)
+cold, warm = (figures_scaling.last_loss(lines) for lines in list(shown.values())[2:])
+session.note("no_warmup_loss", cold, "", "training loss at batch 128 without warm-up")
+session.note("warmup_loss", warm, "", "training loss at batch 128 with warm-up")
+
+# %% [markdown]
+# Guessing among 12 classes costs ln 12 = 2.48. The full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and too slow. With warm-up the large batch comes close to the small one, with an eighth of the steps. This is what you should see, over three seeds.
+
+# %%
+keys = [f"horovod.large_batch.{name}" for name in ("small", "unscaled", "no_warmup", "warmup")]
+mine = [figures_scaling.last_loss(lines) for lines in shown.values()]
+if session.profile == "ci":
+    mine = [None] * len(keys)
+session.expect(dict(zip(keys, mine, strict=True)))
+
+# %% [markdown]
+# Be careful with what this shows. It is a demonstration of seconds: a tiny network, half of a small data set, 54 steps in all, and a rate chosen high enough that the effect cannot be missed. The result that counts is that of [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): with linear scaling and five epochs of warm-up, ResNet-50 on ImageNet reaches the same accuracy with a batch of 8,192 as with 256, and without the warm-up it does not. They also say where it ends: beyond 8,192 the accuracy falls.
+
+# %% [markdown]
+# ## What goes wrong: no shard
+#
+# Scripts that forget one of the five changes do not fail. They run, print a loss that falls, and are wrong. So it is worth seeing what each mistake looks like.
+#
+# The first is the commonest, and it is on the slides: nobody says which images a rank is to take, so all take the same ones.
+
+# %%
+from rn50lib.workshop import mistakes
+
+workshop.show(mistakes.no_shard)
+override = mistakes.put(mistakes.no_shard)
+unsharded = workshop.train(pair, name="no-shard", override=(override,)).wait()
+
+# %% [markdown]
+# `--override` put the wrong function into the real loop, on every rank, where it also wrote down what it returned. The right function needs no run to be asked: it is pure.
+
+# %%
+from rn50lib.records.source import open_source
+
+wrong = mistakes.noted(override)
+images = len(open_source(session.data_root, "train", "auto"))
+whole = order.epoch_order(images, seed, 0)
+right = [order.shard(whole, rank, 2, wrong[0].shape[1]) for rank in range(2)]
+fig, finding = figures_scaling.who_reads_what(wrong, right)
+workshop.figure(fig, alt=f"The images of an epoch, by how many ranks read them. {finding}")
+print(finding)
+read, distinct = mistakes.seen(wrong)
+print(f"{read:,} images were read and {distinct:,} different ones seen: {distinct / read:.0%}.")
+session.note("no_shard_seen", 100 * distinct / read, "%", "images seen without a shard")
+
+# %% [markdown]
+# Both ranks compute the same gradient, and the average of two equal numbers is the number. The second worker is paid for and adds nothing; with eight workers it would be seven of them. Meanwhile the learning rate was scaled for a global batch that does not exist.
+
+# %% [markdown]
+# ## What goes wrong: no broadcast
+#
+# In the second mistake every rank starts from weights of its own. In this library you would not notice if the broadcast were left out: the initial weights are a function of the seed, and all ranks have the same seed, so they would agree by luck. A script that sets no seed has no such luck, and that is what this function stands for.
+
+# %%
+workshop.show(mistakes.own_start)
+override = mistakes.put(mistakes.own_start)
+own = workshop.train(pair, name="no-broadcast", override=(override,)).wait()
+
+# %%
+three = {"right": two, "without a shard": unsharded, "without a broadcast": own}
+lines = {name: run.progress for name, run in three.items()}
+fig, finding = figures_scaling.curves(lines, "Two workers, right and wrong")
+workshop.figure(fig, alt=f"Training loss of a right run and of two wrong ones. {finding}")
+print(finding)
+rows = []
+for name, run in three.items():
+    metrics = run.report["metrics"]
+    apart = run.report["env"]["weights_apart"]
+    rows.append([name, metrics["train.loss"][-1], metrics["val.top1"][-1], apart])
+columns = ["run", "training loss", "validation top-1, %", "ranks' weights apart by"]
+workshop.table(rows, columns=columns)
+session.note("no_broadcast_apart", rows[-1][-1], "", "ranks' weights apart without a broadcast")
+keys = [f"horovod.{name}.loss" for name in ("two_workers", "no_shard", "no_broadcast")]
+session.expect({key: row[1] if full else None for key, row in zip(keys, rows, strict=True)})
+
+# %%
+if rows[-1][-1]:
+    print("Without a broadcast the ranks end with different weights. The averaged gradient")
+    print("belongs to none of them, and a checkpoint would keep rank 0's and lose the other.")
+else:
+    print(f"The ranks agree all the same: {comm} sends rank 0's weights itself when it starts.")
+
+# %% [markdown]
+# Look at how *late* the two mistakes would be noticed. The curve without a shard looks like any other, in such a short run perhaps even better than the right one. Without a broadcast this short run hardly learns, for which one would blame the learning rate first; with a higher rate it does learn, only worse, and nothing gives the mistake away. That is why this library checks what can be checked: at the start that all ranks have the same number of steps and the same data, and at the end that they have the same weights. Ask your own scripts the same two questions: *how many different images did we see, and are the weights equal?*
+
+# %% [markdown]
+# ## How fast is it?
+#
+# So much for being right. For speed one compares **weak scaling**: every worker keeps the batch that it had alone, so that `n` workers do `n` times the work. If nothing were lost, a step would take as long as with one worker. The efficiency is the share of that which is left: the step's time with one worker, divided by that with `n`.
+#
+# The comparison must be fair. Each worker gets the same number of cores, `--bind core` keeps workers off each other's, the pictures are random ones that need no decoding, and the network is ResNet-50. The second run also writes a timeline, for later.
+
+# %%
+cores = max(1, session.machine.cores // workers)
+pixels = session.pick(cpu=64, gpu=224)
+at_speed = Experiment(
+    num_layers=50, batch_size=batch, image_shape=pixels, loader="synthetic", num_classes=12,
+    num_epochs=1, no_val=True, no_metrics=True, benchmark_iters=steps, disp_batches=5,
+    threads=cores, data_nthreads=0,
+)  # fmt: skip
+if session.profile == "ci":  # small, but with steps enough to look into
+    at_speed = Experiment(
+        network="tiny", batch_size=4, image_shape=32, loader="synthetic", num_classes=12,
+        num_epochs=1, no_val=True, no_metrics=True, benchmark_iters=6, threads=1,
+        data_nthreads=0, profile="cpu",
+    )  # fmt: skip
+alone = workshop.train(at_speed, name="alone", n=1).wait()
+
+# %%
+file = "timeline.json" if comm == "horovod" else None
+together = workshop.train(at_speed, name="together", n=workers, bind="core", timeline=file).wait()
+
+# %% [markdown]
+# ### A sum that adds up
+#
+# An efficiency alone explains nothing. The bar below takes the step of several workers apart into pieces that were measured in different ways, and they have to add up to it. The first piece is the step of one worker alone. What happens while the workers exchange comes from Horovod's timeline.
+
+# %%
+from rn50lib import timeline
+
+parts = None
+if file:
+    marked = timeline.load(together.experiment.timeline)
+    parts = timeline.mean_parts(marked)
+times = [run.report["metrics"]["train.time"][-1] for run in (alone, together)]
+weak = scaling_sums.explain(*times, workers, at_speed.batch_size, parts)
+fig, finding = figures_scaling.weak(weak)
+workshop.figure(fig, alt=f"A step of one worker and of {workers}, in parts. {finding}")
+print(finding)
+session.note("weak_efficiency", 100 * weak.efficiency, "%", f"efficiency of {workers} workers")
+
+# %% [markdown]
+# Two of the pieces are about the machine and not about Horovod. Workers on one processor share its memory and its caches, so each computes more slowly than it does alone. And a step lasts as long as its slowest worker: whoever is ready first waits. On GPUs the first of the two is small, because each has memory of its own.
+
+# %% [markdown]
+# ### What batch would be enough?
+#
+# What is lost does not depend on the batch: the gradients of ResNet-50 are about 100 MB whether they come from 16 images or from 256. A larger batch does more work for the same loss. If `c` is the time of an image and `o` what a step loses, the efficiency is `b c / (b c + o)`, and from that follows the batch that is needed. The slider starts at the one for 90 %, computed from *your* two numbers.
+
+# %%
+figures_scaling.explore_batch(weak)
+needed = scaling_sums.wanted_batch(weak.per_image, weak.overhead, 0.9)
+session.note("batch_for_90", needed, "images", "batch per worker for an efficiency of 90 %")
+
+# %% [markdown]
+# This is a model, with an assumption in it: that the loss stays as it is. Test it if you like. Run the notebook again with `batch = 64`, and compare the measured efficiency with what the curve says now.
+
+# %% [markdown]
+# ### Beside the published figures
+#
+# NVIDIA's document measured the same thing on a DGX-1: 1, 4 and 8 V100 GPUs, 208 images each in FP16 and 96 in FP32.
+
+# %%
+published = scaling_sums.published_rows(session.results)
+workshop.table(
+    [[row[0], row[1], row[2], 100 * row[3]] for row in published],
+    columns=["GPUs", "precision", "images per second", "efficiency, %"],
+    caption="ResNet50 v1.5 for MXNet, NVIDIA, container 18.12, DGX-1",
+)
+fig, finding = figures_scaling.published(published, weak)
+workshop.figure(fig, alt=f"Weak-scaling efficiency over the number of workers. {finding}")
+print(finding)
+
+# %% [markdown]
+# FP16 scales *worse* than FP32. It is the same sum: Tensor Cores shorten the computing, and the exchange stays. Everything that makes computing faster makes communication matter more, and that is why the slides speak of NVLink right after Tensor Cores.
+
+# %% [markdown]
+# ### The bare all-reduce
+#
+# How much of the loss is the exchange itself? `rn50 doctor --allreduce` starts the workers and lets them do nothing else, for messages of many sizes. Two numbers describe it: what a message costs however small it is, and what every further megabyte costs.
+
+# %%
+from rn50lib import network
+from rn50lib.workshop import exchange
+
+measured = exchange.measure(workers, quick=session.profile == "ci")
+fig, finding = figures_scaling.allreduce(measured)
+workshop.figure(fig, alt=f"Time of an all-reduce over its size. {finding}")
+print(finding)
+gradients = 4 * network.resnet(50, num_classes=12).num_parameters
+bare = 1000 * measured.predicted(gradients)
+print(f"The gradients of this ResNet-50, {gradients / 1e6:.0f} MB, would take {bare:.0f} ms.")
+print(f"The step of {workers} workers took {1000 * weak.overhead:.0f} ms longer than that of one.")
+session.note("allreduce_gradients", bare, "ms", "a bare all-reduce of ResNet-50's gradients")
+
+# %% [markdown]
+# ## A step, looked at through a window
+#
+# The sum above used numbers from Horovod's timeline: with `--timeline FILE` rank 0 writes down when each tensor was announced, copied and reduced. Usually one loads the file into Chrome's tracing page; the picture here needs nothing but the file. The dotted line is the moment at which the step has nothing left to compute. What lies to the left of it is *hidden* beneath the backward pass, what lies to the right is *exposed*, and only that makes the step longer.
+
+# %%
+from rn50lib.workshop import figures_timeline
+
+if file:
+    fig, finding = figures_timeline.steps(marked, first=len(marked) // 2)
+    workshop.figure(fig, alt=f"One training step with its exchange, on a time line. {finding}")
+    print(finding)
+else:
+    print(f"{comm} writes no timeline. `--profile-trace FILE` records a few of its steps.")
+    for key in (key for key in session.results if key.startswith("horovod.timeline.")):
+        session.recorded(key)
+
+# %% [markdown]
+# Many small tensors travel together: Horovod collects what is ready in a cycle of a millisecond and copies it into one **fusion buffer**, because a message costs its latency however short it is. Two flags turn the knobs: `--fusion-mb` and `--cycle-ms`.
+
+# %%
+if file:
+    fig, finding = figures_timeline.parts(marked, measured=times[1])
+    workshop.figure(fig, alt=f"The mean step by part. {finding}")
+    rows, columns = figures_timeline.table(marked)
+    workshop.table(rows, columns=columns)
+    print(finding)
+
+# %% [markdown]
+# The four parts are measured by Horovod and by marks in our exchange, the step by the training loop, which knows nothing of either. They agree, so nothing is missing from the explanation.
+
+# %% [markdown]
+# ## The wires
+#
+# On a machine with several GPUs the time of the exchange is decided by how they are joined. `rn50 doctor --topology` asks the driver and draws the answer. Where there are no GPUs to ask about, it draws the DGX-1 of the published figures.
+
+# %%
+from rn50lib.doctor import topology
+
+found, remark = topology.look()
+fig, finding = topology.figure(found)
+workshop.figure(fig, alt=f"How the GPUs of a machine are joined. {finding}")
+print(" ".join(filter(None, [remark, finding])))
+
+# %% [markdown]
+# Read it with the ring in mind. If there is a round trip over NVLink alone, an all-reduce runs at NVLink's speed. If a single hop must go over PCIe or through the other processor, the whole ring runs at the speed of that hop.
+#
+# ### What NCCL says
+#
+# NCCL chooses the ring by itself, and tells what it chose if you run with `NCCL_DEBUG=INFO`, as the slides do. It writes hundreds of lines. These are the kinds to look for.
+
+# %%
+from rn50lib.workshop import nccl_log
+
+nccl_log.table(together.log if "NCCL INFO" in together.log else None)
+
+# %% [markdown]
+# The lines with `via` decide. `P2P` is what you want inside a machine, `NET/IB` with `GDRDMA` between machines. `SHM` or `NET/Socket` where there is better hardware is the commonest reason for a cluster that scales badly.
+
+# %% [markdown]
+# ## The same with TensorFlow
+#
+# One experiment, a few axes: now only the framework changes. The order of the images, the crops, the initial weights, the schedule and the exchange are the same, so the loss should be as well.
+
+# %%
+tensorflow = None
+if launchers.horovod_serves("tensorflow"):
+    tensorflow = workshop.train(pair, name="tensorflow", backend="tensorflow").wait()
+else:
+    print("Horovod is not built for TensorFlow here: `make horovod` builds it.")
+    session.recorded("horovod.tensorflow.loss")
+
+# %%
+if tensorflow:
+    fig, finding = figures_scaling.curves(
+        {"torch": two.progress, "tensorflow": tensorflow.progress}, "Two workers, two frameworks"
+    )
+    workshop.figure(fig, alt=f"Training loss of PyTorch and of TensorFlow. {finding}")
+    rows, columns = scaling_sums.beside({"torch": two.report, "tensorflow": tensorflow.report})
+    workshop.table(rows, columns=columns)
+    print(finding)
+
+# %% [markdown]
+# ## Where is the time going now?
+
+# %%
+part = {name: 100 * seconds / weak.many for name, seconds in weak.parts.items()}
+names = [scaling_sums.PARTS[name] for name in part]
+workshop.table(list(zip(names, part.values(), strict=True)), columns=["part", "% of a step"])
+largest = max((name for name in part if name != "alone"), key=lambda name: part[name])
+print(f"Computing takes {part['alone']:.0f} % of a step of {workers} workers.")
+print(f"The largest loss is “{scaling_sums.PARTS[largest]}” with {part[largest]:.0f} %.")
+if parts:
+    print(f"{1000 * parts['hidden']:.0f} ms of exchange are hidden beneath the computation.")
+
+# %% [markdown]
+# ## What to take with you
+#
+# - Data parallelism needs one agreement per step: the average of the gradients. What it sends does not depend on the batch.
+# - A ring all-reduce keeps every link equally busy; each worker sends less than twice the gradients, however many workers there are.
+# - Five changes make a script right: start and take a device, share the pictures, scale the rate with warm-up, average the gradients, start alike.
+# - Without a shard or a broadcast a script runs and looks healthy. Count the images, compare the weights.
+# - Efficiency is a sum: computing, what is slower beside others, what is exposed of the exchange. Larger batches, a faster wire and more overlap help; faster computing alone makes it worse.
+#
+# **Try it yourself.** `exercises/densenet` holds the slides' own training script for one process. Make the five changes in it; a solution with Horovod is there to compare with.
+#
+# Something to try here: set `batch = 64` in the second cell and predict the efficiency before you look.
+#
+# The slides end this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Random pictures were used here for the speed, on purpose. Next in the course comes notebook 04, where real ones must keep up with all these workers.

@@ -1,0 +1,582 @@
+# %% [markdown]
+# # 04 · TFRecord
+#
+# After this notebook you can say whether the input holds a training run up, store pictures as TFRecord shards, and build a tf.data pipeline stage by stage until the input is no longer the slowest part.
+#
+# **Time:** 35 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+device: float = 1442.6  # images per second of the accelerator that is imitated: a V100 in FP16
+rounds: int | None = None  # turns of every variant of the input; None: 5
+epochs: int | None = None  # epochs of the four training runs; None: 3
+seed: int = 0  # start of all randomness
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("04", profile)
+
+# %% [markdown]
+# ## Where is the time going?
+#
+# The last notebook put more workers on one model, and the workshop slides behind it end with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute eight times as fast, but each of them also wants its pictures eight times as soon, from the same processor and the same disk.
+#
+# How little time is that? A device that trains on 1,000 pictures a second leaves a thousandth of a second for each of them. In it somebody must read a file, decode a JPEG, cut a random part out, and make it small.
+#
+# ### What a Python loop costs
+#
+# The slides' first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). This is the library's version of such a loop.
+
+# %%
+workshop.show("rn50lib.pipelines.feeding:Feeding.epoch")
+
+# %% [markdown]
+# The cell measures how long it takes for one picture, with the crops of the published recipe, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
+
+# %%
+from rn50lib.experiment import Experiment
+from rn50lib.pipelines.feeding import Feeding
+from rn50lib.records.source import open_source
+from rn50lib.workshop import input_data, input_stages
+
+by_hand = input_stages.resolved(
+    Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
+)
+files = open_source(session.data_root, "train", "files")
+feeding = Feeding(by_hand, files, "train", len(files), 0, 1)
+loop_s = input_data.seconds(lambda: next(feeding.epoch(0)), times=4) / by_hand.batch_size
+read_s = input_data.seconds(lambda: [files.read(i) for i in range(64)]) / 64
+names = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}
+speeds = {name: session.results[f"published.v100.{key}.ips"].value for name, key in names.items()}
+workshop.table(
+    [[name, speed, 1000 / speed, speed * loop_s] for name, speed in speeds.items()],
+    columns=["device", "img/s (published)", "ms a picture", "loops like this one"],
+)
+print(f"Here the loop takes {1000 * loop_s:.2f} ms for a picture of {by_hand.image_shape} pixels,")
+print(f"of which reading the file is {1000 * read_s:.2f} ms: the rest is decoding and resizing.")
+session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one picture")
+
+# %% [markdown]
+# ### Why a faster device makes it worse
+#
+# There is a second cost, and it is easier to overlook. The loop and the device take turns: while the loop decodes, the device has nothing to do, and while the device computes, the loop waits. A device that is twice as fast shortens only its own half of the time.
+#
+# Turn the knobs. Begin with a slow device and make it faster: what does the share of its work do, and what happens to the images per second? Then let the two overlap. Then add cores.
+
+# %%
+from ipywidgets import Dropdown, IntSlider
+
+from rn50lib.workshop import figures_input
+
+options = [("a CPU, 20 img/s", 20.0), *((f"{n}, {s:,.1f} img/s", s) for n, s in speeds.items())]
+
+
+def draw(device, cores, overlap):
+    return figures_input.over_time(device, cores / loop_s, overlap)
+
+
+device_knobs = workshop.explore(
+    draw,
+    alt="Left: bars for input and device over time. Right: the device's share of work against "
+    "its speed, in turn and overlapping; both fall as the device gets faster.",
+    device=Dropdown(options=options, value=speeds["1 V100, FP16"]),
+    cores=IntSlider(1, min=1, max=32),
+    overlap=False,
+)
+
+# %% [markdown]
+# Three things can be done, and the rest of this notebook does them: **store** the pictures so that they can be read quickly, **share** the decoding among all cores, and let input and device **overlap**. The slides call it the second recipe, "optimize the fuel flow".
+#
+# ## Shards of records
+#
+# TFRecord is the format that TensorFlow reads. A file of it, a *shard*, is one record behind the other:
+#
+# | bytes | what |
+# |---|---|
+# | 8 | length of the data |
+# | 4 | checksum of the length |
+# | as many as that | the data: a message of named features, `tf.train.Example` |
+# | 4 | checksum of the data |
+#
+# Notebook 01 took such a record apart byte by byte. Here it matters what the format is *for*: a program opens one file, reads it from front to back in large pieces, and never jumps. A disk or a network is fastest that way. Several shards can be read at the same time, and given to different workers.
+#
+# The program below packs all the pictures, unless an earlier run has done so. It copies the JPEG files as they are, in an order that is shuffled across the classes.
+
+# %%
+scratch = session.runs / "04-tfrecord"
+scratch.mkdir(parents=True, exist_ok=True)
+data = input_data.make_shards(session.data_root, scratch)
+folder = data / "tfrecord"
+for path in sorted(folder.glob("train-*")):
+    print(f"{path.stat().st_size:14,} bytes  {path.relative_to(data.parent)}")
+
+# %% [markdown]
+# ### Two kinds of examples
+#
+# What a record holds is a matter of agreement. Most of the field uses the names on the left, with the picture as a JPEG. The slides decode each picture once, store its **raw** pixels, and call them differently. The cell packs a part of the pictures that way too, and lays the first record of each side by side.
+
+# %%
+from rn50lib.records.example import parse_example
+from rn50lib.records.tfrecord import TFRecordReader, find_shards
+from rn50lib.workshop.programs import program
+
+input_data.take_part(session.data_root, scratch / "part", session.pick(ci=2, cpu=10))
+program("data_prep.tfrecord", "part", "--schema", "slides", "--size", input_data.SIDE,
+        "--train-shards", 2, folder=scratch)  # fmt: skip
+shards = {"imagenet": find_shards(folder, "train")[0]}
+shards["slides"] = find_shards(scratch / "part" / "tfrecord", "train")[0]
+
+
+def as_text(value):
+    if isinstance(value[0], bytes):
+        return value[0].decode() if len(value[0]) < 60 else f"{len(value[0]):,} bytes"
+    return str(value[0])
+
+
+first = {kind: parse_example(TFRecordReader(s.path).read(0)) for kind, s in shards.items()}
+workshop.table(
+    [[kind, name, as_text(value)] for kind, features in first.items()
+     for name, value in sorted(features.items())],
+    columns=["schema", "feature", "value"],
+)  # fmt: skip
+
+# %% [markdown]
+# Mind the labels: they count **from 1** in the first schema and **from 0** in the second, where they are floating-point numbers besides. A program that mixes the two is wrong by one for every picture, and says nothing.
+#
+# ### Raw or JPEG?
+#
+# Raw pixels need no decoding. What do they cost? The size can be computed: 224 × 224 × 3 bytes. Speed and real sizes are measured on your own files: each picture is read from its shard, cut and resized as in training, on one core and without TensorFlow.
+
+# %%
+stored = {
+    "JPEG": open_source(data, "train", "tfrecord"),
+    "raw, 224 × 224": open_source(scratch / "part", "train", "tfrecord"),
+}
+rows, kilobytes = {}, {}
+for name, source in stored.items():
+    kilobytes[name] = sum(path.stat().st_size for path in source.shards) / len(source) / 1000
+    rows[name] = (kilobytes[name], input_data.rate(source, by_hand))
+fig, finding = figures_input.kilobytes(rows)
+workshop.figure(fig, alt=f"Size and speed of both ways to store a picture. {finding}")
+side = input_data.SIDE
+print(f"Computed: {side} × {side} × 3 = {side * side * 3 / 1000:.1f} KB of pixels.")
+faster = rows["raw, 224 × 224"][1] / rows["JPEG"][1]
+print(f"Raw pixels take {rows['raw, 224 × 224'][0] / rows['JPEG'][0]:.2f} times the space here")
+print(f"and are {faster:.1f} times as fast.")
+session.note("raw_over_jpeg", faster, "times", "speed of raw pixels over JPEG, one core")
+
+# %% [markdown]
+# That looks like a bargain, and for small pictures of one size it may be one: the slides' are 223 × 223 and never cropped. Two things speak against it here.
+#
+# The first is the disk. A picture of 500 × 375 pixels has 562 KB in raw, which is why it was made small *before* it was stored. And the disk must deliver at the speed of the devices:
+
+# %%
+imagenet = 1_281_167  # training pictures
+workshop.table(
+    [[name, kb, imagenet * kb / 1e6, speeds["8 V100, FP16"] * kb / 1e3]
+     for name, kb in {**kilobytes, "raw, 500 × 375": 562.5}.items()],
+    columns=["stored as", "KB a picture", "GB for 1,281,167 pictures", "MB/s for 8 V100"],
+    caption="Computed from these sizes and the published 10,263.2 images per second",
+)  # fmt: skip
+
+# %% [markdown]
+# The second is what the model sees. The recipe cuts out random parts, down to 5 % of a picture, and makes them 224 pixels large again. Cut from the JPEG, a part has the camera's pixels; cut from raw pixels that were made small before, it has to be blown up. Both pictures show the same third:
+
+# %%
+example = files.read(int((files.labels < files.classes.index("yield")).sum()))
+workshop.images(
+    input_data.from_jpeg_and_raw(example),
+    labels=["cut from the JPEG", "cut from raw pixels of 224 × 224"],
+    columns=2,
+    alt="The same part of a picture twice: with fine detail from the JPEG, soft from raw pixels",
+)
+
+# %% [markdown]
+# So this workbook stores JPEGs, and looks for the speed elsewhere.
+#
+# ### The index
+#
+# A shard is read from front to back. Sometimes one wants to jump all the same: to look at record 500, to let PyTorch read in random order, or to give DALI its share. Without help a reader must walk there from record to record. The **index** is a small text file beside each shard that says where each record begins and how long it is.
+
+# %%
+shard = shards["imagenet"]
+with_index, without = TFRecordReader(shard.path, shard.index), TFRecordReader(shard.path)
+print(f"{shard.index.name} begins with {shard.index.read_text().splitlines()[:3]}")
+position = len(with_index) // 2
+
+
+def walk():
+    for number, record in enumerate(without):
+        if number == position:
+            return record
+
+
+jump_s, walk_s = (input_data.seconds(f) for f in (lambda: with_index.read(position), walk))
+print(f"Record {position}: {1e6 * jump_s:,.0f} µs with the index, {1e6 * walk_s:,.0f} µs without.")
+print("The same record:", with_index.read(position) == walk())
+
+# %% [markdown]
+# ## From a loop to a pipeline
+#
+# tf.data takes a description of the work (*read these shards, decode each record, make batches*) and does it in threads of its own, without Python. The library's pipeline has five stages that make it fast, and each can be switched off:
+
+# %%
+workshop.show("rn50lib.pipelines.tf_data:Stages")
+workshop.show("rn50lib.pipelines.tf_data:TfData.dataset")
+
+# %% [markdown]
+# - **interleave** reads several shards in turn, and at the same time,
+# - **parallel map** decodes several pictures at the same time, on all cores,
+# - **prefetch** makes the next batches while the device computes: the overlap of above,
+# - **decode and crop** decodes only the part of a JPEG that the crop needs.
+#
+# You will now add them one after the other, twice: in front of this machine's own model, and in front of a fast device.
+#
+# ### In front of this machine's model
+#
+# First the real thing: ResNet-50 trains on this machine, fed by the Python loop, by tf.data with all stages off, and by tf.data with all stages on. The variants take turns, so that a slow moment of the machine hits each of them. Before you run it, guess: how much faster does training get?
+
+# %%
+from dataclasses import replace
+
+fed = Experiment(data_root=str(data), data_format="tfrecord", recipe="reference", seed=seed)
+if session.profile == "ci":  # the lesson in small; its numbers mean nothing
+    fed = replace(fed, profile="cpu", network="tiny", image_shape=32, batch_size=4)
+    fed = replace(fed, threads=1, data_nthreads=2)
+model = replace(fed, batch_size=session.pick(ci=4, cpu=4, gpu=64))
+turns = rounds or session.pick(ci=1, cpu=5)
+with_model = input_stages.compare(
+    model, turns, steps=session.pick(ci=2, cpu=2, gpu=20), warm_up=1, ends=True
+)
+what = "the model on this machine"
+fig, finding = figures_input.stages(with_model, None, what)
+workshop.figure(fig, alt=f"Images per second with three kinds of input. {finding}")
+print(finding)
+print(figures_input.bottleneck(with_model))
+
+# %%
+import statistics
+
+gain = statistics.median(with_model.ratios(*reversed(with_model.variants[::2])))
+last_one = with_model.variants[-1]
+most = 1000 / with_model.rate(last_one) / (1000 * loop_s)
+print(f"All stages make training {gain:.2f} times as fast as the Python loop.")
+print(f"The model takes {1000 / with_model.rate(last_one):.1f} ms a picture and the loop")
+print(f"{1000 * loop_s:.2f} ms: the model's part is {most:.0f} times as long.")
+if most > 5:
+    print("Even an input that costs nothing could not help much: computing is the bottleneck.")
+session.note("gain_model", gain, "times", "speed with all input stages, in front of the model")
+
+# %% [markdown]
+# On a CPU, then, the whole effort gains next to nothing, and whoever measures only here concludes that a Python loop is good enough. That is a correct conclusion about the wrong machine.
+#
+# ### In front of a fast device
+#
+# A V100 is not at hand, but its speed is published. `--step paced:1442.6` puts a wait in the place of the model: a batch occupies "the device" for as long as a V100 in FP16 would need, and no core works meanwhile. The input in front of it is real, every picture of it. Nothing is learnt, and such a run reports no accuracy.
+
+# %%
+paced = input_stages.compare(replace(fed, step=device), turns, steps=session.pick(ci=2, cpu=10))
+what = f"a device paced at {device:,.1f} img/s"
+fig, finding = figures_input.stages(paced, device, what)
+workshop.figure(fig, alt=f"Images per second, stage by stage, below the device's speed. {finding}")
+print(finding)
+print(figures_input.bottleneck(paced))
+
+# %%
+workshop.table(
+    paced.rows(),
+    columns=["input", "img/s", "device at work, %", "times the one before", "from", "to"],
+    caption=f"Medians of {paced.rounds} rounds; from and to are the smallest and largest ratio",
+)
+best = paced.variants[-1]
+gain_paced = statistics.median(paced.ratios(best, paced.variants[0]))
+cores = paced.experiment.data_nthreads
+print(f"All stages together: {gain_paced:.2f} times the Python loop, on {cores} cores.")
+print(f"At this rate a device of {device:,.1f} img/s needs about")
+print(f"{device / paced.rate(best) * cores:.0f} cores like these for its pictures.")
+session.note("gain_paced", gain_paced, "times", f"speed with all input stages, in front of {what}")
+session.note("busy_paced", paced.share(best), "%", f"of the time in which {what} is at work")
+
+# %% [markdown]
+# Read the table from above and ask after each line: **is the input the bottleneck now?** The column in the middle answers it, for it is what `nvidia-smi` would show as utilisation.
+#
+# The order of the lines is part of the lesson. A stage helps only where the bottleneck is. Reading several shards at once brings little while one thread decodes everything: reading was not what took the time. Decoding on all cores brings as much as there are cores. Prefetching saves at most the shorter of the two times, that of the device; in front of a fast one that is little. What is left is work on the processor, and there is only one way to have less of it, which is to decode less.
+#
+# A remark on `prefetch`: the same stage is worth most where input and device are equally fast, up to twice the speed. Try it: in the second cell of this notebook set `device` to about the images per second that the line `parallel map` shows, and run again.
+#
+# ## Shard, then shuffle
+#
+# A pipeline for several workers needs one more stage, and its place in the order decides whether the result is right.
+#
+# ### Who reads what
+#
+# Each of n workers should train on another n-th of the pictures. Four programs try it below, on an epoch of your training set and eight workers. They all run, and their losses all fall.
+
+# %%
+from rn50lib.workshop import input_order
+
+workers = 8
+workshop.table(
+    [[w.way, w.read, w.distinct, w.repeated, w.never]
+     for w in input_order.ways(len(files), workers, seed)],
+    columns=["pipeline", "records read", "different ones", "seen twice or more", "never seen"],
+    caption=f"One epoch of {len(files):,} pictures on {workers} workers",
+)  # fmt: skip
+lost = input_order.ways(len(files), workers, seed)[0].never
+print(f"Without a shard, {100 * lost / len(files):.0f} % of the pictures are not seen at all.")
+session.note("never_seen", 100 * lost / len(files), "%", f"unseen with {workers} workers, no shard")
+
+# %% [markdown]
+# The first is the slides' program. It has no shard at all, and every rank reads what it likes. (With one seed for all it would be worse: eight times the same eighth.) The second looks right, and it is the one that people write: shuffle everything, then take every eighth. But each rank has shuffled with a seed of its own, so the eighth of one rank is not what the others leave over. The third repairs that with one seed for all, at a price: every rank reads and throws away seven of eight records, so that eight workers read the data eight times. Only the last one is right and cheap: **shard first, then shuffle what is yours.** Then the seeds may differ, and should.
+#
+# ### The shuffle buffer
+#
+# A stream cannot be shuffled as a list can, because nobody knows yet what comes later. tf.data keeps a buffer: fill it, hand out one of its elements by chance, put the next of the stream in its place. So a picture can come out at most one buffer earlier than it stands in the file.
+#
+# That is harmless where the file is mixed. Below it is sorted, class after class, as one gets it by packing a folder after the other. Each row shows the classes in the first twelve batches.
+
+# %%
+sizes = tuple(max(1, len(files) * part // 60) for part in (0, 1, 8, 60))
+fig, held = figures_input.buffers(files.labels, len(files.classes), sizes, by_hand.batch_size, seed)
+told = ", ".join(f"{size:,}: {values.mean():.1f}" for size, values in held.items())
+alt = f"The classes of the first batches behind shuffle buffers. Classes in a batch by size: {told}"
+workshop.figure(fig, alt=alt)
+print(f"Classes in a batch, by the size of the buffer: {told}")
+print(f"Batches of a single class with the second smallest: {(held[sizes[1]] == 1).mean():.0%}")
+
+# %% [markdown]
+# A network that sees one class for many steps learns to say that class, and batch normalisation computes its mean and variance from it. The cure is not a larger buffer, which takes memory (1,000 pictures of 100 KB are 100 MB on every rank). It is to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does, and to read several shards in turn. A small buffer then does the rest.
+#
+# Turn the knobs: make the file sorted, and then look for the smallest buffer that still mixes. What does it help to have many shards? What happens with two shards and eight workers?
+
+# %%
+from rn50lib.records.order import epoch_order
+
+mixed = files.labels[epoch_order(len(files), seed, 0)]
+
+
+def reads(shards, workers, buffer, sorted_by_class):
+    labels = files.labels if sorted_by_class else mixed
+    return figures_input.who_reads(
+        labels, len(files.classes), shards, workers, buffer, by_hand.batch_size, seed
+    )
+
+
+order_knobs = workshop.explore(
+    reads,
+    alt="Above: the shards by the rank that reads them. Middle: the classes of rank 0's first "
+    "pictures. Below: how many classes each of its batches holds.",
+    shards=IntSlider(8, min=1, max=64),
+    workers=IntSlider(4, min=1, max=8),
+    buffer=IntSlider(64, min=1, max=1000),
+    sorted_by_class=True,
+)
+
+# %% [markdown]
+# ### What the real pipeline promises
+#
+# For files and RecordIO this library promises the exact order of pictures, on any number of workers. A stream cannot promise that much. What it does promise is this: **in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again.** The cell asks the real pipeline, with two ranks, for the numbers of all records of two epochs, and builds the first epoch a second time.
+
+# %%
+from rn50lib.workshop import input_streams
+
+found = input_streams.look(fed, ranks=2)
+rows = []
+for number, ranks in enumerate(found.epochs):
+    together = [record for rank in ranks for record in rank]
+    rows.append([number, *(len(rank) for rank in ranks), len(set(together)), len(files)])
+    assert len(set(together)) == len(together), "a record came twice"
+workshop.table(
+    rows, columns=["epoch", "records of rank 0", "of rank 1", "different ones", "in the data set"]
+)
+print("Epoch 0 again, record by record the same:", found.again == found.epochs[0])
+print("Epoch 1 in the order of epoch 0:", found.epochs[1] == found.epochs[0])
+print(f"Rank 0 begins epoch 0 with the records {found.epochs[0][0][:8]}")
+print(f"and epoch 1 with {found.epochs[1][0][:8]}.")
+
+# %% [markdown]
+# A few pictures are left over in each epoch: those that do not fill a batch on every rank. If one rank went on alone, it would wait for ever for the others' gradients. They are other pictures in every epoch, because each epoch gives the shards to the ranks in another order.
+#
+# ## The slides' augmentations
+#
+# The second recipe moves the augmentation into the pipeline, where it costs the device no time: a mirror image, a picture upside down, and a rotation by up to 10° to either side. This library has the two last as options, `--flip-up-down` and `--rotate 10`, and they are off unless you ask for them. Two things can go wrong with them.
+#
+# ### Drawn once or drawn each time
+#
+# The slides draw the angle with NumPy, in the function that builds the graph. Such a function runs **once**, whatever the number of pictures. This is as true of tf.data today as it was of TensorFlow 1:
+
+# %%
+from rn50lib.pipelines.pictures import Pictures
+
+workshop.show("rn50lib.workshop.input_streams:drawn_by_numpy")
+workshop.show("rn50lib.workshop.input_streams:drawn_by_tensorflow")
+level = Pictures(files, False, input_stages.resolved(Experiment(image_shape=160)))
+chosen = [int((files.labels < label).sum()) for label in range(len(found.by_numpy))]
+crops = [level.image(0, index) for index in chosen]
+angles = found.by_numpy + found.by_tensorflow
+workshop.images(
+    input_data.turned(crops * 2, angles),
+    labels=[f"{angle:+.1f}°" for angle in angles],
+    alt="Six pictures twice: above all turned by the same angle, below each by another one",
+)
+print(f"Drawn by Python: {len(set(found.by_numpy))} angle for {len(chosen)} pictures;")
+print(f"drawn in the graph: {len(set(found.by_tensorflow))} angles.")
+
+# %% [markdown]
+# In the first row all pictures of the whole training lean alike. Nothing fails, and the augmentation adds no variety whatever. The rule is worth keeping: **chance belongs into the graph**, or, as in this library, it is computed for each picture from seed, epoch and number before the graph runs.
+#
+# ### Does it belong to this data?
+#
+# An augmentation says: *the label stays the same*. It is true or false depending on what the pictures show. The slides looked for cracks, and a crack upside down is a crack. Look at signs:
+
+# %%
+from PIL import Image
+
+from data_prep.signs.faces import ahead, draw_face
+
+label_of = {name: label for label, name in enumerate(files.classes)}
+give_way, deer, fifty = (
+    level.image(0, int((files.labels < label_of[name]).sum()))
+    for name in ("yield", "deer", "speed-50")
+)
+white = Image.new("RGBA", (160, 160), "white")
+arrow = Image.alpha_composite(white, draw_face(ahead, 160)).convert("RGB")
+workshop.images(
+    [give_way, give_way[::-1], deer, fifty, fifty[::-1],
+     arrow, arrow.rotate(-10, Image.Resampling.BILINEAR, fillcolor="white"), arrow.rotate(-90)],
+    labels=["give way", "give way, upside down", "a warning sign", "limit 50",
+            "limit 50, upside down", "ahead only", "turned by 10°", "turned by 90°: right only"],
+    columns=4,
+    alt="Signs and the same signs turned. Give way upside down has the outline of a warning sign, "
+    "a limit of 50 upside down reads like 20, an arrow turned by 90° points to the right",
+)  # fmt: skip
+
+# %% [markdown]
+# Upside down, *give way* has the outline of a warning sign, and a limit of 50 reads like 20. The label that the network is told to learn for them has become false. **Upside-down pictures do not belong here.**
+#
+# With the rotation one must look closer. By 90° an arrow becomes another sign; by 10° none of these does, so the label stays true. What speaks against it is that it is no news: the signs in this data lean already, by up to 12° to either side, as real ones do. Turning them once more shows angles that do not occur, brings black corners, and costs time in the very pipeline that was too slow. An augmentation should show what the camera could have seen.
+
+# %% [markdown]
+# ## The same training from every format
+#
+# Does the way of storing change what is learnt? It must not. First the pictures themselves: are the bytes and the labels in files, RecordIO and TFRecord the same, though one counts its labels from 1?
+
+# %%
+roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": data}
+sets = {name: input_data.contents(open_source(root, "train", name)) for name, root in roots.items()}
+common = set.intersection(*sets.values())
+for name, held_there in sets.items():
+    print(f"{name:9} {len(held_there):6,} pictures, {len(common):6,} of them in all three")
+assert all(held_there == common for held_there in sets.values())
+
+# %% [markdown]
+# Now train from each of them: the same small network, recipe and seed; and once more through tf.data, with TensorFlow computing. Only the order of the pictures differs, because each format numbers them in its own way.
+
+# %%
+length = epochs or session.pick(cpu=3)
+small = Experiment(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
+                   threads=1, disp_batches=25)  # fmt: skip
+runs = {}
+for name, root in roots.items():
+    print(f"\n{name}")
+    runs[name] = workshop.train(small, name=name, data_format=name, data_root=str(root)).wait()
+
+# %%
+runs["tfrecord, tf.data"] = workshop.train(
+    small, name="tf-data", backend="tensorflow", data_format="tfrecord", data_root=str(data)
+).wait()
+reports = {name: run.report for name, run in runs.items()}
+workshop.table(
+    [[name, r["env"]["axes"]["backend"]["value"], r["metrics"]["train.loss"][-1],
+      r["metrics"]["val.top1"][-1]] for name, r in reports.items()],
+    columns=["stored as", "backend", "training loss", "validation top-1, %"],
+    caption=f"{reports['files']['model']} after {length} epochs",
+)  # fmt: skip
+scores = [report["metrics"]["val.top1"][-1] for report in reports.values()]
+print(f"The four lie between {min(scores):.1f} and {max(scores):.1f} %.")
+session.note("formats_apart", max(scores) - min(scores), "points", "top-1, best minus worst format")
+
+# %% [markdown]
+# How far may they lie apart? As far as runs with other seeds do, for another order is nothing else. After three epochs of a small network that is a few points, so a single run of each proves little: compare your mean with that of the recorded runs, and the distance of your four with their spread.
+
+# %%
+yours = {
+    "input.jpeg_kb": kilobytes["JPEG"],
+    "input.raw_kb": kilobytes["raw, 224 × 224"],
+    "input.tiny.top1": statistics.mean(scores) if length == 3 else None,
+}
+session.expect({key: value for key, value in yours.items() if key in session.results})
+
+# %% [markdown]
+# ## The slides' code, today
+#
+# If you meet a TensorFlow 1 program that reads TFRecord, this is what its lines have become:
+#
+# | on the slides | today |
+# |---|---|
+# | `string_input_producer`, `TFRecordReader` | `Dataset.from_tensor_slices(shards)`, shard, then `interleave(TFRecordDataset)` |
+# | `parse_single_example`, `decode_raw`, `/256` | `tf.io.parse_single_example`, `tf.io.decode_and_crop_jpeg`; mean and deviation on the device |
+# | `shuffle_batch(batch_size=20, capacity=30, num_threads=16, min_after_dequeue=100)` | `shuffle(size)`, `map(…, num_parallel_calls=…)`, `batch(20)`, `prefetch(…)` |
+# | `start_queue_runners`, `Coordinator` | nothing: a dataset is iterated over |
+# | `feed_dict` | nothing: the dataset feeds the step |
+#
+# The recipe was right, and its code had mistakes that no error message told anybody about. They are worth knowing, because each of them can still be made:
+#
+# | on the slides | what it does | how to notice |
+# |---|---|---|
+# | `step` is never increased | every step trains on the first 128 pictures | print which pictures a step gets; the training loss falls far too fast |
+# | `capacity=30, min_after_dequeue=100` | a queue of 30 never holds the 100 that it waits for | the program stands still, with an idle processor |
+# | the angle comes from `np.random` | one angle for all pictures | look at a batch |
+# | `training_flag` is never fed in the second recipe | the first step fails: a placeholder has no value | run it once |
+# | no shard, and `seed=42` on every rank | eight GPUs do the work of one, in the same order | write down the record numbers of two ranks |
+#
+# The whole program, in today's TensorFlow and with both recipes as solutions, is in [exercises/densenet](../exercises/densenet/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
+
+# %% [markdown]
+# ## Where is the time going now?
+#
+# Here is your own answer, for the two devices of this notebook:
+
+# %%
+rows = []
+for what, measured in (("this machine's model", with_model), ("the paced device", paced)):
+    start, end = measured.variants[0], measured.variants[-1]
+    rows.append([what, 100 - measured.share(start), 100 - measured.share(end),
+                 measured.rate(start), measured.rate(end)])  # fmt: skip
+workshop.table(
+    rows,
+    columns=["device", "waiting, Python loop, %", "waiting, all stages, %", "img/s", "img/s"],
+)
+print(figures_input.bottleneck(paced))
+
+# %% [markdown]
+# And here is what others measured on eight V100, where a good input makes the difference between idle and busy GPUs. *Synthetic* stands for pictures that cost nothing, so it is the ceiling:
+
+# %%
+pipelines = {"tf.data": "tfdata", "DALI": "dali", "synthetic pictures": "synthetic"}
+items = {
+    name: session.results[f"published.v100.8gpu.input.{k}.ips"] for name, k in pipelines.items()
+}
+ceiling = items["synthetic pictures"]
+workshop.table(
+    [[name, item.value, 100 * item.value / ceiling.value] for name, item in items.items()],
+    columns=["input", "img/s", "per cent of the ceiling"],
+    caption=ceiling.provenance,
+)
+missing = 100 - 100 * items["tf.data"].value / ceiling.value
+print(f"Even a tuned tf.data left {missing:.0f} % of eight V100 unused.")
+
+# %% [markdown]
+# ## What to take with you
+#
+# - A device that is fed by hand waits for its food, and a faster one waits a larger part of its time.
+# - TFRecord is made for reading in large pieces from front to back; the index brings the jumps back.
+# - Raw pixels save decoding. They cost disk, bandwidth, and the detail of small crops.
+# - Add one stage at a time and look at the device's utilisation after each: a stage helps only where the bottleneck is.
+# - Shard first, then shuffle. Mix the classes when the shards are written.
+# - Draw chance in the graph, and augment only by what leaves the label true.
+#
+# Something to try: give the second cell `device = 400.2`, the V100 in FP32, and predict after which stage the input ceases to be the bottleneck.
+#
+# What is left is decoding, and it keeps the cores busy while the GPU beside them would be good at it. The next notebook hands it over: DALI decodes on the GPU, and describes the whole pipeline in one function that runs on either.

@@ -1,0 +1,47 @@
+"""Feeding by hand: a Python loop that reads, decodes and hands over one batch at a time.
+
+It is what `feed_dict` was: while the loop decodes, the model waits, and while the model computes,
+the loop does. It stands here for comparison, and as the plainest way to make a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rn50lib.experiment import FullExperiment
+from rn50lib.pipelines import Batch
+from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.plan import Plan
+from rn50lib.records.source import Source
+
+
+class Feeding:
+    """See `rn50lib.pipelines.Pipeline`; the batches are those of PyTorch's loader."""
+
+    def __init__(
+        self,
+        experiment: FullExperiment,
+        source: Source,
+        split: str,
+        examples: int,
+        rank: int,
+        size: int,
+    ) -> None:
+        self.examples = examples
+        self.plan = Plan(experiment, len(source), split, examples, rank, size)
+        self.pictures = Pictures(source, self.plan.train, experiment)
+        self.labels = np.asarray(source.labels, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan.rows(epoch, done)
+        for row, count in zip(rows[start_step:], valid[start_step:], strict=True):
+            images = np.stack([self.pictures.image(epoch, int(number)) for number in row])
+            yield Batch(images, self.labels[row], int(count))
+
+    def close(self) -> None:
+        return None

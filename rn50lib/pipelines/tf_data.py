@@ -1,0 +1,511 @@
+"""The native loader under TensorFlow: tf.data, from stored images to batches, stage by stage.
+
+    read → shuffle → choose crops → decode → batch → prefetch
+
+Files and RecordIO are read by image number, in the order that `records.order` lays down: their
+batches are those of PyTorch's loader. TFRecord shards are read as streams, several at once, because
+that is what the format is for: large reads, one behind the other, where a disk or a network would
+be slow at jumping. A stream cannot jump, so its order is a shuffle buffer's; it still promises that
+no image comes twice in an epoch, on whichever rank, that all ranks step equally often, and that
+(seed, epoch) gives the same batches again.
+
+The crops are those of `recipe.augment` in every case, drawn in Python for a batch at a time: some
+microseconds an image, for the same crops as in every other loader, and for a learner's own
+`augment` too. Decoding, which is nearly all of the work, runs in tf.data's threads, without Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from rn50lib import seams
+from rn50lib.backends.tensorflow import tf
+from rn50lib.errors import UserError
+from rn50lib.experiment import FullExperiment
+from rn50lib.pipelines import Batch
+from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.plan import Plan
+from rn50lib.records import order
+from rn50lib.records.imageinfo import image_info
+from rn50lib.records.shards import HEIGHT, IMAGE, LABEL, RAW, RAW_LABEL, WIDTH, ShardSource
+from rn50lib.records.source import Source
+
+SHARDS_AT_ONCE = 16
+"""A constant, not a number of threads: the order of a stream must not depend on the machine."""
+
+SHUFFLE_BYTES = 128_000_000
+"""What the shuffle buffer may hold of encoded images: some 1,300 of ImageNet's."""
+
+READ_BYTES = 1 << 20
+"""What is read of a shard at a time."""
+
+BATCHES_AHEAD = 4
+
+as_written = tf.autograph.experimental.do_not_convert
+"""The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
+
+ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
+FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}
+"""How libjpeg computes pixels. The accurate way is Pillow's, so that all loaders see the same
+picture. The fast one goes with `--resample fast`: it is off by about 2 of 255, and saves little,
+because most of the time goes into reading the code and not into the cosine transform."""
+
+RATIOS = (1, 2, 4, 8)
+"""libjpeg decodes at a half, a quarter or an eighth of the size for little more than the reading:
+done where the crop is still at least as large as what the network gets."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the pipeline does to be fast, each of it to be switched off to see what it is worth.
+
+    `decode_and_crop` decodes the part of a JPEG that is needed instead of all of it. `interleave`
+    reads several shards (or, of files and RecordIO, batches) at the same time. `parallel_map`
+    decodes several images at the same time. `prefetch` makes batches while the model computes.
+
+    Without the last three everything happens one after the other in the training loop, as if a
+    Python loop fed each batch. The order of a TFRecord stream depends on `interleave`; else only
+    the speed changes. With `--data-nthreads 0` nothing happens at the same time as anything else.
+    """
+
+    decode_and_crop: bool = True
+    interleave: bool = True
+    parallel_map: bool = True
+    prefetch: bool = True
+
+
+def stages() -> dict[str, Stages]:
+    """The stages switched on one after the other, from none to all, by name.
+
+    The lesson is in the order: a stage that works on what is not the bottleneck gains nothing, and
+    shows its worth only once the stages before have moved the bottleneck to it. Reading several
+    shards at once does little while one thread decodes all images; prefetching cannot gain more
+    than the smaller of the time for a batch and the time for a step.
+    """
+    built = Stages(False, False, False, False)
+    found = {"one after the other": built}
+    for name in ("interleave", "parallel_map", "prefetch", "decode_and_crop"):
+        built = replace(built, **{name: True})
+        found[f"+ {name.replace('_', ' ')}"] = built
+    assert built == Stages() and len(found) == len(fields(Stages)) + 1
+    return found
+
+
+class TfData:
+    """See `rn50lib.pipelines.Pipeline`. Batches are tensors on the host.
+
+    Nothing of TensorFlow is touched before the first epoch: by then the backend has chosen its
+    device.
+    """
+
+    def __init__(
+        self,
+        experiment: FullExperiment,
+        source: Source,
+        split: str,
+        examples: int,
+        rank: int,
+        size: int,
+        stages: Stages = Stages(),
+    ) -> None:
+        self.source, self.examples, self.train = source, examples, split == "train"
+        self.rank, self.size = rank, size
+        self.seed, self.batch_size = experiment.seed, experiment.batch_size
+        self.pixels, self.antialias = experiment.image_shape, experiment.resample != "fast"
+        self.decoder: dict[str, Any] = ACCURATE if self.antialias else FAST
+        self.threads = experiment.data_nthreads
+        self.stages = stages
+        self.pictures = Pictures(source, self.train, experiment)
+        self.labels = np.asarray(source.labels, np.int32)
+        self.problem: Exception | None = None
+        self.reader: Ordered | Stream
+        if isinstance(source, ShardSource):
+            self.reader = Stream(self, source, experiment)
+        else:
+            self.reader = Ordered(self, Plan(experiment, len(source), split, examples, rank, size))
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+        valid = self.reader.valid(epoch, done)
+        step = start_step
+        try:
+            for images, labels in self.dataset(epoch, step, done):
+                yield self.filled(images, labels, int(valid[step]))
+                step += 1
+        except tf.errors.OpError as error:
+            raise self.explain(error, epoch, step, done) from error
+        for count in valid[step:].tolist():  # other ranks have validation images left
+            if count:
+                raise UserError(
+                    f"{self.source.path}: it was changed while it was read; start again"
+                )
+            yield self.filled(*self.nothing(), 0)
+
+    def close(self) -> None:
+        return None
+
+    # -- the stages --------------------------------------------------------------------------------
+
+    def dataset(self, epoch: int, start_step: int = 0, done: int = 0) -> tf.data.Dataset:
+        """The batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
+        images = self.reader.images(epoch, start_step, done)
+        images = images.map(functools.partial(self.decode, epoch), **self.at_once("parallel_map"))
+        batches = images.batch(self.batch_size)
+        if self.stages.prefetch and self.threads:
+            batches = batches.prefetch(BATCHES_AHEAD)
+        return batches.with_options(self.options())
+
+    def at_once(self, stage: str) -> dict[str, Any]:
+        """How many calls of a stage may run at the same time, in the form that tf.data takes."""
+        if not getattr(self.stages, stage) or not self.threads:
+            return {}
+        return {"num_parallel_calls": self.threads, "deterministic": True}
+
+    def options(self) -> tf.data.Options:
+        """As many threads as this rank may use, so that ranks never fight for cores; and nothing
+        that tf.data would switch on by itself."""
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = max(1, self.threads)
+        options.threading.max_intra_op_parallelism = 1
+        options.deterministic = True
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        return options
+
+    def choose(self, epoch: int, numbers: Any, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The crops of some images, int32 (k, 4) as top, left, height, width; and how they are
+        turned, float32 (k, 3): mirrored (0 or 1), upside down (0 or 1), degrees.
+
+        `sizes` is (k, 2): height and width. Images without a size are left to `decode_by_hand`.
+        """
+        boxes = np.zeros((len(numbers), 4), np.int32)
+        turns = np.zeros((len(numbers), 3), np.float32)
+        for i, (number, (height, width)) in enumerate(
+            zip(numbers.tolist(), sizes.tolist(), strict=True)
+        ):
+            if height:
+                (left, top, w, h), mirror = self.pictures.choose(epoch, number, width, height)
+                boxes[i] = top, left, h, w
+                turns[i] = mirror, *self.pictures.turn(epoch, number)
+        return boxes, turns
+
+    @as_written
+    def decode(
+        self, epoch: int, number: Any, data: Any, label: Any, size: Any, box: Any, turn: Any
+    ) -> tuple[Any, Any]:
+        """One image: its crop decoded, made small, mirrored and turned; and its label."""
+
+        def here() -> Any:
+            return self.turned(self.cropped(data, size, box), turn)
+
+        def by_hand() -> Any:
+            return self.in_python(
+                functools.partial(self.decode_by_hand, epoch), [number, data], tf.uint8
+            )
+
+        pixels = tf.cond(size[0] > 0, here, by_hand)
+        return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
+
+    def cropped(self, data: Any, size: Any, box: Any) -> Any:
+        """The crop of an encoded image, or of raw pixels, as uint8 (pixels, pixels, 3)."""
+        raw = isinstance(self.reader, Stream) and self.reader.raw
+        if raw or not self.stages.decode_and_crop:
+            whole = raw_pixels(data, size) if raw else self.jpeg_pixels(data)
+            top, left, height, width = tf.unstack(box)
+            part = whole[top : top + height, left : left + width]
+            return self.resized(part, tf.zeros(2), tf.cast(box[2:], tf.float32))
+        fits = tf.reduce_min(box[2:]) // self.pixels  # how often the crop holds what is wanted
+        step = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
+        ratio = tf.gather(RATIOS, step)
+        first, last = box[:2] // ratio, -(-(box[:2] + box[2:]) // ratio)
+        window = tf.concat([first, last - first], 0)
+        part = tf.switch_case(
+            step, [functools.partial(self.jpeg_part, data, window, r) for r in RATIOS]
+        )
+        exact = tf.cast(box, tf.float32) / tf.cast(ratio, tf.float32)
+        return self.resized(part, exact[:2] - tf.cast(first, tf.float32), exact[2:])
+
+    def jpeg_part(self, data: Any, window: Any, ratio: int) -> Any:
+        """A window (top, left, height, width) of a JPEG decoded at 1 / `ratio` of its size."""
+        return tf.io.decode_and_crop_jpeg(data, window, channels=3, ratio=ratio, **self.decoder)
+
+    def jpeg_pixels(self, data: Any) -> Any:
+        """All of a JPEG."""
+        return tf.io.decode_jpeg(data, channels=3, **self.decoder)
+
+    def resized(self, part: Any, start: Any, size: Any) -> Any:
+        """A rectangle of `part`, from `start` (y, x) on and of `size` (height, width), as uint8
+        (pixels, pixels, 3). Both are float32: a rectangle may begin within a pixel.
+
+        Without antialiasing each new pixel is made of its four neighbours, and what lies between is
+        passed over; the fraction of a pixel by which the rectangle is off is left out.
+        """
+        if not self.antialias:
+            small = tf.image.resize(part, (self.pixels, self.pixels))
+        else:
+            scale = self.pixels / size
+            small = tf.raw_ops.ScaleAndTranslate(
+                images=part[None],
+                size=(self.pixels, self.pixels),
+                scale=scale,
+                translation=-start * scale,
+                kernel_type="triangle",
+                antialias=True,
+            )[0]
+        return tf.saturate_cast(tf.round(small), tf.uint8)
+
+    def turned(self, pixels: Any, turn: Any) -> Any:
+        """The image mirrored, turned over and turned, each where it was chosen."""
+        if not self.train:
+            return pixels
+        pixels = tf.cond(turn[0] > 0, lambda: tf.reverse(pixels, [1]), lambda: pixels)
+        if self.pictures.augmentation.upside_down:
+            level = pixels
+            pixels = tf.cond(turn[1] > 0, lambda: tf.reverse(level, [0]), lambda: level)
+        if self.pictures.augmentation.rotate:
+            pixels = rotated(pixels, turn[2])
+        return pixels
+
+    # -- in Python ---------------------------------------------------------------------------------
+
+    def in_python(self, function: Callable, arguments: list, types: Any) -> Any:
+        """Call a Python function from tf.data; what it raises is kept for `explain`."""
+
+        def kept(*values: Any) -> Any:
+            try:
+                return function(*values)
+            except Exception as error:
+                self.problem = error
+                raise
+
+        return tf.numpy_function(kept, arguments, types, stateful=False)
+
+    def decode_by_hand(self, epoch: int, number: Any, data: bytes) -> np.ndarray:
+        """What is no JPEG goes through Pillow, as in every other loader."""
+        return np.ascontiguousarray(self.pictures.from_bytes(data, epoch, int(number)))
+
+    def filled(self, images: Any, labels: Any, valid: int) -> Batch:
+        """A batch of full size: rows are added to the last one of a validation stream."""
+        missing = self.batch_size - int(images.shape[0])
+        if missing:
+            images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+            labels = tf.pad(labels, [[0, missing]])
+        return Batch(images, labels, valid)
+
+    def nothing(self) -> tuple[Any, Any]:
+        return tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8), tf.zeros((0,), tf.int32)
+
+    # -- what went wrong ---------------------------------------------------------------------------
+
+    def explain(self, error: Exception, epoch: int, step: int, done: int) -> Exception:
+        """The error that names the record because of which batch `step` could not be made.
+
+        What Python raised comes as it was: a UserError, or a mistake in a learner's own function.
+        """
+        if self.problem is not None:
+            return self.problem
+        if isinstance(self.source, ShardSource) and isinstance(error, tf.errors.DataLossError):
+            return find_damage(self.source, error.message)
+        numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, done)})
+        try:
+            for number in numbers:
+                self.pictures.image(epoch, number)
+        except UserError as found:
+            return found
+        names = f"{self.source.name(numbers[0])} and {len(numbers) - 1} more images"
+        return UserError(f"TensorFlow cannot make the batch of {names}: {error}")
+
+
+class Ordered:
+    """Images of files and RecordIO, by their number, in the order of `records.order`."""
+
+    def __init__(self, pipeline: TfData, plan: Plan) -> None:
+        self.pipeline, self.plan = pipeline, plan
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def valid(self, epoch: int, done: int) -> np.ndarray:
+        return self.plan.rows(epoch, done)[1]
+
+    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+        """The images of one batch."""
+        return self.plan.rows(epoch, done)[0][step]
+
+    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+        """(number, encoded image, label, size, crop, turn) of one image after the other.
+
+        A batch is read by one call: opening a file, or copying a record, needs no more than some
+        microseconds of Python each, and reading waits for the disk without Python's lock.
+        """
+        rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, done)[0][start_step:])
+
+        @as_written
+        def read(row: Any) -> tuple:
+            types = [tf.string, tf.int32, tf.int32, tf.int32, tf.float32]
+            read = functools.partial(self.read, epoch)
+            found = self.pipeline.in_python(read, [row], types)
+            shapes = [(None,), (None,), (None, 2), (None, 4), (None, 3)]
+            return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
+
+        return rows.map(read, **self.pipeline.at_once("interleave")).unbatch()
+
+    def read(self, epoch: int, row: np.ndarray) -> tuple:
+        pipeline = self.pipeline
+        data = [pipeline.source.read(number) for number in row.tolist()]
+        sizes = np.zeros((len(row), 2), np.int32)
+        for i, encoded in enumerate(data):
+            info = image_info(encoded)
+            if info and info.format == "JPEG":
+                sizes[i] = info.height, info.width
+        boxes, turns = pipeline.choose(epoch, row, sizes)
+        return np.array(data, object), pipeline.labels[row], sizes, boxes, turns
+
+
+class Stream:
+    """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
+
+    def __init__(self, pipeline: TfData, source: ShardSource, experiment: FullExperiment) -> None:
+        if seams.get("shard") is not order.shard:
+            raise UserError(
+                "--override shard: TFRecord streams are cut at their ends, not by this function;"
+                " use --data-format files or recordio"
+            )
+        self.pipeline, self.source, self.raw = pipeline, source, source.raw
+        examples, group = pipeline.examples, pipeline.size * pipeline.batch_size
+        steps = examples // group if pipeline.train else -(-examples // group)
+        self.steps = min(steps, experiment.benchmark_iters or steps)
+        # --num-examples takes the same part of every shard
+        self.counts = np.diff(examples * source.firsts // len(source))
+        stored = sum(os.path.getsize(path) for path in source.shards)
+        self.buffer = max(2 * pipeline.batch_size, SHUFFLE_BYTES * len(source) // max(1, stored))
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def ranges(self, epoch: int) -> np.ndarray:
+        """What this rank reads, int64 (k, 3): shard, records to pass over, records to take."""
+        pipeline = self.pipeline
+        shards = np.arange(len(self.counts))
+        if pipeline.train:  # another part for every rank, and other images left over, each epoch
+            shards = order.epoch_order(len(self.counts), pipeline.seed, epoch)
+        ranges = order.stream_shard(self.counts[shards], pipeline.rank, pipeline.size)
+        ranges[:, 0] = shards[ranges[:, 0]]
+        return ranges
+
+    def valid(self, epoch: int, done: int) -> np.ndarray:
+        size = self.pipeline.batch_size
+        count = int(self.ranges(epoch)[:, 2].sum())
+        return np.clip(count - size * np.arange(self.steps), 0, size)
+
+    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+        """The images of one batch: the same streams again, up to there."""
+        size = self.pipeline.batch_size
+        records = self.records(epoch).skip(step * size).take(size)
+        records = records.with_options(self.pipeline.options())
+        return np.array([number.numpy() for number, _ in records], np.int64)
+
+    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+        """(number, encoded image, label, size, crop, turn) of one image after the other."""
+        pipeline = self.pipeline
+        records = self.records(epoch).skip(start_step * pipeline.batch_size)
+        parsed = records.map(self.parse, **pipeline.at_once("parallel_map"))
+
+        @as_written
+        def choose(number: Any, data: Any, label: Any, size: Any) -> tuple:
+            choose = functools.partial(pipeline.choose, epoch)
+            boxes, turns = pipeline.in_python(choose, [number, size], [tf.int32, tf.float32])
+            boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, 3))
+            return number, data, label, size, boxes, turns
+
+        batches = parsed.batch(pipeline.batch_size)
+        return batches.map(choose, **pipeline.at_once("parallel_map")).unbatch()
+
+    def records(self, epoch: int) -> tf.data.Dataset:
+        """(number, serialised example) of every record that this rank uses, shuffled."""
+        ranges = self.ranges(epoch)
+        paths = np.array([str(self.source.shards[shard]) for shard in ranges[:, 0]], object)
+        firsts = self.source.firsts[ranges[:, 0]] + ranges[:, 1]
+        shards = tf.data.Dataset.from_tensor_slices((paths, firsts, ranges[:, 1], ranges[:, 2]))
+
+        @as_written
+        def read(path: Any, first: Any, skip: Any, take: Any) -> tf.data.Dataset:
+            records = tf.data.TFRecordDataset(path, buffer_size=READ_BYTES).skip(skip).take(take)
+            return tf.data.Dataset.zip((tf.data.Dataset.range(first, first + take), records))
+
+        if self.pipeline.stages.interleave:
+            at_once = self.pipeline.at_once("interleave")
+            records = shards.interleave(read, cycle_length=SHARDS_AT_ONCE, **at_once)
+        else:
+            records = shards.flat_map(read)
+        if self.pipeline.train:
+            seed = order.image_seed(self.pipeline.seed, epoch, self.pipeline.rank)
+            records = records.shuffle(self.buffer, seed=seed, reshuffle_each_iteration=False)
+        return records.take(self.steps * self.pipeline.batch_size)
+
+    @as_written
+    def parse(self, number: Any, record: Any) -> tuple:
+        """The encoded image of an example, its label from 0 on, and its size; 0 x 0 for what is no
+        JPEG."""
+        if self.raw:
+            keys: dict[str, Any] = {HEIGHT: tf.int64, WIDTH: tf.int64, RAW: tf.string}
+            keys[RAW_LABEL] = tf.float32
+        else:
+            keys = {IMAGE: tf.string, LABEL: tf.int64}
+        found = tf.io.parse_single_example(
+            record, {key: tf.io.FixedLenFeature((), kind) for key, kind in keys.items()}
+        )
+        if self.raw:
+            size = tf.cast(tf.stack([found[HEIGHT], found[WIDTH]]), tf.int32)
+            return number, found[RAW], tf.cast(found[RAW_LABEL], tf.int32), size
+        data = found[IMAGE]
+        size = tf.cond(
+            tf.io.is_jpeg(data),
+            lambda: tf.io.extract_jpeg_shape(data)[:2],
+            lambda: tf.zeros(2, tf.int32),
+        )
+        return number, data, tf.cast(found[LABEL], tf.int32) - 1, size
+
+
+def raw_pixels(data: Any, size: Any) -> Any:
+    """The slides' raw bytes as an image."""
+    return tf.reshape(tf.io.decode_raw(data, tf.uint8), [size[0], size[1], 3])
+
+
+def rotated(pixels: Any, degrees: Any) -> Any:
+    """A square image turned counter-clockwise about its middle; the corners become black."""
+    side = tf.cast(tf.shape(pixels)[0], tf.float32)
+    middle = (side - 1) / 2
+    radians = degrees * (np.pi / 180)
+    cos, sin = tf.cos(radians), tf.sin(radians)
+    # where each new pixel comes from: x = cos x' - sin y' + ..., y = sin x' + cos y' + ...
+    across, down = middle - cos * middle + sin * middle, middle - sin * middle - cos * middle
+    transform = tf.stack([cos, -sin, across, sin, cos, down, 0.0, 0.0])
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=pixels[None],
+        transforms=transform[None],
+        output_shape=tf.shape(pixels)[:2],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+    )[0]
+
+
+def find_damage(source: ShardSource, message: str) -> Exception:
+    """The error that names the damaged record of which TensorFlow says only the offset."""
+    told = re.search(r"record at (\d+)", message)
+    if told:
+        for number in source.at_offset(int(told[1])):
+            try:
+                source.read(number)
+            except UserError as error:
+                return error
+    return source.find_damage() or UserError(f"{source.path}: TensorFlow says: {message}")

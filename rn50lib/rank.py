@@ -1,0 +1,145 @@
+"""One worker of many, and the small process that watches it: `python -m rn50lib.rank COMMAND`.
+
+A launcher starts this instead of the worker itself. It finds the rank in what the launcher set,
+gives the worker cores of its own where that is asked for, puts the rank in front of every line it
+writes, and reports its end in a form that no launcher changes. Standard library only: it costs 10
+MB and no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from types import FrameType
+
+REPORT = "\x1e"  # begins the line that tells how a worker ended
+NAMES = (  # rank, local rank, local size: Horovod's Gloo, Open MPI, torchrun
+    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+)
+LAUNCHING = "RN50_LAUNCHING"  # HOST:PID of the `rn50 run` that all of this belongs to
+ENDS = "RN50_ENDS"  # the folder into which workers of this machine report their end
+KEPT = 100  # lines of a worker that are kept for the account of its end
+DRAIN_S = 1.0  # a worker's own children may keep its output open
+
+
+@dataclass
+class End:
+    """How a worker ended: its exit status, negative for a signal, at `time` (UTC, seconds), and the
+    last lines it wrote."""
+
+    rank: int
+    status: int
+    time: float
+    lines: list[str]
+
+
+def placed() -> tuple[int, int, int]:
+    """Rank, local rank and local size, from the environment that the launcher made."""
+    for names in NAMES:
+        if names[0] in os.environ:
+            rank, local_rank, local_size = (int(os.environ.get(name, "0")) for name in names)
+            return rank, local_rank, max(1, local_size)
+    sys.exit("error: rn50lib.rank: no launcher has set a rank: use `rn50 run -n N`")
+
+
+def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
+    """The cores of one worker: neighbours, none shared while there are enough."""
+    each = len(cores) // local_size
+    if each == 0:
+        return [cores[local_rank % len(cores)]]
+    return cores[local_rank * each : (local_rank + 1) * each]
+
+
+def main(command: list[str]) -> int:
+    rank, local_rank, local_size = placed()
+    if os.environ.get("RN50_BIND") == "core" and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, own_cores(cores, local_rank, local_size))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # the launcher's death is ours
+    worker = subprocess.Popen(
+        shlex.split(command[0]) if len(command) == 1 else command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"RN50_PARENT": str(os.getpid())},
+    )
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            worker.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    threading.Thread(target=watch, args=(worker,), daemon=True).start()
+    last: deque[str] = deque(maxlen=KEPT)
+    pump = threading.Thread(target=repeat, args=(worker, rank, last), daemon=True)
+    pump.start()
+    status = worker.wait()
+    ended = time.time()
+    pump.join(DRAIN_S)
+    if status != 0:
+        report(End(rank, status, ended, list(last)))
+    return 128 - status if status < 0 else status
+
+
+def repeat(worker: subprocess.Popen, rank: int, last: deque[str]) -> None:
+    """Pass on the worker's lines with the rank in front, and keep the last ones."""
+    assert worker.stdout
+    for line in worker.stdout:
+        last.append(line.decode(errors="replace").rstrip())
+        write(f"rank {rank} | {last[-1]}\n")
+
+
+def report(end: End) -> None:
+    """Tell the `rn50 run` that waits: by a file where it is on this machine, as a launcher drops
+    what a failing worker writes last; else by a line."""
+    text = json.dumps(asdict(end))
+    folder = os.environ.get(ENDS, "")
+    if os.path.isdir(folder):
+        name = os.path.join(folder, f"{end.rank}-{os.getpid()}")
+        with open(f"{name}.tmp", "w") as file:
+            file.write(text)
+        os.replace(f"{name}.tmp", f"{name}.json")
+    else:
+        write(f"{REPORT}{text}\n")
+        time.sleep(0.5)
+
+
+def write(text: str) -> None:
+    """One write for a whole line: lines of several workers do not mix."""
+    with contextlib.suppress(OSError):  # the launcher is gone: nobody reads
+        os.write(1, text.encode())
+
+
+def watch(worker: subprocess.Popen) -> None:
+    """End the worker when the `rn50 run` that started it is gone, however it went."""
+    host, _, pid = os.environ.get(LAUNCHING, "").rpartition(":")
+    if host != socket.gethostname():
+        return
+    while worker.poll() is None:
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            worker.kill()
+            return
+        except PermissionError:
+            pass
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""TFRecord shards as a source: every record at hand by its number, through DALI's indexes.
+
+Two kinds of examples are known: the field's, with an encoded image and a label from 1 on, and the
+slides', with raw pixels and a label from 0 on as a float. Where an index is missing it is made in
+memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib.errors import UserError
+from rn50lib.records.example import Span, find_features, numbers
+from rn50lib.records.framing import RecordError
+from rn50lib.records.tfrecord import Shard, TFRecordReader, find_shards
+
+IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
+RAW, RAW_LABEL, HEIGHT, WIDTH = "img_raw", "label", "height", "width"
+OPEN_SHARDS = 64  # mapped at the same time: each takes a file descriptor
+
+
+@dataclass
+class ShardSource:
+    """A split as TFRecord shards; image i is record ``i - firsts[s]`` of shard ``s``.
+
+    ``firsts`` is int64 of shape (shards + 1,): the number of the first image of each shard, and
+    the images in all. ``raw`` says that the examples are the slides'.
+    """
+
+    root: Path
+    path: Path
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...]
+    shards: tuple[Path, ...] = field(repr=False)
+    firsts: np.ndarray = field(repr=False)
+    raw: bool
+    _offsets: np.ndarray = field(repr=False)
+    format: str = "tfrecord"
+    _open: OrderedDict[int, TFRecordReader] = field(default_factory=OrderedDict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def place(self, i: int) -> tuple[int, int]:
+        """(shard, position in it) of image i."""
+        shard = int(np.searchsorted(self.firsts, i, side="right")) - 1
+        return shard, i - int(self.firsts[shard])
+
+    def name(self, i: int) -> str:
+        """The shard, with number and offset of the record of image i."""
+        shard, position = self.place(i)
+        return f"{self.shards[shard]}: record {position} at offset {int(self._offsets[i]):,}"
+
+    def read(self, i: int) -> bytes:
+        """The encoded image in record i; raw pixels come as a PPM image.
+
+        Raises RecordError if the record is damaged, UserError if it holds no image.
+        """
+        data = self._reader(self.place(i)[0]).read_at(int(self._offsets[i]))
+        features = _features(data, 0, len(data), self.name(i))
+        if not self.raw:
+            image = _bytes_of(data, features, IMAGE, self.name(i))
+            if not image:
+                raise UserError(f"{self.name(i)}: this image has no bytes; write the shards again")
+            return image
+        height, width = (_number_of(data, features, key, self.name(i)) for key in (HEIGHT, WIDTH))
+        pixels = _bytes_of(data, features, RAW, self.name(i))
+        if len(pixels) != 3 * height * width:
+            raise UserError(
+                f"{self.name(i)}: {RAW} has {len(pixels):,} bytes, but {HEIGHT} x {WIDTH} x 3 is "
+                f"{height:g} x {width:g} x 3; write the shards again"
+            )
+        return b"P6 %d %d 255\n" % (width, height) + pixels
+
+    def at_offset(self, told: int) -> list[int]:
+        """The images whose record, or whose data, starts at an offset of some shard."""
+        return np.flatnonzero((self._offsets == told) | (self._offsets + 12 == told)).tolist()
+
+    def find_damage(self) -> RecordError | None:
+        """The first damaged record of the split; reads all of it."""
+        for path in self.shards:
+            try:
+                for _ in TFRecordReader(path).records():
+                    pass
+            except RecordError as error:
+                return error
+        return None
+
+    def _reader(self, shard: int) -> TFRecordReader:
+        reader = self._open.pop(shard, None) or TFRecordReader(self.shards[shard])
+        self._open[shard] = reader  # the one used last stands last
+        if len(self._open) > OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+
+def shard_folder(root: Path) -> Path | None:
+    """The folder that holds the shards of a data root: `tfrecord` in it, or the root itself."""
+    for folder in (root / "tfrecord", root):
+        if any(folder.glob("train-*-of-*")) or any(folder.glob("validation-*-of-*")):
+            return folder
+    return None
+
+
+def count_images(root: Path, split: str) -> int:
+    """How many images a split has, from its indexes alone."""
+    return sum(len(_read_offsets(s)) for s in find_shards(shard_folder(root) or root, split))
+
+
+def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardSource:
+    """Open a split; ``names`` are the classes as classes.txt has them, None where it is missing.
+
+    Every record's label is read, none of the images. Raises UserError, which names the shard and
+    the record, where a shard is missing, empty or damaged, where a label is no class, or where the
+    label map is not that of classes.txt or of the other split.
+    """
+    folder = shard_folder(root) or root / "tfrecord"
+    shards = find_shards(folder, split)
+    missing = [shard.path.name for shard in shards if shard.index is None]
+    if missing:
+        print(
+            f"{folder}: {len(missing)} of {len(shards)} {split} shards have no index; it is made in"
+            f" memory. `python -m data_prep.tfrecord --index {folder}` writes them",
+            file=sys.stderr,
+        )
+    offsets = [_read_offsets(shard) for shard in shards]
+    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
+    labels = np.empty(firsts[-1], np.int32)
+    ids: dict[int, str] = {}
+    raw = False
+    for number, shard in enumerate(shards):
+        found = _Labels(shard.path, offsets[number], ids, raw if number else None)
+        labels[firsts[number] : firsts[number + 1]], raw = found.labels, found.raw
+    classes = _class_names(root, folder, split, ids, int(labels.max()) + 1, names)
+    paths = tuple(shard.path for shard in shards)
+    return ShardSource(root, folder, labels, classes, paths, firsts, raw, np.concatenate(offsets))
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+class _Labels:
+    """The labels of a shard, from 0 on, and what kind of examples it holds.
+
+    ``ids`` collects the class id of each label over all shards; ``raw`` is the kind of the shards
+    before, None at the first.
+    """
+
+    def __init__(
+        self, path: Path, offsets: np.ndarray, ids: dict[int, str], raw: bool | None
+    ) -> None:
+        self.path, self.offsets, self.ids = path, offsets, ids
+        self.reader = TFRecordReader(path)
+        first = self.name(0)
+        data = self.reader.read_at(int(offsets[0]))
+        keys = _features(data, 0, len(data), first)
+        if IMAGE not in keys and RAW not in keys:
+            shown = ", ".join(sorted(keys)) or "no features at all"
+            raise UserError(
+                f"{first}: this example has neither {IMAGE} nor {RAW}, but {shown}; write the "
+                "shards with `python -m data_prep.tfrecord`"
+            )
+        self.raw = IMAGE not in keys
+        if raw is not None and raw != self.raw:
+            raise UserError(
+                f"{first}: this example is of another kind than those before; all shards must be "
+                "written with the same --schema"
+            )
+        self.labels = np.fromiter(map(self.label, range(len(offsets))), np.int32, len(offsets))
+        self.reader.close()
+
+    def name(self, position: int) -> str:
+        return f"{self.path}: record {position} at offset {int(self.offsets[position]):,}"
+
+    def label(self, position: int) -> int:
+        data, start, stop = self.reader.span_at(int(self.offsets[position]))
+        name = self.name(position)
+        features = _features(data, start, stop, name)
+        label = _number_of(data, features, RAW_LABEL if self.raw else LABEL, name)
+        first = 0 if self.raw else 1
+        if not first <= label < 2**31 or label != int(label):
+            remark = "; here labels count from 1, and 0 is unused" if label == 0 else ""
+            raise UserError(
+                f"{name}: the label {label:g} is no class{remark}; write the shards again with "
+                "`python -m data_prep.tfrecord`"
+            )
+        if SYNSET in features:
+            self.check_id(int(label) - first, data, features, name)
+        return int(label) - first
+
+    def check_id(self, label: int, data: Any, features: dict[str, Span], name: str) -> None:
+        found = _bytes_of(data, features, SYNSET, name).decode("utf-8", "replace")
+        if self.ids.setdefault(label, found) != found:
+            raise UserError(
+                f"{name}: label {label + 1} is {found!r} here and {self.ids[label]!r} in records "
+                "before: the shards come from different label maps; write them again together"
+            )
+
+
+def _class_names(
+    root: Path,
+    folder: Path,
+    split: str,
+    ids: dict[int, str],
+    count: int,
+    names: tuple[str, ...] | None,
+) -> tuple[str, ...]:
+    """The classes; ``ids`` are those that the records name, ``count`` the labels that they use."""
+    if names is not None and count <= len(names):
+        for label, found in ids.items():
+            if names[label] != found:
+                raise UserError(
+                    f"{folder}: label {label + 1} is {found!r} in the {split} shards and "
+                    f"{names[label]!r} in classes.txt; write the shards again, or put the list "
+                    "right"
+                )
+        return names
+    if names is not None:
+        raise UserError(
+            f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
+            f"{len(names)} classes; put the list right, or write the shards again"
+        )
+    other = "val" if split == "train" else "train"
+    try:
+        others = find_shards(folder, other)
+    except UserError:
+        others = []
+    there: dict[int, str] = {}
+    for shard in others:
+        labels = _Labels(shard.path, _read_offsets(shard), there, None).labels
+        count = max(count, int(labels.max()) + 1)
+    for label in ids.keys() & there.keys():
+        if ids[label] != there[label]:
+            raise UserError(
+                f"{folder}: label {label + 1} is {ids[label]!r} in the {split} shards and "
+                f"{there[label]!r} in the {other} shards: a label must mean one class; write the "
+                "shards again together"
+            )
+    known = there | ids
+    return tuple(known.get(label, str(label)) for label in range(count))
+
+
+def _read_offsets(shard: Shard) -> np.ndarray:
+    """Where the records of a shard start, int64; from its index, or by walking through it."""
+    reader = TFRecordReader(shard.path, shard.index)
+    offsets = reader.offsets if shard.index else reader.walk()
+    reader.close()
+    if not len(offsets):
+        raise UserError(f"{shard.path}: this shard is empty; remove the shards and write them anew")
+    return np.array(offsets, np.int64)
+
+
+# -- features ------------------------------------------------------------------------------------
+
+
+def _features(data: Any, start: int, stop: int, name: str) -> dict[str, Span]:
+    try:
+        return find_features(data, start, stop)
+    except ValueError as error:
+        raise UserError(
+            f"{name}: its data is no tf.train.Example ({error}); write the shards with "
+            "`python -m data_prep.tfrecord`"
+        ) from None
+
+
+def _bytes_of(data: Any, features: dict[str, Span], key: str, name: str) -> bytes:
+    span = features.get(key)
+    if span is None or span.kind != "bytes":
+        raise UserError(f"{name}: this example has no {key}; write the shards again")
+    return bytes(data[span.start : span.stop])
+
+
+def _number_of(data: Any, features: dict[str, Span], key: str, name: str) -> float:
+    span = features.get(key)
+    found = numbers(data, span) if span is not None and span.kind != "bytes" else []
+    if len(found) != 1:
+        raise UserError(
+            f"{name}: {key} should be one number, and is {found or 'missing'}; write the shards "
+            "again"
+        )
+    return found[0]

@@ -1,0 +1,102 @@
+"""What N workers compute together is what one computes alone on all their images."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import clean_environment
+
+# One step with learning rate 0 on this worker's part of eight images: the velocity is then the
+# exchanged gradient. argv: backend, comm, file for the result, how the images are laid out.
+WORKER = """
+import sys
+import numpy as np
+from rn50lib import comm
+from rn50lib.backends import build_step
+from rn50lib.pipelines import Batch
+from tests.support import full
+
+backend, carrier, result, layout = sys.argv[1:]
+group = comm.connect(carrier, backend)
+rows = 8 // group.size
+done = full(n=group.size, comm=carrier, batch_size=rows, backend=backend, wd=0.0,
+            fp16_allreduce=layout == "half")
+step = build_step(done, done.to_network(), group)
+dice = np.random.default_rng(3)
+images = dice.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
+if layout != "frozen":
+    images[4:] = images[:4]  # the same batch statistics in both halves, other labels
+else:
+    step.model.eval()
+    step.model.train = lambda mode=True: step.model
+labels = dice.integers(0, 6, 8).astype(np.int32)
+part = slice(group.rank * rows, (group.rank + 1) * rows)
+arrays = step.state()
+arrays["fc.weight"] += dice.standard_normal(arrays["fc.weight"].shape).astype(np.float32)
+step.load(arrays)
+step.train_step(Batch(images[part], labels[part], rows), 0.0)
+if group.rank == group.size - 1:
+    np.savez(result, **{n: a for n, a in step.state().items() if n.startswith("velocity/")})
+"""
+GROUPS = [
+    pytest.param("torch", "horovod", marks=pytest.mark.needs("horovod")),
+    pytest.param("torch", "ddp", marks=pytest.mark.needs("torch")),
+    pytest.param("tensorflow", "horovod", marks=pytest.mark.needs("horovod")),
+]
+pytestmark = pytest.mark.slow
+
+
+def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str, np.ndarray]:
+    """The gradients that the last rank of a group has after the exchange."""
+    result = folder / f"{backend}-{carrier}-{layout}.npz"
+    (folder / "worker.py").write_text(WORKER)
+    worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result), layout]
+    start = {
+        "local": [],
+        "horovod": [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2",
+                    "--network-interface", "lo"],
+        "ddp": [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                "--nproc-per-node", "2", "--no-python"],
+    }[carrier]  # fmt: skip
+    env = clean_environment(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="2")
+    done = subprocess.run([*start, *worker], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with np.load(result) as held:
+        return dict(held)
+
+
+def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """The largest relative L2 distance of any gradient."""
+    assert sorted(one) == sorted(other) and len(one) > 40
+    return max(
+        float(np.linalg.norm(one[n] - other[n]) / (np.linalg.norm(one[n]) + 1e-12)) for n in one
+    )
+
+
+@pytest.mark.parametrize(("backend", "carrier"), GROUPS)
+def test_two_workers_have_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
+    """Batch norm takes its statistics per worker, so both halves show the same images, with other
+    labels: then one worker with all eight computes with the same statistics, but for rounding,
+    which batch norm's own gradient magnifies."""
+    alone = gradients(tmp_path, backend, "local", "twice")
+    both = gradients(tmp_path, backend, carrier, "twice")
+    assert distance(alone, both) < 5e-4
+
+
+@pytest.mark.needs("horovod")
+def test_frozen_batch_norm_and_different_images(tmp_path: Path) -> None:
+    """With the statistics frozen, any eight images give the same gradients on both."""
+    alone = gradients(tmp_path, "torch", "local", "frozen")
+    assert distance(alone, gradients(tmp_path, "torch", "horovod", "frozen")) < 1e-5
+
+
+@pytest.mark.needs("horovod")
+def test_sixteen_bits_cost_precision_and_no_more(tmp_path: Path) -> None:
+    alone = gradients(tmp_path, "torch", "local", "twice")
+    both = gradients(tmp_path, "torch", "horovod", "half")
+    assert 1e-5 < distance(alone, both) < 2e-2

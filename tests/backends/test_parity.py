@@ -1,0 +1,240 @@
+"""TensorFlow's step and PyTorch's are one: layers, gradients, updates, statistics, checkpoints.
+
+PyTorch's is itself held to the paper's network in float64 (test_torch.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib import checkpoint
+from rn50lib.comm.local import Local
+from rn50lib.network import Network, resnet, tiny
+from tests.backends.test_torch import batch, busy_arrays
+from tests.support import TINY, Ended, Photos, full, strict_json
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "tensorflow")]
+
+BACKENDS = ("torch", "tensorflow")
+NETWORKS = [
+    pytest.param(tiny(6), id="tiny-v1.5"),
+    pytest.param(tiny(6, "v1"), id="tiny-v1"),
+    pytest.param(resnet(18, 10), id="resnet18", marks=pytest.mark.acceptance),
+    pytest.param(resnet(50, 1000), id="resnet50-v1.5", marks=pytest.mark.acceptance),
+    pytest.param(resnet(50, 1000, "v1"), id="resnet50-v1", marks=pytest.mark.acceptance),
+]
+
+
+@functools.cache
+def built(net: Network, dtype: str) -> list[Any]:
+    """PyTorch's step and TensorFlow's. Its graphs are traced once: that is what costs time."""
+    from rn50lib.backends import build_step
+
+    return [
+        build_step(full(net.num_classes, backend=b, dtype=dtype, wd=0.0), net, Local())
+        for b in BACKENDS
+    ]
+
+
+def both(
+    net: Network, arrays: dict[str, np.ndarray] | None = None, dtype: str = "float32"
+) -> list[Any]:
+    """PyTorch's step and TensorFlow's, with the same arrays, at their start."""
+    arrays = arrays or busy_arrays(net)
+    still = {f"velocity/{name}": np.zeros_like(arrays[name]) for name in net.parameters()}
+    for step in built(net, dtype):
+        step.load(arrays | still)
+        step.read_sums()
+    return built(net, dtype)
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> float:
+    """The L2 distance, relative to the size of `one`."""
+    return float(np.linalg.norm(one - other) / (np.linalg.norm(one) + 1e-12))
+
+
+def logits(step: Any, images: np.ndarray) -> np.ndarray:
+    if hasattr(step, "named"):
+        return step.forward(images, training=False).numpy()
+    from tests.backends.test_torch import logits
+
+    return logits(step, images)
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_the_layers_are_the_same(net: Network) -> None:
+    held, named = (step.state() for step in both(net))
+    assert {n: a.shape for n, a in held.items()} == {n: a.shape for n, a in named.items()}
+    assert all(np.array_equal(named[name], array) for name, array in held.items())
+    if net.name == "resnet50":
+        weights = sum(named[name].size for name in net.parameters())
+        assert weights == 25_557_032
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_logits_agree(net: Network) -> None:
+    size = 224 if net.name == "resnet50" else 48
+    images = batch(2, size=size).images
+    ours, theirs = (logits(step, images) for step in both(net))
+    assert 0.1 < np.abs(ours).max() < 100
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [33, 47, 50])
+def test_logits_agree_for_any_size_of_image(size: int) -> None:
+    """Symmetric padding: "same" would agree for even sizes, or for odd ones, only."""
+    images = batch(2, size=size).images
+    ours, theirs = (logits(step, images) for step in both(tiny(6)))
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_gradients_agree(net: Network) -> None:
+    """A first step at learning rate 0 without decay leaves the gradient in the velocity.
+
+    In one small batch of three a value may be so near zero that rounding decides what a ReLU does.
+    """
+    worst = []
+    for seed in range(3):
+        steps = both(net)
+        for step in steps:
+            step.train_step(batch(8, classes=net.num_classes, seed=seed), 0.0)
+        ours, theirs = (step.state() for step in steps)
+        velocities = [f"velocity/{name}" for name in net.parameters()]
+        assert all(np.abs(ours[name]).max() > 0 for name in velocities)
+        worst.append(max(apart(ours[name], theirs[name]) for name in velocities))
+    assert np.median(worst) < 1e-3, worst
+
+
+def test_five_steps_and_their_running_statistics_agree() -> None:
+    """While the learning rate changes: a velocity that holds it would go another way."""
+    net = tiny(6)
+    steps = both(net, net.initial_arrays(2))
+    losses: list[list[float]] = [[], []]
+    for i, lr in enumerate((0.01, 0.02, 0.02, 0.002, 0.01)):
+        for step, seen in zip(steps, losses, strict=True):
+            step.train_step(batch(8, seed=i), lr)
+            sums = step.read_sums()
+            seen.append(sums[0] / sums[3])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    assert np.ptp(losses[0]) > 0.05
+    ours, theirs = (step.state() for step in steps)
+    for name in net.arrays():  # a beta began at 0: all of it is what five gradients made
+        allowed = 1e-3 if ".running_" in name else 1e-2
+        assert apart(ours[name], theirs[name]) < allowed, name
+
+
+def test_the_running_variance_is_the_unbiased_one() -> None:
+    """With so few values that n and n - 1 differ by 14 per cent: 2 images of 2 x 2 pixels."""
+    net = tiny(6)
+    steps = both(net, net.initial_arrays(2))
+    for step in steps:
+        step.train_step(batch(2, size=64), 0.0)
+    ours, theirs = (step.state() for step in steps)
+    for name in ours:
+        if ".running_" in name:
+            np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-4, atol=1e-6)
+
+
+def test_validation_and_predictions_agree() -> None:
+    steps = both(tiny(6))
+    given = batch(16, valid=13)
+    for step in steps:
+        step.eval_step(given)
+    np.testing.assert_allclose(steps[1].read_sums(), steps[0].read_sums(), rtol=1e-4)
+    ours, theirs = (step.predict(given.images) for step in steps)
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+def test_bfloat16_is_as_close_as_torch_s() -> None:
+    arrays, given = busy_arrays(tiny(6)), batch(16)
+    exact = logits(both(tiny(6), arrays)[0], given.images)
+    rounded = [logits(step, given.images) for step in both(tiny(6), arrays, "bfloat16")]
+    errors = [apart(exact, made) for made in rounded]
+    assert 0 < errors[1] < 2 * errors[0] < 0.1
+
+
+@pytest.mark.parametrize("first", (0, 1))
+def test_a_state_goes_from_one_to_the_other_in_mid_training(first: int) -> None:
+    """Velocity and all: three steps here and three there are six steps in one."""
+    net = tiny(6)
+    given = [batch(8, seed=i) for i in range(6)]
+    one, other = (
+        both(net, net.initial_arrays(1))[first],
+        both(net, net.initial_arrays(1))[1 - first],
+    )
+    for i in range(3):
+        one.train_step(given[i], 0.01)
+    other.load(one.state())
+    for step in (one, other):
+        for i in range(3, 6):
+            step.train_step(given[i], 0.01)
+    wanted, made = one.state(), other.state()
+    for name in net.arrays():
+        assert apart(wanted[name], made[name]) < 1e-3, name
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
+    """Train with a backend, the checkpoint in a folder of its own; returns its prefix."""
+
+    def run(backend: str, name: str, *flags: str) -> Path:
+        prefix = tmp_path / name / "m"
+        ended = rn50(
+            "train", "--data-root", photos.root, *TINY, "--backend", backend,
+            "--model-prefix", prefix, "--report", f"{prefix}.json", *flags,
+        )  # fmt: skip
+        assert ended.status == 0, ended.err
+        return prefix
+
+    return run
+
+
+@pytest.mark.parametrize(("first", "second"), [BACKENDS, BACKENDS[::-1]])
+def test_a_checkpoint_of_one_is_scored_and_resumed_by_the_other(
+    rn50: Run, trained: Callable[..., Path], photos: Photos, first: str, second: str
+) -> None:
+    prefix = trained(first, "one", "-e", "1")
+    metrics = {}
+    for backend in BACKENDS:
+        report = f"{prefix}-{backend}.json"
+        ended = rn50(
+            "train", "--data-root", photos.root, "--only-inference", "--load-epoch", "1", "-e", "1",
+            "--model-prefix", prefix, "--backend", backend, "--report", report, "--threads", "1",
+            "--data-nthreads", "0",
+        )  # fmt: skip
+        assert ended.status == 0, ended.err
+        metrics[backend] = strict_json(Path(report))["metrics"]
+    assert metrics["torch"]["val.top1"] == metrics["tensorflow"]["val.top1"]
+    assert metrics["torch"]["val.top5"] == metrics["tensorflow"]["val.top5"]
+    assert metrics["torch"]["val.loss"] == pytest.approx(
+        metrics["tensorflow"]["val.loss"], rel=1e-2
+    )
+    resumed = trained(second, "one", "-e", "2", "--resume")
+    undisturbed = trained(first, "whole", "-e", "2")
+    ours, theirs = (strict_json(Path(f"{p}.json"))["metrics"] for p in (undisturbed, resumed))
+    assert ours["train.loss"][0] == theirs["train.loss"][0]
+    assert ours["train.loss"][1] == pytest.approx(theirs["train.loss"][1], rel=0.02)
+    assert checkpoint.load(resumed, 2).metrics == theirs
+
+
+def test_a_run_of_tensorflow_resumes_bit_for_bit(trained: Callable[..., Path]) -> None:
+    """On the CPU, with the same threads: what a disturbed run ends with is what it would have."""
+    whole = trained("tensorflow", "whole", "-e", "2")
+    parts = trained("tensorflow", "parts", "-e", "1")
+    trained("tensorflow", "parts", "-e", "2", "--resume")
+    wanted, made = (checkpoint.load(prefix, 2).arrays for prefix in (whole, parts))
+    assert all(np.array_equal(wanted[name], made[name]) for name in wanted)
+    left, right = (strict_json(Path(f"{p}.json"))["metrics"] for p in (whole, parts))
+    assert left["train.loss"] == right["train.loss"] and left["val.loss"] == right["val.loss"]

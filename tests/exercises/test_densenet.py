@@ -1,0 +1,320 @@
+"""The slides' script and its two recipes (exercises/densenet), as a reader runs them: processes on
+the built-in road signs, small, with what they print and write as the witness."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from tests.conftest import ROOT, SmallDataset, clean_environment
+
+FOLDER = ROOT / "exercises" / "densenet"
+SINGLE = FOLDER / "train_single.py"
+HOROVOD = FOLDER / "solutions" / "train_horovod.py"
+TFRECORD = FOLDER / "solutions" / "train_tfrecord.py"
+QUICK = {  # one thread each: the sums then come in one order, and two runs agree to the last bit
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated"]
+
+needs_horovod = pytest.mark.needs("tensorflow", "horovod")
+
+
+def run(
+    command: Sequence[object], cwd: Path, status: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean_environment(**QUICK, **environment),
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def losses(log: str) -> list[float]:
+    return [float(value) for value in re.findall(r"loss:? (\d+\.\d+)", log)]
+
+
+def checksums(log: str) -> dict[str, str]:
+    """The hash of the weights that each rank printed, by its rank."""
+    found = re.findall(r"rank (\d+): weights (\w{12})", log)
+    assert len(found) == len(dict(found)), log
+    return dict(found)
+
+
+SIGNS = {"blue": ("bicycle", "roundabout"), "red": ("no-entry", "stop")}
+
+
+@pytest.fixture(scope="module")
+def two_classes(roadsigns_small: SmallDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with 12 pictures of blue signs and 12 of red ones: soon told apart."""
+    root = tmp_path_factory.mktemp("two-classes")
+    for colour, classes in SIGNS.items():
+        (root / "train" / colour).mkdir(parents=True)
+        for name in classes:
+            for path in roadsigns_small.folder.glob(f"*/{name}/*.jpg"):
+                split = path.parents[1].name
+                (root / "train" / colour / f"{split}-{path.name}").symlink_to(path)
+    assert len(list(root.glob("train/*/*.jpg"))) == 24
+    return root
+
+
+@pytest.fixture(scope="module")
+def shards(two_classes: Path) -> Path:
+    """The same pictures as TFRecord in the slides' schema, 64 px, six in each of four shards."""
+    command = [sys.executable, "-m", "data_prep.tfrecord", two_classes, "--schema", "slides"]
+    run([*command, "--size", 64, "--train-shards", 4, "--jobs", 1], ROOT)
+    return two_classes / "tfrecord"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_one_process_learns_the_pictures(roadsigns_small: SmallDataset, tmp_path: Path) -> None:
+    """At the slides' size."""
+    flags = ["--data", roadsigns_small.folder, "--batch-size", 8, "--epochs", 12, "--log-every", 1]
+    done = run([sys.executable, SINGLE, *flags, "--seen", tmp_path / "seen"], tmp_path)
+    fall = losses(done.stdout)
+    assert len(fall) == 12
+    assert max(fall[-3:]) < 0.5 * fall[0], fall
+    # its only batch holds each of the eight pictures once, in every epoch
+    seen = Counter((tmp_path / "seen").read_text().splitlines())
+    assert len(seen) == 12 * 8 and set(seen.values()) == {1}
+    assert "12 steps, " in done.stdout and re.search(r"^weights \w{12}$", done.stdout, re.M)
+
+
+@pytest.mark.slow
+@needs_horovod
+@pytest.mark.needs("mpi", "horovod_mpi")
+def test_two_ranks_share_the_work_and_resume(two_classes: Path, tmp_path: Path) -> None:
+    """Each rank in a folder of its own, so that one sees which of them wrote what."""
+    folders = [tmp_path / "rank0", tmp_path / "rank1"]
+    for folder in folders:
+        folder.mkdir()
+    flags = ["--data", two_classes, "--classes", "blue", "red", "--size", 64, "--batch-size", 4]
+    flags += ["--epochs", 4, "--log-every", 1, "--checkpoints", "saved", "--seen", "seen"]
+    rank = ["-np", 1, "-wdir"]
+    script = [sys.executable, HOROVOD, *flags]
+    command = [*MPIRUN, *rank, folders[0], *script, ":", *rank, folders[1], *script]
+
+    whole = run(command, tmp_path)
+    first = checksums(whole.stdout)
+    assert set(first) == {"0", "1"} and first["0"] == first["1"]
+    fall = losses(whole.stdout)
+    assert len(fall) == 12, "rank 0 alone logs each of the 3 x 4 steps, once"
+    assert sum(fall[-3:]) < 0.7 * sum(fall[:3]), fall
+    assert {path.name for path in folders[1].iterdir()} == {"seen.1"}
+    assert {path.name for path in folders[0].iterdir()} == {"seen.0", "saved"}
+
+    # per epoch, the two together read each of the 24 pictures once
+    seen = [(f / f"seen.{r}").read_text().splitlines() for r, f in enumerate(folders)]
+    assert [len(lines) for lines in seen] == [48, 48]
+    assert set(Counter(seen[0] + seen[1]).values()) == {1}
+
+    # as if the run had been killed before the last epoch was saved: the same command goes on
+    # from the third, and ends where the undisturbed run ended
+    saved = folders[0] / "saved"
+    assert {path.stem for path in saved.glob("ckpt-*")} == {"ckpt-2", "ckpt-3", "ckpt-4"}
+    for path in saved.glob("ckpt-4.*"):
+        path.unlink()
+    (saved / "checkpoint").write_text(
+        'model_checkpoint_path: "ckpt-3"\nall_model_checkpoint_paths: "ckpt-3"\n'
+    )
+    again = run(command, tmp_path)
+    assert "going on from saved/ckpt-3, after step 9" in again.stdout
+    assert losses(again.stdout) == fall[9:]
+    assert checksums(again.stdout) == first
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", 2, "--gloo"]
+    train = [sys.executable, TFRECORD, "--data", shards, "--batch-size", 4]
+    train += ["--checkpoints", tmp_path / "saved", "--epochs"]
+    done = run([*launch, *train, 4], tmp_path, TF_USE_LEGACY_KERAS="1")
+    sums = checksums(done.stdout)
+    assert set(sums) == {"0", "1"} and sums["0"] == sums["1"]
+    assert "[1]<stdout>:Epoch" not in done.stdout
+    fall = [float(value) for value in re.findall(r"loss: (\d+\.\d+)", done.stdout)]
+    assert len(fall) == 4, "one line of the log for each epoch, from rank 0"
+    assert min(fall) < 0.6 * fall[0], fall
+    # the warm-up ends at 2 x 0.001 and stays there
+    assert re.findall(r"lr: (\S+)", done.stdout) == ["0.0020"] * 4
+
+    # one process goes on where two ended
+    again = run([*train, 5], tmp_path, TF_USE_LEGACY_KERAS="1")
+    assert "ckpt-4, after epoch 4" in again.stdout
+    assert "Epoch 5/5" in again.stdout and "Epoch 4/5" not in again.stdout
+    assert set(checksums(again.stdout)) == {"0"}
+
+
+@needs_horovod
+@pytest.mark.parametrize("value", [None, "0"])
+def test_recipe_two_refuses_keras_3(value: str | None, tmp_path: Path) -> None:
+    """In one line, before anything is loaded: Horovod would not average, and not say so."""
+    environment = {} if value is None else {"TF_USE_LEGACY_KERAS": value}
+    done = run([sys.executable, TFRECORD, "--help"], tmp_path, status=1, **environment)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "TF_USE_LEGACY_KERAS=1" in line and "does not average" in line
+
+
+PROBE = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+import numpy as np, tensorflow as tf
+import train_tfrecord as recipe
+from model import densenet
+
+shards = sorted(map(str, Path(sys.argv[3]).glob("train-*-of-*")))
+parsed = [recipe.parse(record) for record in tf.data.TFRecordDataset(shards)]
+ramp = tf.image.resize(np.random.default_rng(0).random((9, 9, 3), np.float32), (65, 65)).numpy()
+turned = recipe.rotate(tf.constant(ramp), 7 * np.pi / 180)
+
+angles, flips = [], set()
+recipe.rotate = lambda image, angle: (angles.append(float(angle)), image)[1]
+corner = np.zeros((4, 4, 3), np.float32)
+corner[0, 0] = 1
+for number in range(200):
+    image = recipe.augment(tf.constant(corner), tf.constant([number, 5], tf.int64))
+    flips.add(tuple(int(v) for v in np.argwhere(image.numpy()[..., 0])[0]))
+
+recipe.augment = lambda image, seed: image  # to know which pictures these are
+ranks = []
+for rank in range(2):
+    batches = recipe.read(shards, rank, 2, 4, 0)
+    ranks.append([[b[0].numpy() for b in batches] for epoch in range(2)])
+np.savez(
+    sys.argv[4],
+    images=np.stack([image for image, _ in parsed]),
+    labels=np.array([int(label) for _, label in parsed]),
+    ramp=ramp, turned=turned, angles=np.degrees(angles), flips=np.array(sorted(flips)),
+    ranks=np.array(ranks),
+    parameters=[densenet(size).count_params() for size in (64, 223)],
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What the functions of the recipe give: one process, because importing TensorFlow is slow."""
+    out = tmp_path_factory.mktemp("probe") / "found.npz"
+    folders = [FOLDER, FOLDER / "solutions"]
+    command = [sys.executable, "-c", PROBE, *folders, shards, out]
+    run(command, out.parent, TF_USE_LEGACY_KERAS="1")
+    with np.load(out) as found:
+        return dict(found)
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_tensorflow_reads_the_pixels_that_pillow_sees(
+    two_classes: Path, probe: dict[str, np.ndarray]
+) -> None:
+    expected = []
+    for label, name in enumerate(SIGNS):
+        for path in sorted((two_classes / "train" / name).glob("*.jpg")):
+            picture = ImageOps.fit(Image.open(path), (64, 64), Image.Resampling.BILINEAR)
+            expected.append((label, np.asarray(picture).tobytes()))
+    read = [(int(n), i.tobytes()) for n, i in zip(probe["labels"], probe["images"], strict=True)]
+    assert sorted(read) == sorted(expected)
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_ranks_read_different_shards(probe: dict[str, np.ndarray]) -> None:
+    names = {(i / np.float32(255)).tobytes(): n for n, i in enumerate(probe["images"])}
+    ranks = [  # rank, epoch: which pictures, in order
+        [[names[i.tobytes()] for batch in epoch for i in batch] for epoch in rank]
+        for rank in probe["ranks"]
+    ]
+    for rank in ranks:
+        for epoch in rank:
+            assert len(epoch) == len(set(epoch)) == 12
+        assert set(rank[0]) == set(rank[1]), "the same files in each epoch"
+    assert set(ranks[0][0]) | set(ranks[1][0]) == set(range(24))
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_each_picture_is_flipped_and_turned_by_itself(probe: dict[str, np.ndarray]) -> None:
+    assert {tuple(f) for f in probe["flips"]} == {(0, 0), (0, 3), (3, 0), (3, 3)}
+    angles = probe["angles"]
+    assert len(np.unique(angles)) == 200 and np.abs(angles).max() <= 10
+    assert angles.min() < -8 and angles.max() > 8 and abs(angles.mean()) < 2
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_the_rotation_is_pillows(probe: dict[str, np.ndarray]) -> None:
+    ramp, turned = probe["ramp"], probe["turned"]
+    for c in range(3):
+        plane = Image.fromarray(ramp[..., c]).rotate(7, Image.Resampling.BILINEAR)
+        # away from the corners, where the two disagree on what comes in
+        assert np.abs(turned[..., c] - np.asarray(plane))[12:-12, 12:-12].max() < 1e-5
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_the_parameters_are_those_of_the_paper(probe: dict[str, np.ndarray]) -> None:
+    """Counted by hand: convolutions without bias, 4 numbers per channel that is normalised."""
+    growth, channels = 12, 24
+    total = 7 * 7 * 3 * channels + 4 * channels  # stem
+    for _ in range(2):  # dense blocks
+        for _ in range(4):  # layers: 1x1 to 48 channels, 3x3 to 12, each behind its normalisation
+            total += 4 * channels + channels * 4 * growth
+            total += 4 * 4 * growth + 9 * 4 * growth * growth
+            channels += growth
+        total += 4 * channels + channels * (channels // 2)  # transition
+        channels //= 2
+    total += 4 * channels + 2 * channels + 2  # normalisation, classifier
+    assert probe["parameters"].tolist() == [total, total]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_a_folder_without_pictures_is_told(tmp_path: Path) -> None:
+    done = run([sys.executable, SINGLE, "--data", "nowhere"], tmp_path, status=2)
+    assert "--data nowhere: no pictures in nowhere/train/stop" in done.stderr
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_shards_of_another_schema_are_refused(two_classes: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    convert = [sys.executable, "-m", "data_prep.tfrecord", two_classes, other, "--train-shards", 1]
+    run([*convert, "--jobs", 1], ROOT)
+    command = [sys.executable, TFRECORD, "--data", other]
+    refused = run(command, tmp_path, status=1, TF_USE_LEGACY_KERAS="1")
+    assert "train-00000-of-00001: not in the slides' schema" in refused.stderr
+
+
+def test_the_readme_names_what_is_there() -> None:
+    text = (FOLDER / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    paths = re.findall(r"exercises/densenet/[\w/.]+\.py", text)
+    assert len(links) >= 4 and len(paths) >= 8
+    for path in [*(FOLDER / link for link in links), *(ROOT / path for path in paths)]:
+        assert path.exists(), path
+    scripts = "".join(path.read_text() for path in (SINGLE, HOROVOD, TFRECORD))
+    for flag in ("--checkpoints", "--seen", "--size", "--lr"):
+        assert f"`{flag}" in text and f'add("{flag}"' in scripts
+    for number in "12345":
+        assert HOROVOD.read_text().count(f"Change {number}") >= 1

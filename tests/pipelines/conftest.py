@@ -1,0 +1,78 @@
+"""Pictures that more than one loader is tested with, as files, RecordIO and TFRecord."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep import im2rec, tfrecord
+
+
+def pack(root: Path) -> Path:
+    """Make ROOT/records and ROOT/tfrecord."""
+    with contextlib.redirect_stdout(sys.stderr):
+        im2rec.ensure_records(root)
+        tfrecord.convert(
+            root, shards={"train": 3, "val": 2}, jobs=0, data_format="files", quiet=True
+        )
+    return root
+
+
+@pytest.fixture(scope="session")
+def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 pictures in which any other crop, or a mirror image, shows."""
+    root = tmp_path_factory.mktemp("textured")
+    across, down = np.meshgrid(np.linspace(0, 1, 200), np.linspace(0, 1, 150))
+    for split in ("train", "val"):
+        for i in range(12):
+            waves = np.sin((3 + i) * across) * np.cos((2 + i) * down)
+            pixels = np.stack([across * 255, down * 255, 127 + 127 * waves], axis=-1)
+            path = root / split / "ab"[i % 2] / f"{i:02d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path, quality=92)
+    return pack(root)
+
+
+class Odd(NamedTuple):
+    """An odd file: its name, the colour that it shows, and how it is saved from a red one."""
+
+    name: str
+    colour: tuple[int, int, int]
+    mode: str
+    options: dict[str, Any]
+
+
+RED, GREY = (200, 40, 128), (98, 98, 98)
+EXIF = b"Exif\0\0" + b"MM\0*\0\0\0\x08" + b"\xff" * 40  # a directory of 65,535 broken entries
+ODD = (
+    Odd("alpha.png", RED, "RGBA", {}),
+    Odd("cmyk.JPEG", RED, "CMYK", {}),
+    Odd("dot.png", RED, "RGB", {"size": (1, 1)}),
+    Odd("exif.jpg", RED, "RGB", {"exif": EXIF}),
+    Odd("grey.jpg", GREY, "L", {}),
+    Odd("palette.png", RED, "P", {}),
+    Odd("png_inside.JPEG", RED, "RGB", {"format": "PNG"}),
+    Odd("progressive.jpg", RED, "RGB", {"progressive": True}),
+    Odd("thin.jpg", RED, "RGB", {"size": (2, 300)}),
+)
+
+
+@pytest.fixture(scope="session")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twins of the odd files of ImageNet, and some more: all of them decode. Each is a class."""
+    root = tmp_path_factory.mktemp("odd")
+    for split in ("train", "val"):
+        for number, (name, _, mode, options) in enumerate(ODD):
+            folder = root / split / f"{number}"
+            folder.mkdir(parents=True)
+            saved = dict(options)
+            image = Image.new("RGB", saved.pop("size", (90, 60)), RED)
+            image = image.quantize(8) if mode == "P" else image.convert(mode)
+            image.save(folder / name, **saved)
+    return pack(root)

@@ -1,0 +1,320 @@
+"""TFRecord shards as a source: the images and labels of the files, and what is wrong in a line.
+
+What the shards hold is told by TensorFlow's own reader, in a process of its own.
+"""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data_prep import tfrecord
+from rn50lib.errors import UserError
+from rn50lib.records.example import serialize_example
+from rn50lib.records.recordio import RecordError
+from rn50lib.records.source import describe, open_source
+from rn50lib.records.tfrecord import frame_record
+from tests.support import CLASSES, TINY, Photos
+
+TENSORFLOW_READS = """
+import base64, hashlib, json, sys
+import tensorflow as tf
+found = []
+for path in sys.argv[1:]:
+    for record in tf.data.TFRecordDataset(path):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        if "img_raw" in features:
+            image, label = features["img_raw"], features["label"].float_list.value[0]
+        else:
+            image = features["image/encoded"]
+            label = features["image/class/label"].int64_list.value[0] - 1
+        found.append([label, hashlib.sha256(image.bytes_list.value[0]).hexdigest()])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(photos: Photos, tmp_path_factory):
+    """The photos in shards: 3 for training, 2 for validation; and their raw pixels likewise."""
+    root = tmp_path_factory.mktemp("shards")
+    counts = {"train": 3, "val": 2}
+    for name, options in (("field", {}), ("slides", {"schema": "slides", "size": 40})):
+        tfrecord.convert(
+            photos.root, root / name, shards=counts, jobs=0, data_format="files", quiet=True,
+            **options,
+        )  # fmt: skip
+    return root
+
+
+@pytest.fixture
+def shards(packed, tmp_path):
+    """A copy of the field's shards that a test may damage."""
+    shutil.copytree(packed / "field", tmp_path / "tfrecord")
+    return tmp_path / "tfrecord"
+
+
+def contents(source):
+    return sorted((int(label), source.read(i)) for i, label in enumerate(source.labels))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_shards_hold_the_same_images_with_the_same_labels(photos, packed, split):
+    files = open_source(photos.root, split, "files")
+    source = open_source(packed / "field", split, "tfrecord")
+    assert (source.format, source.raw, source.classes) == ("tfrecord", False, CLASSES)
+    assert source.labels.dtype == np.int32 and len(source) == len(files)
+    assert contents(source) == contents(files)
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.slow
+def test_tensorflow_finds_the_same_in_the_same_order(packed):
+    import hashlib
+
+    for kind in ("field", "slides"):
+        source = open_source(packed / kind, "train", "tfrecord")
+        ours = []
+        for i, label in enumerate(source.labels):
+            image = source.read(i)
+            image = image[len(b"P6 40 40 255\n") :] if source.raw else image
+            ours.append([label, hashlib.sha256(image).hexdigest()])
+        paths = [str(path) for path in sorted((packed / kind).glob("train-*"))]
+        done = subprocess.run(
+            [sys.executable, "-c", TENSORFLOW_READS, *paths],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )  # fmt: skip
+        assert json.loads(done.stdout.splitlines()[-1]) == ours
+
+
+def test_raw_pixels_read_as_an_image(packed):
+    import io
+
+    from PIL import Image
+
+    source = open_source(packed / "slides", "val", "tfrecord")
+    assert source.raw and len(source) == 19
+    assert source.labels.tolist() != sorted(source.labels.tolist())  # shuffled when written
+    image = Image.open(io.BytesIO(source.read(2)))
+    assert (image.mode, image.size) == ("RGB", (40, 40))
+
+
+def test_where_shards_are_found(photos, packed, shards):
+    assert open_source(shards, "train").format == "tfrecord"  # the folder itself
+    assert open_source(shards.parent, "train").path == shards  # or the one above
+    assert describe(shards.parent).formats == ("tfrecord",)
+    assert (describe(shards).train_images, describe(shards).val_images) == (48, 19)
+    (shards.parent / "records").symlink_to(photos.records)
+    assert open_source(shards.parent, "train").format == "recordio"
+    assert open_source(shards.parent, "train", "tfrecord").format == "tfrecord"
+    (shards.parent / "records").unlink()
+    for split in ("train", "val"):
+        (shards.parent / split).symlink_to(photos.root / split)
+    assert open_source(shards.parent, "train").format == "files"
+    assert describe(shards.parent).formats == ("files", "tfrecord")
+
+
+def test_names_for_error_messages(shards):
+    source = open_source(shards, "train")
+    lines = (shards / "index" / "train-00001-of-00003.idx").read_text().splitlines()
+    offset = int(lines[4].split()[0])
+    assert source.name(16 + 4) == f"{shards}/train-00001-of-00003: record 4 at offset {offset:,}"
+    assert source.name(0) == f"{shards}/train-00000-of-00003: record 0 at offset 0"
+
+
+def test_sources_travel_to_workers(shards):
+    source = open_source(shards, "train")
+    images = [source.read(i) for i in range(len(source))]
+    copy = pickle.loads(pickle.dumps(source))
+    assert [copy.read(i) for i in range(len(copy))] == images
+
+
+def test_a_missing_index_is_made_in_memory_and_said(shards, capsys):
+    with_index = contents(open_source(shards, "train"))
+    (shards / "index" / "train-00002-of-00003.idx").unlink()
+    assert capsys.readouterr().err == ""
+    assert contents(open_source(shards, "train")) == with_index
+    said = capsys.readouterr().err
+    assert f"{shards}: 1 of 3 train shards have no index" in said
+    assert f"`python -m data_prep.tfrecord --index {shards}`" in said
+    assert not (shards / "index" / "train-00002-of-00003.idx").exists()
+    shutil.rmtree(shards / "index")
+    assert (describe(shards).train_images, describe(shards).val_images) == (48, 19)
+
+
+def test_class_names_without_a_list(shards):
+    (shards / "classes.txt").unlink()
+    assert open_source(shards, "train").classes == CLASSES
+    for path in shards.glob("train-*"):
+        path.unlink()
+    assert open_source(shards, "val").classes == CLASSES
+
+
+def test_the_built_in_shards_are_made_once(photos, tmp_path):
+    shutil.copytree(photos.root, tmp_path / "set")
+    folder = tfrecord.ensure_tfrecord(tmp_path / "set")
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert tfrecord.ensure_tfrecord(tmp_path / "set") == folder
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert describe(tmp_path / "set", "tfrecord").train_images == 48
+
+
+# -- what is wrong, and how it is said -----------------------------------------------------------
+
+
+def refused(folder, split="train"):
+    with pytest.raises(UserError) as caught:
+        open_source(folder, split, "tfrecord")
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_no_shards(tmp_path):
+    assert f"{tmp_path}/tfrecord: there are no shards train-" in refused(tmp_path)
+
+
+def test_no_validation_shards(shards):
+    for path in shards.glob("validation-*"):
+        path.unlink()
+    assert "there are no shards validation-NNNNN-of-NNNNN here" in refused(shards, "val")
+    assert len(open_source(shards, "train")) == 48
+    assert describe(shards).val_images == 0  # a run with --no-val does without
+
+
+def test_a_missing_shard(shards):
+    (shards / "train-00001-of-00003").unlink()
+    assert "train-00001-of-00003 is missing" in refused(shards)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_an_empty_shard(shards, indexed):
+    (shards / "train-00001-of-00003").write_bytes(b"")
+    index = shards / "index" / "train-00001-of-00003.idx"
+    index.write_bytes(b"") if indexed else index.unlink()
+    message = refused(shards)
+    assert f"{shards}/train-00001-of-00003: " in message and "empty" in message
+
+
+def test_damage_is_told_with_file_and_offset(shards):
+    path = shards / "train-00001-of-00003"
+    lines = (shards / "index" / f"{path.name}.idx").read_text().splitlines()
+    offset, size = map(int, lines[4].split())
+    data = bytearray(path.read_bytes())
+    data[offset + size - 40] ^= 1
+    path.write_bytes(data)
+    source = open_source(shards, "train")
+    assert source.read(16 + 3)
+    with pytest.raises(RecordError) as caught:
+        source.read(16 + 4)
+    assert f"{path}: damaged at offset {offset:,}, after 4 good records" in str(caught.value)
+    assert str(source.find_damage()) == str(caught.value)
+    data[offset] ^= 1  # the length itself: seen at once
+    path.write_bytes(data)
+    assert f"{path}: damaged at offset {offset:,}" in refused(shards)
+
+
+def write_shard(folder, *examples, split="train", number=0, count=1):
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{split}-{number:05}-of-{count:05}"
+    path.write_bytes(b"".join(frame_record(serialize_example(e)) for e in examples))
+    return path
+
+
+def example(label, synset=None):
+    named = {"image/class/synset": synset} if synset else {}
+    return {"image/encoded": b"image", "image/class/label": label} | named
+
+
+def test_labels_from_zero_are_refused(tmp_path):
+    path = write_shard(tmp_path / "s", example(1), example(0))
+    message = refused(tmp_path / "s")
+    assert f"{path}: record 1 at offset " in message and "labels count from 1" in message
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ({"image/encoded": b"x"}, "image/class/label should be one number, and is missing"),
+        ({"image/encoded": b"x", "image/class/label": [1, 2]}, "is [1, 2]"),
+        ({"image/encoded": b"x", "image/class/label": b"dog"}, "should be one number"),
+        ({"img_raw": b"xxx", "label": 0.5, "height": 1, "width": 1}, "label 0.5 is no class"),
+        ({"picture": b"x"}, "neither image/encoded nor img_raw, but picture"),
+        ({}, "no features at all"),
+    ],
+)
+def test_examples_of_another_kind(tmp_path, bad, problem):
+    path = write_shard(tmp_path / "s", bad)
+    message = refused(tmp_path / "s")
+    assert message.startswith(f"{path}: record 0 at offset 0: ") and problem in message
+
+
+def test_data_that_is_no_example(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "train-00000-of-00001").write_bytes(frame_record(b"just some text"))
+    assert "record 0 at offset 0: its data is no tf.train.Example" in refused(tmp_path / "s")
+
+
+def test_raw_pixels_that_do_not_fit_their_size(tmp_path):
+    raw = {"img_raw": b"\0" * 11, "label": 0.0, "height": 2, "width": 2}
+    write_shard(tmp_path / "s", raw)
+    with pytest.raises(UserError, match="img_raw has 11 bytes, but height x width x 3 is 2 x 2"):
+        open_source(tmp_path / "s", "train").read(0)
+
+
+def test_label_maps_that_differ(tmp_path):
+    folder = tmp_path / "s"
+    write_shard(folder, example(1, "cat"), example(2, "dog"))
+    write_shard(folder, example(2, "cow"), split="validation")
+    message = refused(folder)
+    assert "label 2 is 'dog' in the train shards and 'cow' in the val shards" in message
+    (folder / "classes.txt").write_text("0\tcat\t\n1\tdog\t\n")
+    assert open_source(folder, "train").classes == ("cat", "dog")
+    assert "label 2 is 'cow' in the val shards and 'dog' in classes.txt" in refused(folder, "val")
+    (folder / "classes.txt").write_text("0\tcat\t\n")
+    assert "labels up to 2, and classes.txt names 1" in refused(folder)
+    write_shard(folder, example(1, "cat"), example(1, "dog"))
+    assert "label 1 is 'dog' here and 'cat' in records before" in refused(folder)
+
+
+def test_other_writers_order_their_features_differently(tmp_path):
+    """A map has no order on the wire: the image may stand before the label, as TensorFlow may."""
+    forward = serialize_example({"image/encoded": b"i" * 3000})
+    backward = serialize_example({"image/class/label": 3})
+    inner = forward[3:] + backward[2:]  # the entries of both, image first
+    size = bytes([len(inner) & 0x7F | 0x80, len(inner) >> 7])
+    (tmp_path / "s").mkdir()
+    whole = frame_record(b"\x0a" + size + inner)
+    (tmp_path / "s" / "train-00000-of-00001").write_bytes(whole)
+    source = open_source(tmp_path / "s", "train")
+    assert source.labels.tolist() == [2] and source.read(0) == b"i" * 3000
+
+
+# -- through the front door ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_the_built_in_data_trains_from_shards(roadsigns_small, tmp_path, rn50, monkeypatch):
+    """They are made where they are asked for, and only then."""
+    shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
+    monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
+    folder = tmp_path / "data" / "roadsigns" / "tfrecord"
+    flags = ("train", *TINY, "-e", "1", "--benchmark-iters", "2", "--report", "r.json")
+    assert rn50(*flags).status == 0 and not folder.exists()
+    assert rn50(*flags, "--data-format", "tfrecord").status == 0
+    assert len(list(folder.glob("train-*"))) == 4
+    data = json.loads((tmp_path / "r.json").read_text())["env"]["data"]
+    assert data["train"] == f"{folder} (48 images, tfrecord)"
+
+
+def test_the_command_line_names_a_damaged_record(shards, rn50):
+    path = shards / "validation-00000-of-00002"
+    path.write_bytes(path.read_bytes()[:-1])
+    error = rn50("train", *TINY, "--data-root", shards).error
+    assert f"{path}: damaged at offset" in error and "`python -m data_prep.tfrecord ROOT`" in error

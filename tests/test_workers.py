@@ -1,0 +1,483 @@
+"""Many workers as a user meets them: started by each launcher, in step, and ended together."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from rn50lib import checkpoint, comm, launch, launchers, rank, workers
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment, resolve
+from tests.conftest import clean_environment
+from tests.support import LAPTOP, TINY, Photos, full, strict_json, timeless
+
+PATIENCE = 120.0  # seconds for things that take a few when the machine is idle
+ENDLESS = ("-e", "100000", "--disp-batches", "1", "--no-val")
+WAYS = {
+    "horovodrun": ("--comm", "horovod"),
+    "mpirun": ("--comm", "horovod", "--launcher", "mpirun"),
+    "torchrun": ("--comm", "ddp"),
+}
+LARGE = pytest.mark.acceptance  # the same once more, by another way
+LAUNCHERS = [
+    pytest.param("horovodrun", marks=pytest.mark.needs("horovod")),
+    pytest.param("mpirun", marks=pytest.mark.needs("horovod_mpi")),
+    pytest.param("torchrun", marks=pytest.mark.needs("torch")),
+]
+
+
+def once(launcher: str) -> list:
+    """One launcher in `make test`, the others in `make acceptance`."""
+    others = [p for p in LAUNCHERS if p.values != (launcher,)]
+    kept = [p for p in LAUNCHERS if p.values == (launcher,)]
+    return kept + [pytest.param(*p.values, marks=[*p.marks, LARGE]) for p in others]
+
+
+# --- command lines --------------------------------------------------------------------------------
+
+
+def test_the_classic_mpirun_line() -> None:
+    """The flags of the slides that still mean something."""
+    done = full(n=2, comm="horovod", launcher="mpirun")
+    argv = launchers.mpirun(done, ["worker", "--flag"])
+    text = " ".join(argv)
+    assert text.startswith("mpirun -np 2 -H localhost:2 -bind-to none -map-by slot -mca pml ob1")
+    assert argv[-2:] == ["worker", "--flag"]
+    assert "-x PATH" in text and "openib" not in text
+
+
+def test_horovodrun_gets_the_worker_as_one_argument() -> None:
+    """Else it takes `--network tiny` for its own --network-interface."""
+    done = full(n=2, comm="horovod", launcher="horovodrun")
+    argv = launchers.command(done, ["python", "--network", "tiny", "a b"])
+    assert argv[-1] == "python --network tiny 'a b'"
+    assert argv[argv.index("-np") + 1] == "2" and "--network-interface" in argv
+    elsewhere = full(n=2, comm="horovod", launcher="horovodrun", hosts="a:1,b:1")
+    assert "--network-interface" not in launchers.command(elsewhere, ["x"])
+
+
+def test_torchrun_takes_a_free_port_unless_told() -> None:
+    assert "--standalone" in launchers.command(full(n=2, comm="ddp"), ["x"])
+    assert "4711" in launchers.command(full(n=2, comm="ddp", port=4711), ["x"])
+    with pytest.raises(UserError, match="on each host"):
+        launchers.command(full(n=2, comm="ddp", hosts="a:1,b:1"), ["x"])
+
+
+def test_workers_share_the_cores() -> None:
+    done = resolve(Experiment(n=2, comm="ddp", network="tiny"), LAPTOP, 6).experiment
+    assert (done.n, done.threads, done.data_nthreads) == (2, 1, 1)
+    assert done.global_batch == 2 * done.batch_size
+
+
+@pytest.mark.parametrize(
+    ("cores", "size", "wanted"),
+    [
+        ([0, 1, 2, 3], 2, [[0, 1], [2, 3]]),
+        ([4, 6, 9], 3, [[4], [6], [9]]),
+        ([0, 1, 2, 3, 4], 2, [[0, 1], [2, 3]]),
+        ([5], 3, [[5], [5], [5]]),
+    ],
+)
+def test_every_worker_gets_cores_of_its_own(cores: list, size: int, wanted: list) -> None:
+    assert [rank.own_cores(cores, r, size) for r in range(size)] == wanted
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("-n", "5", "--comm", "ddp"), "-n 5: this machine has"),
+        (("-n", "3", "--hosts", "localhost:2", "--comm", "ddp"), "has 2 slots"),
+        (("-n", "2", "--hosts", "a:0"), "--hosts"),
+        (("-n", "2", "--hosts", "a:1,a:1"), "each named once"),
+        (("-n", "2", "--comm", "local"), "--comm local is one worker"),
+        (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "not DDP's"),
+        (("-n", "2", "--comm", "ddp", "--timeline", "t.json"), "--timeline is Horovod's"),
+        (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
+        (("-n", "1", "--bind", "core"), "--bind is for many workers"),
+    ],
+)
+def test_impossible_groups_are_refused(
+    rn50: Callable, photos: Photos, flags: tuple[str, ...], words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if flags[1] == "5":
+        monkeypatch.setattr("rn50lib.commands.machine", lambda: LAPTOP)
+    assert words in rn50("run", "--data-root", photos.root, *flags).error
+
+
+def test_a_port_in_use_is_told(rn50: Callable, photos: Photos) -> None:
+    import socket
+
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+        error = rn50("run", "--data-root", photos.root, "-n", "2", "--comm", "ddp", "--port",
+                     port).error  # fmt: skip
+    assert f"--port {port} is in use" in error and "leave the flag out" in error
+
+
+def test_horovod_that_is_missing_is_told(
+    rn50: Callable, photos: Photos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "horovod_serves", lambda backend: False)
+    flags = ("run", "--data-root", photos.root, "-n", "2")
+    error = rn50(*flags, "--comm", "horovod").error
+    assert "Horovod is not built for torch" in error and "make horovod" in error
+    assert "make horovod" in rn50(*flags, "--backend", "tensorflow").error
+
+
+def test_ranks_that_disagree_say_on_what() -> None:
+    """The sums are those that a group of two would give."""
+
+    class Two:
+        rank, size, local_rank = 0, 2, 0
+
+        def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            return [arrays[0] + np.array([[0, 0], [5, 12]])]
+
+    with pytest.raises(UserError, match="disagree on the steps: rank 0 has 13, rank 1 has 12"):
+        comm.agree({"images": 5, "the steps": 13}, Two())  # type: ignore[arg-type]
+
+
+# --- real runs ------------------------------------------------------------------------------------
+
+
+def argv_of(photos: Photos, launcher: str, *flags: str) -> list[str]:
+    tiny = [flag for flag in TINY if flag != "8"]
+    tiny[tiny.index("--batch-size") + 1 : tiny.index("--batch-size") + 1] = ["4"]
+    return [*launch.program("run"), "--data-root", str(photos.root), *tiny, "-n", "2",
+            *WAYS[launcher], *flags]  # fmt: skip
+
+
+def finish(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, cwd=folder, env=clean_environment(RN50_RUNS=str(folder)), text=True,
+        capture_output=True, timeout=600, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_workers_train_and_one_scores_the_same(
+    launcher: str, photos: Photos, tmp_path: Path
+) -> None:
+    """19 validation images on two workers with batches of 4: the last rows are padding. One process
+    that scores the checkpoint finds the same accuracy, as the running statistics were averaged."""
+    flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
+    done = finish(argv_of(photos, launcher, *flags), tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = strict_json(tmp_path / "r.json")
+    assert report["ngpus"] == 2 and len(report["metrics"]["val.top1"]) == 2
+    assert report["env"]["weights_apart"] == 0.0  # the same weights on both, bit for bit
+    assert "rank 0 | epoch 2/2" in done.stderr
+    scored = finish([*launch.program("score"), "m", "2", "-n", "1", "--report", "s.json"], tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    one = strict_json(tmp_path / "s.json")["metrics"]
+    assert one["val.top1"][0] == report["metrics"]["val.top1"][1]
+    assert one["val.loss"][0] == pytest.approx(report["metrics"]["val.loss"][1], rel=1e-5)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod")
+def test_a_resumed_run_of_two_is_the_undisturbed_one(photos: Photos, tmp_path: Path) -> None:
+    flags = ("--report", "r.json", "--model-prefix", "m", "--lr", "0.4", "--warmup-epochs", "1")
+    for name, parts in {"whole": ["2"], "parts": ["1", "2"]}.items():
+        (tmp_path / name).mkdir()
+        for epochs in parts:
+            done = finish(
+                argv_of(photos, "horovodrun", *flags, "-e", epochs, "--resume"), tmp_path / name
+            )
+            assert done.returncode == 0, done.stderr
+    whole, parts = (checkpoint.load(tmp_path / n / "m", 2) for n in ("whole", "parts"))
+    for name, array in whole.arrays.items():
+        assert array.tobytes() == parts.arrays[name].tobytes(), name
+    reports = [strict_json(tmp_path / name / "r.json") for name in ("whole", "parts")]
+    assert timeless(reports[0]) == timeless(reports[1])
+
+
+class Group:
+    """A `rn50 run` with two workers that goes on until it is ended."""
+
+    def __init__(
+        self, launcher: str, photos: Photos, folder: Path, *flags: str,
+        files: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.folder, self.output = folder, folder / "output"
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
+        given = (*ENDLESS, "--run-dir", str(folder / "run"), *flags)
+        argv = argv_of(photos, launcher, *given)
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
+                env=clean_environment(RN50_RUNS=str(folder)), start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )  # fmt: skip
+        self.progress = folder / "run" / "progress.jsonl"
+        self.wait_for(lambda: self.progress.exists() and '"epoch"' in self.progress.read_text())
+        self.job = next(
+            p.environ()[workers.JOB]
+            for p in psutil.Process(self.process.pid).children()
+            if workers.JOB in p.environ()
+        )
+
+    def wait_for(self, what: Callable[[], Any]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < end and self.process.poll() is None, self.output.read_text()
+            time.sleep(0.05)
+
+    def worker(self, number: int) -> psutil.Process:
+        """The training process of a rank."""
+        for process in workers.processes(self.job):
+            watched = process.cmdline()[1:4] == ["-m", "rn50lib.cli", "train"]
+            names = [names[0] for names in rank.NAMES if names[0] in process.environ()]
+            if watched and names and process.environ()[names[0]] == str(number):
+                return process
+        raise AssertionError(f"no rank {number}: {self.output.read_text()}")
+
+    def errors(self) -> list[str]:
+        return [x for x in self.output.read_text().splitlines() if x.startswith("error: ")]
+
+    def all_gone(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while left := workers.processes(self.job):
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def group(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Group]]:
+    started: list[Group] = []
+
+    def start(launcher: str, *flags: str, **options: Any) -> Group:
+        folder = tmp_path / f"{len(started)}"
+        folder.mkdir()
+        started.append(Group(launcher, photos, folder, *flags, **options))
+        return started[-1]
+
+    yield start
+    for run in started:
+        run.process.kill()
+        run.process.wait()
+        for process in workers.processes(run.job):
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", once("horovodrun"))
+def test_the_worker_that_is_killed_is_named_and_none_stays(launcher: str, group: Callable) -> None:
+    run = group(launcher, "--bind", "core", "--data-nthreads", "1")
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1:
+        cores = [set(run.worker(number).cpu_affinity() or ()) for number in (0, 1)]
+        assert cores[0] and cores[1] and not cores[0] & cores[1]
+    run.worker(1).kill()
+    assert run.process.wait(PATIENCE) == 128 + signal.SIGKILL, run.output.read_text()
+    (error,) = run.errors()
+    assert error.startswith("error: rank 1 was killed by signal 9 (SIGKILL)")
+    run.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=LARGE),
+        pytest.param(signal.SIGKILL, marks=LARGE),
+    ],
+)
+def test_when_the_run_is_ended_all_workers_end(number: int, group: Callable) -> None:
+    run = group("horovodrun")
+    os.killpg(run.process.pid, number)
+    status = run.process.wait(PATIENCE)
+    run.all_gone()
+    if number != signal.SIGKILL:
+        assert status == 130 and "interrupted" in run.output.read_text()
+        assert "Traceback" not in run.output.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", once("torchrun"))
+def test_the_failing_worker_s_traceback_is_what_one_sees(
+    launcher: str, photos: Photos, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def shard(order, rank, size, batch):\n"
+        "    if rank == 1:\n"
+        "        raise ValueError('rank one cannot count')\n"
+        "    steps = len(order) // (size * batch)\n"
+        "    return order[: steps * size * batch].reshape(steps, size, batch)[:, rank]\n"
+    )
+    argv = argv_of(photos, launcher, "-e", "1", "--override", "shard=mine.py:shard")
+    done = finish(argv, tmp_path)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()
+    begin = next(i for i, line in enumerate(last) if line.startswith("error: "))
+    assert last[begin] == "error: rank 1 ended with status 1:"
+    assert last[begin + 1].startswith("Traceback") and "rank one cannot count" in last[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_unequal_steps_are_refused_before_training(photos: Photos, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def shard(order, rank, size, batch):\n"
+        "    mine = order[rank::size]\n"
+        "    steps = len(mine) // batch - rank\n"
+        "    return mine[: steps * batch].reshape(steps, batch)\n"
+    )
+    argv = argv_of(photos, "horovodrun", "-e", "1", "--override", "shard=mine.py:shard")
+    done = finish(argv, tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "disagree on the steps of a train epoch: rank 0 has 6, rank 1 has 5" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -> None:
+    """As many images on both, so that the steps are equal; on rank 1 one has another class."""
+    for rank_ in (0, 1):
+        shutil.copytree(photos.root, tmp_path / f"set-{rank_}")
+    images = tmp_path / "set-1" / "train"
+    moved = next((images / "anvil").iterdir())
+    moved.rename(images / "flute" / moved.name)
+    worker = shlex.join(
+        [*launch.program("train"), "-n", "2", "--comm", "ddp", *TINY, "-e", "1", "--data-format",
+         "files"]
+    )  # fmt: skip
+    done = finish(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "--no-python", "sh", "-c", f"exec {worker} --data-root set-$RANK"], tmp_path,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "error: the ranks disagree on the data: rank 0 has" in done.stderr, done.stderr
+
+
+# --- elastic --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_an_elastic_run_goes_on_without_the_worker_that_died(
+    group: Callable, photos: Photos
+) -> None:
+    elastic_run(group, victim=1, pause=0.0)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod")
+def test_an_elastic_run_outlives_ten_kills_at_random_moments(
+    group: Callable, photos: Photos
+) -> None:
+    dice = random.Random(5)
+    for _ in range(10):
+        elastic_run(group, victim=dice.randrange(2), pause=dice.uniform(0, 4))
+
+
+SLOW = """
+import time
+from pathlib import Path
+from rn50lib.recipe import learning_rate
+
+def schedule(progress, global_batch, recipe):
+    if not Path("enough").exists():
+        time.sleep(0.3)
+    return learning_rate(progress, global_batch, recipe)
+"""
+
+
+def elastic_run(group: Callable, victim: int, pause: float) -> None:
+    """Kill a worker in the middle of an epoch; it comes back, and the run ends well. Every image of
+    an epoch is trained on but for the tail, and what was done twice is counted."""
+    run = group("horovodrun", "--elastic", "--commit-steps", "2", "-e", "60", "--override",
+                "schedule=slow.py:schedule", "--report", "r.json",
+                files={"slow.py": SLOW})  # fmt: skip
+    time.sleep(pause)
+    run.worker(victim).kill()
+    text = lambda: run.output.read_text()  # noqa: E731
+    run.wait_for(lambda: "1 workers go on" in text() and "2 workers go on" in text())
+    (run.folder / "enough").touch()
+    assert run.process.wait(10 * PATIENCE) == 0, text()
+    assert f"rank {victim} is gone, killed by signal 9 (SIGKILL); the others go on" in text()
+    report = strict_json(run.folder / "r.json")
+    told = report["env"]["elastic"]
+    assert [change["workers"] for change in told["changes"]] == [1, 2]
+    assert len(report["metrics"]["train.loss"]) == 60
+    assert 0 <= told["images_repeated"] <= 2 * 2 * 4  # two steps of two workers with a batch of 4
+    assert 0 <= told["images_in_tails"] < 60 * 8
+    run.all_gone()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--elastic",), "-n 2 or more"),
+        (("--elastic", "-n", "2", "--comm", "ddp"), "--elastic wants --comm horovod"),
+        (("--elastic", "-n", "2", "--loader", "synthetic"), "--elastic wants --loader native"),
+        (("--elastic", "-n", "2", "--backend", "tensorflow"), "use --max-restarts"),
+        (("--elastic", "-n", "2", "--min-np", "3"), "must enclose -n 2"),
+        (("-n", "2", "--min-np", "1"), "--min-np is for --elastic"),
+    ],
+)
+def test_what_an_elastic_run_wants(
+    rn50: Callable, photos: Photos, flags: tuple[str, ...], words: str
+) -> None:
+    assert words in rn50("run", "--data-root", photos.root, *flags).error
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_run_that_died_is_started_again_from_its_checkpoint(
+    photos: Photos, tmp_path: Path
+) -> None:
+    """The first attempt kills its rank 1 in the third epoch."""
+    (tmp_path / "mine.py").write_text(
+        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.records import order\n"
+        "def shard(order_, rank, size, batch):\n"
+        "    if rank == 1 and Path('m-0002.safetensors').exists():\n"
+        "        if not Path('died').exists():\n"
+        "            Path('died').touch()\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return order.shard(order_, rank, size, batch)\n"
+    )
+    argv = argv_of(photos, "torchrun", "-e", "4", "--model-prefix", "m", "--max-restarts", "1",
+                   "--override", "shard=mine.py:shard", "--report", "r.json")  # fmt: skip
+    done = finish(argv, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 was killed by signal 9" in done.stderr and "restart 1 of 1" in done.stderr
+    assert "2 epochs are done" in done.stderr
+    assert len(strict_json(tmp_path / "r.json")["metrics"]["train.loss"]) == 4
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ten_kills_at_random_moments(launcher: str, group: Callable) -> None:
+    dice = random.Random(4)
+    for _ in range(10):
+        run = group(launcher)
+        time.sleep(dice.uniform(0, 3))
+        victim = dice.randrange(2)
+        run.worker(victim).kill()
+        begin = time.monotonic()
+        assert run.process.wait(PATIENCE) == 128 + signal.SIGKILL, run.output.read_text()
+        assert time.monotonic() - begin < 10
+        (error,) = run.errors()
+        assert error.startswith(f"error: rank {victim} was killed by signal 9")
+        run.all_gone()

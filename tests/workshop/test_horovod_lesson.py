@@ -1,0 +1,204 @@
+"""What notebook 03 computes beside the runs: mistakes that really are some, sums that add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib import comm, hardware, launch, seams
+from rn50lib.records import order
+from rn50lib.workshop import expected, figures_scaling, lone_gpu, mistakes, scaling_sums
+from tests import fake_nvidia_smi as fake
+from tests.conftest import clean_environment
+from tests.support import TINY, Photos
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+def test_without_a_shard_every_rank_has_the_same_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path))
+    override = mistakes.put(mistakes.no_shard)
+    whole = order.epoch_order(100, 0, 0)
+    try:
+        for rank in (1, 0):
+            seams.install((override,))  # as in a process of its own
+            rows = seams.get("shard")(whole, rank, 2, 8)
+            assert rows.shape == (6, 8)  # as many steps as with the right one
+            seams.get("shard")(whole[::-1], rank, 2, 8)  # a later epoch changes no note
+    finally:
+        seams.install(())
+    noted = mistakes.noted(override)
+    assert [list(rows.ravel()) for rows in noted] == 2 * [list(whole[:48])]
+    assert mistakes.seen(noted) == (96, 48)
+    right = [order.shard(whole, rank, 2, 8) for rank in range(2)]
+    assert mistakes.seen(right) == (96, 96)
+    _, text = figures_scaling.who_reads_what(noted, right)
+    assert "48 different images" in text and text.endswith("with one 96.")
+
+
+def test_each_mistake_names_its_seam() -> None:
+    for name, seam in mistakes.SEAM.items():
+        function = getattr(mistakes, name)
+        assert function.__code__.co_argcount == len(seams.SEAMS[seam].parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_the_mistakes_show_in_a_run_of_two_workers(photos: Photos, tmp_path: Path) -> None:
+    """Both at once, in the real loop: what is noted, and what the report and the log say."""
+    env = clean_environment(RN50_RUNS=str(tmp_path), RN50_DATA=str(tmp_path / "none"))
+    overrides = []
+    for function in (mistakes.no_shard, mistakes.own_start):
+        folder = tmp_path / function.__name__
+        folder.mkdir()
+        copy = folder / "mistakes.py"
+        copy.write_bytes(Path(mistakes.__file__).read_bytes())
+        name = function.__name__
+        overrides += ["--override", f"{mistakes.SEAM[name]}={copy}:{name}"]
+    argv = [*launch.program("run"), *TINY, "--data-root", str(photos.root), "-n", "2", "-e", "1"]
+    argv += ["--comm", "horovod", "--no-val", "--report", "r.json", *overrides]
+    run = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert mistakes.seen(mistakes.noted(overrides[1])) == (48, 24)
+    apart = json.loads((tmp_path / "r.json").read_text())["env"]["weights_apart"]
+    assert apart > 0.1
+    assert f"the ranks' weights differ by up to {apart:.3g}" in run.stderr
+
+
+def test_a_group_of_one_is_never_apart() -> None:
+    assert comm.apart({"w": np.arange(3.0)}, comm.connect()) == 0.0
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+TIMELINE = {"compute": 0.43, "negotiation": 0.02, "copy": 0.01, "allreduce": 0.06, "hidden": 0.03}
+
+
+def test_the_parts_add_up_to_the_step() -> None:
+    found = scaling_sums.explain(0.381, 0.529, 2, 16, TIMELINE)
+    assert sum(found.parts.values()) == pytest.approx(0.529)
+    assert found.parts["slower"] == pytest.approx(0.049)
+    assert found.parts["rest"] == pytest.approx(0.009)
+    assert found.efficiency == pytest.approx(0.720, abs=5e-4)
+    _, text = figures_scaling.weak(found)
+    assert text.endswith("The parts: 381 + 49 + 20 + 10 + 60 + 9 = 529 ms.")
+    assert "1.44 times the speed, an efficiency of 72 %" in text
+
+
+def test_without_a_timeline_all_that_is_lost_is_the_exchange() -> None:
+    found = scaling_sums.explain(0.4, 0.5, 2, 16)
+    assert found.parts == {"alone": 0.4, "exchange": pytest.approx(0.1)}
+
+
+def test_a_sum_with_a_negative_part_is_written_as_one() -> None:
+    found = scaling_sums.explain(0.381, 0.519, 2, 16, TIMELINE)
+    assert found.sentence().endswith("381 + 49 + 20 + 10 + 60 − 1 = 519 ms.")
+
+
+@pytest.mark.parametrize("goal", [0.5, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize(("per_image", "overhead"), [(0.0238, 0.148), (0.001, 0.01), (0.5, 0.01)])
+def test_the_wanted_batch_is_the_smallest_that_reaches_the_goal(
+    per_image: float, overhead: float, goal: float
+) -> None:
+    needed = scaling_sums.wanted_batch(per_image, overhead, goal)
+    reached = [
+        b for b in range(1, 3000)
+        if scaling_sums.efficiency(b, per_image, overhead) >= goal - 1e-12
+    ]  # fmt: skip
+    assert needed == reached[0]
+
+
+def test_the_batch_of_a_known_machine() -> None:
+    """381 ms for 16 images alone, 529 ms with two: 64 images give about 91 %."""
+    found = scaling_sums.explain(0.381, 0.529, 2, 16)
+    assert 100 * scaling_sums.efficiency(64, found.per_image, found.overhead) == pytest.approx(
+        91, abs=0.2
+    )
+    _, text = figures_scaling.by_batch(found, 64)
+    assert "1524 / (1524 + 148) = 91 %" in text and "For 90 % it takes 56 images" in text
+
+
+def test_the_published_efficiencies(repository: Path) -> None:
+    results = expected.load(repository / "notebooks" / "expected")
+    rows = scaling_sums.published_rows(results)
+    # the document's own column: 3.74 and 7.11 in FP16, 3.89 and 7.39 in FP32
+    speedups = {(gpus, precision): round(gpus * share, 2) for gpus, precision, _, share in rows}
+    assert speedups == {
+        (1, "FP16"): 1.0, (4, "FP16"): 3.74, (8, "FP16"): 7.11,
+        (1, "FP32"): 1.0, (4, "FP32"): 3.89, (8, "FP32"): 7.39,
+    }  # fmt: skip
+
+
+# --- curves and tables ----------------------------------------------------------------------------
+
+
+def progress(losses: list[float], steps: int = 10) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for epoch, loss in enumerate(losses):
+        reading = {"phase": "train", "epoch": epoch, "steps": steps, "loss": loss}
+        lines.append(reading | {"step": 5, "lr": 0.1 * epoch})
+        lines.append(reading | {"step": 10, "loss": loss - 0.5})
+        lines.append({"phase": "epoch", "epoch": epoch, "train.loss": loss - 0.25})
+    return lines
+
+
+def test_two_curves_are_compared_reading_by_reading() -> None:
+    _, text = figures_scaling.same_curve(progress([3.0, 2.0]), progress([3.1, 2.3]), 2, 32)
+    assert text.startswith("At 4 readings the losses differ by 0.200 on average")
+    assert text.endswith("changes the loss by 1.50.")
+
+
+def test_curves_tell_the_last_epoch_s_loss() -> None:
+    runs = {"a": progress([3.0, 2.0]), "b": progress([3.0])}
+    _, text = figures_scaling.curves(runs, "title", rate=True)
+    assert text == "Mean training loss of the last epoch: a 1.75, b 2.75."
+    at, rates = figures_scaling.rate_readings(runs["a"])
+    assert at == [0.5, 1.5] and rates == pytest.approx([0.0, 0.1])
+
+
+def test_reports_beside_each_other() -> None:
+    def report(n: int, losses: list[float], **env: Any) -> dict[str, Any]:
+        axes = {"batch_size": {"value": 32 // n}}
+        metrics = {"train.loss": losses, "val.loss": [None] * len(losses)}
+        return {"model": "m", "ngpus": n, "metrics": metrics, "env": {"axes": axes} | env}
+
+    both = {"one": report(1, [3.0, 2.0]), "two": report(2, [3.1, 2.1], weights_apart=0.0)}
+    rows, columns = scaling_sums.beside(both)
+    assert columns == ["last epoch", "one", "two"]
+    assert ["train.loss", 2.0, 2.1] in rows and ["batch_size", "32", "16"] in rows
+    assert rows[-1] == ["largest difference between the ranks' weights", None, 0.0]
+    assert not any(row[0].startswith("val.") for row in rows)
+    rows, columns = scaling_sums.beside(both, epoch=1)
+    assert columns[0] == "epoch 1" and ["train.loss", 3.0, 3.1] in rows
+
+
+# --- a single GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "profile"), [(0, "auto"), (1, "cpu"), (2, "gpu")])
+def test_a_lone_gpu_is_hidden_and_this_is_said(
+    count: int,
+    profile: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # and put back afterwards
+    monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.V100] * count))
+    hardware.machine.cache_clear()
+    try:
+        assert len(hardware.machine().gpus) == count
+        assert lone_gpu.hide("gpu" if count else "auto") == profile
+        assert len(hardware.machine().gpus) == (0 if count == 1 else count)
+        assert ("one GPU" in capsys.readouterr().out) == (count == 1)
+        assert (os.environ["CUDA_VISIBLE_DEVICES"] == "") == (count == 1)
+    finally:
+        hardware.machine.cache_clear()
