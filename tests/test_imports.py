@@ -21,6 +21,7 @@ LIBRARY = ROOT / "rn50lib"
 CORE = (
     "recipe",
     "network",
+    "memory",
     "experiment",
     "records",
     "optim",

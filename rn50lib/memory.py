@@ -1,0 +1,99 @@
+"""What a training step needs of a device's memory, from the network alone.
+
+    memory = weights + gradients + momentum + images + activations + workspace
+
+Activations are what the backward pass reads again: they grow with the batch, and at usual batches
+they are nearly all of it. Counted as PyTorch keeps them, with the rectifiers done in place. Not
+counted: the libraries and the context of a GPU (about half a GB), and what an allocator holds back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from rn50lib.network import Layer, Network
+
+BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
+FLOAT32, INT64 = 4, 8
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a step, by part. `total` is their sum: a little more than is ever there at once, as
+    gradients of weights come while activations go."""
+
+    weights: int  # in float32, with the running statistics, and a copy in 16 bits where one is used
+    gradients: int
+    momentum: int
+    images: int  # the batch as bytes, and normalised
+    activations: int
+    workspace: int  # an allowance: gradients of activations in flight, scratch of the convolutions
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+def predict(
+    net: Network, image_size: int, batch: int, dtype: str = "float32", training: bool = True
+) -> Memory:
+    """The memory of one step over `batch` square images of `image_size` pixels, per worker.
+
+    `dtype` is float32, tf32, bfloat16 or float16; with the latter two, weights, gradients, momentum
+    and the fully-connected layer stay in float32, as everywhere in this library. Raises KeyError
+    for another.
+    """
+    each = BYTES[dtype]
+    layers = list(net.layers(image_size))
+    arrays = sum(math.prod(shape) for shape in net.arrays().values())
+    parameters = net.num_parameters
+    copies = 0 if each == FLOAT32 else each * sum(x.parameters for x in layers if x.kind == "conv")
+    pixels = 3 * image_size**2
+    # conv1 keeps the normalised images themselves in float32, and else a copy of them in 16 bits
+    images = pixels if each == FLOAT32 else pixels + FLOAT32 * pixels
+    largest = each * max(layer.activations for layer in layers)
+    if not training:  # a layer's input and output, and the shortcut beside them
+        images = pixels + FLOAT32 * pixels
+        return Memory(FLOAT32 * arrays + copies, 0, 0, batch * images, 0, batch * 3 * largest)
+    return Memory(
+        weights=FLOAT32 * arrays + copies,
+        gradients=FLOAT32 * parameters,
+        momentum=FLOAT32 * parameters,
+        images=batch * images,
+        activations=batch * (each * pixels + sum(kept(layer, each) for layer in layers))
+        + _statistics(layers),
+        workspace=batch * 2 * largest,
+    )
+
+
+def kept(layer: Layer, each: int) -> int:
+    """Bytes per image that the backward pass needs of this layer's output, `each` per element.
+
+    A convolution's output is the input of a batch norm, a rectifier's (made in place of what it
+    reads) that of the next convolutions; the pooling also keeps which element was the largest. The
+    output of a batch norm is overwritten and that of an addition too: neither is kept.
+    """
+    if layer.kind in ("conv", "relu"):
+        return each * layer.activations
+    if layer.kind == "maxpool":
+        return (each + INT64) * layer.activations
+    if layer.kind == "avgpool":
+        return FLOAT32 * layer.activations
+    if layer.kind == "linear":  # the loss keeps the logarithms of its probabilities, and the label
+        return FLOAT32 * layer.activations + INT64
+    return 0
+
+
+def largest_batch(
+    net: Network, image_size: int, dtype: str, capacity: int, training: bool = True
+) -> int:
+    """The largest batch whose prediction is at most `capacity` bytes; 0 where not even one fits."""
+    fixed = predict(net, image_size, 0, dtype, training).total
+    each = predict(net, image_size, 1, dtype, training).total - fixed
+    return max(0, (capacity - fixed) // each)
+
+
+def _statistics(layers: list[Layer]) -> int:
+    """A batch's mean and deviation per channel of every batch norm, kept whatever the batch."""
+    return sum(2 * FLOAT32 * layer.channels for layer in layers if layer.kind == "batchnorm")
