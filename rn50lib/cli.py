@@ -19,6 +19,7 @@ VERBS = {
     "train": "one worker of a run, in this process",
     "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
     "plot": "loss and accuracy curves from report files",
+    "scale": "what a training would do on other numbers of GPUs, what it takes and costs",
     "doctor": "what this machine has, what is missing and what to do about it",
     "workshop": "build, check and run the notebooks",
 }
@@ -140,4 +141,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
+        from rn50lib.launch import end_with
+
+        end_with(main)
     sys.exit(main())

@@ -6,6 +6,7 @@ itself uses: it sets threads and the allocator for its ranks before they begin.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -13,9 +14,12 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from rn50lib import launchers, workers
 from rn50lib.errors import UserError
@@ -239,3 +243,26 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent):  # it died before we asked
         sys.exit("error: the launching process is gone")
+
+
+def end_with(work: Callable[[], int]) -> NoReturn:
+    """Do a worker's work and end its process, without taking the interpreter apart first.
+
+    The threads of a group (Gloo's, DDP's) may still hold Python objects then, and one that lets go
+    of its object while the interpreter ends aborts the process: a run that had succeeded would fail
+    with "terminate called without an active exception".
+    """
+    try:
+        status = work()
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

@@ -21,9 +21,11 @@ LINT = (
     ("mypy", (BIN / "mypy", "--no-error-summary")),
     ("notebooks built", (BIN / "rn50", "workshop", "build", "--check")),
 )
+# Two files of tests at a time: much of a test's time is the start of a framework, on one core.
+TWO = ("-n2", "--dist=loadfile", "--no-loadscope-reorder")
 TIERS = {
-    "quick": ("-q", "-m", "not slow and not acceptance"),
-    "test": ("-m", "not acceptance", "--durations=10"),
+    "quick": ("-q", *TWO, "-m", "not slow and not acceptance"),
+    "test": (*TWO, "-m", "not acceptance", "--durations=10"),
     "acceptance": ("-v", "--durations=10"),
 }
 NO_TESTS = 5  # pytest's exit code

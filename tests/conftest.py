@@ -16,8 +16,10 @@ from tests import support
 from tests.skips import (  # noqa: F401 - pytest finds its hooks here
     need,
     pytest_collection_modifyitems,
+    pytest_collectreport,
     pytest_configure,
     pytest_make_collect_report,
+    pytest_runtest_logreport,
     pytest_runtest_makereport,
     pytest_runtest_setup,
     pytest_terminal_summary,

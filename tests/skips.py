@@ -18,6 +18,7 @@ import pytest
 from tests import capabilities
 
 REQUIRED = "RN50_REQUIRE_CAPABILITIES"
+NAMED = r"Skipped: needs (\w+):"
 PARTS = "RN50_PARTS"  # seconds of what ran before pytest, handed over by scripts/check.py
 
 _skips: collections.Counter[str] = collections.Counter()
@@ -65,17 +66,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Count an honest skip; turn any other into a failure."""
+    """Turn a skip into a failure unless it names a capability that is absent."""
     if not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    named = re.match(r"Skipped: needs (\w+):", reason)
+    named = re.match(NAMED, reason)
     if named is None:
         problem = 'names no capability; use @pytest.mark.needs("...") of tests/capabilities.toml'
     elif _capability(named[1]).present:
         problem = f"names {named[1]}, which this machine has"
     else:
-        _skips[named[1]] += 1
         return
     report.outcome = "failed"
     report.longrepr = f"{report.nodeid}: this skip {problem} ({reason})"
@@ -83,11 +83,9 @@ def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Judge skips of single tests, and add up the seconds of each part."""
+    """Judge skips of single tests."""
     report = yield
     _judge_skip(report)
-    folder = report.nodeid.split("/")
-    _seconds["notebooks" if "notebooks" in folder[:-1] else "pytest"] += report.duration
     return report
 
 
@@ -97,6 +95,21 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _judge_skip(report)
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count skips by capability, and seconds by part. The main process hears of every test here,
+    also of those that its helpers ran (`-n 2`)."""
+    if report.skipped and (named := re.match(NAMED, str(report.longrepr[2]))):
+        _skips[named[1]] += 1
+    folder = report.nodeid.split("/")
+    _seconds["notebooks" if "notebooks" in folder[:-1] else "pytest"] += report.duration
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Count skips of whole files."""
+    if report.skipped and (named := re.match(NAMED, str(report.longrepr[2]))):
+        _skips[named[1]] += 1
 
 
 def pytest_terminal_summary(

@@ -215,3 +215,34 @@ def test_a_job_s_exit_status_is_the_run_s(photos: Photos, tmp_path: Path) -> Non
     job = launch.start(asked, tmp_path / "run", log=tmp_path / "log")
     assert job.wait(PATIENCE) == 2
     assert "error: --num-classes 2" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "said"),
+    [
+        ("return 0", 0, ""),
+        ("return 2", 2, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('error: gone')", 1, "error: gone"),
+        ("raise ValueError('bad luck')", 1, "ValueError: bad luck"),
+    ],
+)
+def test_a_worker_ends_without_taking_the_interpreter_apart(ends, status, said) -> None:
+    """What is registered for the end still runs and all output arrives; nothing is torn down, as
+    that aborts the process where a thread of the group still holds a Python object."""
+    program = f"""
+import atexit, sys
+from rn50lib.launch import end_with
+class Held:
+    def __del__(self): print("torn down")
+held = Held()
+atexit.register(print, "registered")
+def work():
+    print("worked")
+    {ends}
+end_with(work)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == status
+    assert done.stdout.split("\n") == ["worked", "registered", ""]
+    assert said in done.stderr and bool(done.stderr) == bool(said)

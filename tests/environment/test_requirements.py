@@ -30,6 +30,7 @@ IMPORTED_AS = {  # where the module is not called like its distribution
     "pillow": "PIL",
     "protobuf": "google.protobuf",
     "PyYAML": "yaml",
+    "pytest-xdist": "xdist",
     "tensorflow-cpu": "tensorflow",
 }
 
