@@ -305,6 +305,13 @@ def plot(argv: list[str]) -> int:
     return 0
 
 
+def scale(argv: list[str]) -> int:
+    """`rn50 scale`: other numbers of GPUs, predicted."""
+    from rn50lib.scaling.command import main as scale_main
+
+    return scale_main(argv)
+
+
 def doctor(argv: list[str]) -> int:
     """`rn50 doctor`: checks with remedies."""
     from rn50lib.doctor import main as doctor_main

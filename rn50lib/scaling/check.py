@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from rn50lib.scaling.fit import MODEL, READINGS, Reading, amdahl, fit, fit_amdahl, perfect
 from rn50lib.scaling.model import predict
@@ -130,3 +131,33 @@ def cannot_tell() -> str:
         " `rn50 doctor --allreduce` measures the exchange and `rn50 run --test-io` the input; with"
         " both given, only the stragglers are left to fit."
     )
+
+
+def as_json() -> dict[str, Any]:
+    """The same as data: per series its parameters, per row what was published and predicted."""
+    series = [
+        {
+            "name": name,
+            "precision": precision,
+            "fitted_on": list(one.fit_on),
+            "parameters_of": one.parameters_of,
+            "source": one.source,
+            "remark": one.remark,
+            "parameters": {r.field: parameter(name, precision, r) for r in READINGS}
+            | {"serial": serial_share(name, precision)},
+        }
+        for (name, precision), one in load().items()
+    ]
+    rows = [
+        {
+            "name": row.series.name,
+            "precision": row.series.precision,
+            "gpus": row.gpus,
+            "fitted": row.fitted,
+            "published": row.published,
+            "predicted": row.predicted,
+            "error": {name: row.error(name) for name in NAMES},
+        }
+        for row in outcomes()
+    ]
+    return {"model": MODEL.name, "series": series, "rows": rows}

@@ -1,7 +1,7 @@
 """The same training played through, event by event: an independent check of `model.predict`.
 
 Every worker is there with a step time of its own, every message of every ring is an event, and so
-is every batch that a host's loader finishes. An event happens when those it waits for have happened:
+is every batch that a loader finishes. An event happens when those it waits for have happened:
 nobody is told to wait for the slowest, and no formula for a ring or a maximum is used. The times of
 all workers are held in one array (hosts, GPUs on a host), so that 4096 of them take a second.
 
