@@ -126,12 +126,13 @@ def read(job: Job, show: Callable[[str], None]) -> None:
 
 def wait(job: Job, elastic: bool, show: Callable[[str], None]) -> None:
     """Return when the launcher has ended, or when a worker failed and the rest had its time."""
-    told = 0
+    told: set[float] = set()
     while job.process.poll() is None:
         if elastic:
-            for end in job.ends()[told:]:
-                show(f"rank {end.rank} is gone, {ended(end)}; the others go on")
-                told += 1
+            for end in job.ends():
+                if end.time not in told:
+                    show(f"rank {end.rank} is gone, {ended(end)}; the others go on")
+                    told.add(end.time)
         elif job.ends():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(FOLLOW_S)

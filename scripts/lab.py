@@ -59,6 +59,9 @@ def main() -> None:
     arguments = parser.parse_args()
     print("\n".join(ways_in(arguments.port)), flush=True)
     words = command(arguments.bind, arguments.port)
+    # its settings leave out JupyterLab's question about news, which covers the first page
+    settings = [str(ROOT / "scripts" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
     os.execv(words[0], words)
 
 

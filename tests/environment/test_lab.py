@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -84,3 +85,15 @@ def test_lab_opens_at_the_first_notebook(
 ) -> None:
     first = sorted((repository / "notebooks").glob("[0-9]*.ipynb"))[0]
     assert f"/lab/tree/notebooks/{first.name}?token=" in lab[2]
+
+
+def test_nothing_covers_the_first_page(lab: tuple[subprocess.Popen[bytes], int, str]) -> None:
+    """JupyterLab asks at its first start whether it may fetch news, over the notebook."""
+    token = re.search(r"\?token=(\w+)", lab[2])
+    assert token is not None
+    with urllib.request.urlopen(f"http://localhost:{lab[1]}/lab?token={token[1]}") as answer:
+        page = answer.read().decode()
+    told = re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.S)
+    assert told is not None
+    left_out = json.loads(told[1])["disabledExtensions"]
+    assert any(name.startswith("@jupyterlab/apputils-extension:announcements") for name in left_out)
