@@ -44,15 +44,22 @@ FRAMEWORKS = (
 LATE = {"records.tfrecord": "google_crc32c"}
 # where a framework may be imported: files and folders under rn50lib
 HOMES = {
-    "torch": ("backends/torch/", "pipelines/torch_loader.py", "comm/ddp.py", "comm/horovod.py"),
+    "torch": (
+        "backends/torch/",
+        "pipelines/torch_loader.py",
+        "pipelines/dali.py",  # tensors on the GPU
+        "comm/ddp.py",
+        "comm/horovod.py",
+    ),
     "tensorflow": (
         "backends/tensorflow/",
         "pipelines/tf_data.py",
+        "pipelines/dali.py",  # which GPU it has chosen
         "comm/horovod.py",
         "workshop/input_streams.py",  # the lesson shows what TensorFlow's own buffer does
     ),
     "horovod": ("comm/horovod.py", "backends/torch/parallel.py", "backends/tensorflow/parallel.py"),
-    "nvidia": ("pipelines/dali.py", "pipelines/tf_data.py"),
+    "nvidia": ("pipelines/dali",),
 }
 # the doctor asks each framework what it is, in processes of their own
 ASKS = "doctor/"

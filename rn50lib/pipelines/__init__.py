@@ -1,6 +1,7 @@
 """Input pipelines: from stored images to batches, in the order that `records.order` lays down.
 
 Every pipeline gives uint8 NHWC batches of one rank; normalising is the step's work, on the device.
+Streams (TFRecord in tf.data, record files in DALI) have an order of their own, and promise less.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ def open_pipeline(
                 f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
                 f" images and {source.path} gives {examples}; use a smaller batch"
             )
+    if experiment.loader == "dali":
+        from rn50lib.pipelines.dali import Dali
+
+        return Dali(experiment, source, split, examples, rank, size)
     if experiment.backend == "tensorflow":
         from rn50lib.pipelines.tf_data import TfData
 

@@ -1,0 +1,182 @@
+"""The DALI loader: NVIDIA's readers and decoders, in threads of their own and on the GPU if any.
+
+Files are read by number, in the order that `records.order` lays down. RecordIO and TFRecord are
+read by DALI's own readers as streams, through a shuffle buffer. These promise what tf.data's
+streams do: no image twice in an epoch, on whichever rank; equal steps on all ranks; the same
+batches again for the same (seed, epoch); and validation on every image exactly once. For that the
+graph is built anew for each epoch, with a seed of its own. Crops are DALI's, with the recipe's
+numbers: other ones than the other loaders draw, by the same rule.
+
+Both backends get their batches from the same loop. PyTorch on a GPU gets tensors there, copied from
+DALI's buffers and never through the host. TensorFlow gets them through host memory: DALI's plugin
+for it exists for some pairs of versions only, and not for 1.34 with TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rn50lib import recipe, seams
+from rn50lib.errors import UserError
+from rn50lib.experiment import FullExperiment
+from rn50lib.hardware import machine
+from rn50lib.pipelines import Batch
+from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.plan import Plan
+from rn50lib.records import order
+from rn50lib.records.source import Source
+
+try:
+    from rn50lib.pipelines.dali_graph import JPEG_ENGINES, Look, training, validation
+    from rn50lib.pipelines.dali_readers import BATCHES_AHEAD, Numbered, Stream
+except ImportError as error:
+    raise UserError(
+        f"--loader dali: DALI does not import here ({error}): `make setup` installs it where there"
+        " is a wheel; or use --loader native"
+    ) from error
+
+
+class Dali:
+    """See `rn50lib.pipelines.Pipeline`. Batches are arrays; for PyTorch on a GPU, tensors there.
+
+    `engine` says whether to decode whole images by the GPU's JPEG engine; left out, that is done
+    where there is one.
+    """
+
+    def __init__(
+        self,
+        experiment: FullExperiment,
+        source: Source,
+        split: str,
+        examples: int,
+        rank: int,
+        size: int,
+        engine: bool | None = None,
+    ) -> None:
+        if seams.get("augment") is not recipe.augment:
+            raise UserError(
+                "--override augment: DALI draws its crops itself, in its own threads, and calls no"
+                " Python function for it; use --loader native"
+            )
+        self.experiment, self.source, self.engine = experiment, source, engine
+        self.examples, self.train, self.rank = examples, split == "train", rank
+        self.batch_size = experiment.batch_size
+        plan = Plan(experiment, len(source), split, examples, rank, size)
+        self.reader: Numbered | Stream
+        if source.format == "files":
+            self.reader = Numbered(source, plan)
+        else:
+            self.reader = Stream(source, plan)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+        valid = self.reader.valid()
+        gpu, step = self.gpu(), 0
+        on_gpu = gpu is not None
+        graph = self.build(epoch, gpu)
+        try:
+            for step in range(len(self)):
+                images, labels = graph.run()
+                if (
+                    step >= start_step
+                ):  # what comes before is made too: DALI's chance moves on by it
+                    yield self.batch(images, labels, int(valid[step]), on_gpu)
+        except RuntimeError as error:
+            raise self.explain(error, epoch, step) from error
+
+    def close(self) -> None:
+        self.reader.close()
+
+    def build(self, epoch: int, gpu: int | None) -> Any:
+        """The graph for one epoch, ready to run."""
+        threads = self.experiment.data_nthreads
+        beside = threads > 0  # else batches are made while the training process waits for them
+        define = training if self.train else validation
+        graph = define(
+            lambda: self.reader.read(epoch),
+            self.look(gpu),
+            batch_size=self.batch_size,
+            num_threads=max(1, threads),
+            device_id=gpu,
+            seed=order.image_seed(self.experiment.seed, epoch, self.rank) % 2**31,
+            exec_pipelined=beside,
+            exec_async=beside,
+            prefetch_queue_depth=BATCHES_AHEAD if beside else 1,
+        )
+        try:
+            graph.build()
+        except RuntimeError as error:
+            raise UserError(
+                f"--loader dali: DALI cannot start here: {in_short(error)}; `rn50 doctor` looks at"
+                " it; or use --loader native"
+            ) from error
+        return graph
+
+    def look(self, gpu: int | None) -> Look:
+        """What images become, by the recipe and on this machine."""
+        engine = self.engine
+        if engine is None:
+            engine = gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
+        return Look(
+            pixels=self.experiment.image_shape,
+            resize=self.experiment.val_resize,
+            augmentation=self.experiment.to_recipe().augmentation,
+            antialias=self.experiment.resample != "fast",
+            gpu=gpu is not None,
+            engine=engine,
+        )
+
+    def gpu(self) -> int | None:
+        """The GPU that the backend has chosen for this rank; None without one."""
+        if not machine().gpus:
+            return None
+        if self.experiment.backend == "tensorflow":
+            import tensorflow as tf
+
+            seen = tf.config.get_visible_devices("GPU")
+            return int(seen[0].name.rsplit(":", 1)[1]) if seen else None
+        import torch
+
+        return torch.cuda.current_device() if torch.cuda.is_available() else None
+
+    def batch(self, images: Any, labels: Any, valid: int, on_gpu: bool) -> Batch:
+        """DALI's lists, which are its own and will be overwritten, as a batch that stays."""
+        if on_gpu and self.experiment.backend == "tensorflow":
+            images, labels, on_gpu = images.as_cpu(), labels.as_cpu(), False
+        if not on_gpu:
+            return Batch(own(images), own(labels), valid)
+        import torch
+        from nvidia.dali.plugin.pytorch import feed_ndarray
+
+        made = []
+        for values, dtype in ((images, torch.uint8), (labels, torch.int32)):
+            dense = values.as_tensor()
+            tensor = torch.empty(dense.shape(), dtype=dtype, device="cuda")
+            feed_ndarray(dense, tensor, cuda_stream=torch.cuda.current_stream())
+            made.append(tensor)
+        return Batch(made[0], made[1], valid)
+
+    def explain(self, error: RuntimeError, epoch: int, step: int) -> Exception:
+        """The error that names the image because of which a batch near `step` could not be made."""
+        pictures = Pictures(self.source, False, self.experiment)
+        for number in self.reader.suspects(epoch, step).tolist():
+            try:
+                pictures.image(epoch, number)
+            except UserError as found:
+                return found
+        return UserError(f"{self.source.path}: DALI fails at it: {in_short(error)}")
+
+
+def in_short(error: RuntimeError) -> str:
+    """What DALI says, on one line and without its stack."""
+    return " ".join(str(error).partition("Stacktrace")[0].split())
+
+
+def own(values: Any) -> np.ndarray:
+    """A copy of a list of equal arrays in host memory."""
+    return np.array(values.as_tensor(), copy=True)
