@@ -6,6 +6,7 @@ machine, the data set and the profile, and says why. A value that was given is n
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -31,7 +32,7 @@ from rn50lib.flags import (
 from rn50lib.hardware import Machine
 
 BACKENDS = ("torch", "tensorflow")
-LOADERS = ("native", "synthetic")
+LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
 RESAMPLE = ("antialias", "fast")
 COMMS = ("local", "horovod", "ddp")
@@ -61,7 +62,8 @@ class Experiment:
     )  # fmt: skip
     loader: str | None = flag(
         "--loader", kind=str, choices=LOADERS, group="axes",
-        help="input pipeline; synthetic makes random images without reading any (default: native)",
+        help="input pipeline: native is PyTorch's or tf.data, synthetic makes random images"
+        " (default: native; for the reference's recipe on GPUs dali, where it is installed)",
     )  # fmt: skip
     dtype: str | None = flag(
         "--dtype", kind=str, choices=DTYPES, group="axes",
@@ -131,8 +133,8 @@ class Experiment:
     )  # fmt: skip
     resample: str | None = flag(
         "--resample", kind=str, choices=RESAMPLE, group="recipe",
-        help="how tf.data makes a crop small: fast leaves out what keeps fine patterns from turning"
-        " into coarse ones (default: antialias, as every other loader)",
+        help="how tf.data and DALI make a crop small: fast leaves out what keeps fine patterns from"
+        " turning into coarse ones (default: antialias, as every other loader)",
     )  # fmt: skip
     rotate: float = flag(
         "--rotate", kind=degrees, default=0.0, group="recipe",
@@ -401,7 +403,8 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
         base = recipes.shortened(base, epochs)
     auto("backend", "torch", "the default")
     auto("data_format", "auto", "records where there are some, else files")
-    auto("loader", "native", "the default")
+    loader, reason = best_loader(asked, machine, name)
+    auto("loader", loader, reason)
     dtype, reason = best_dtype(machine)
     auto("dtype", dtype, reason)
     if gpus and name == "reference":
@@ -465,6 +468,27 @@ def best_dtype(machine: Machine) -> tuple[str, str]:
     return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"
 
 
+def best_loader(asked: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:
+    """The loader that `auto` takes, and why."""
+    if not machine.gpus or recipe != "reference":
+        return "native", "the default"
+    if not has_dali():
+        return "native", "DALI is not installed here"
+    if asked.elastic:
+        return "native", "--elastic wants a loader that reads by number"
+    if {"augment", "shard"} & {text.partition("=")[0] for text in asked.override}:
+        return "native", "DALI calls no Python function for a crop or a shard"
+    return "dali", "the reference's: it decodes on the GPU"
+
+
+def has_dali() -> bool:
+    """Whether DALI is installed; asking loads nothing of it."""
+    try:
+        return importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def check(asked: Experiment, machine: Machine) -> None:
     """Raise UserError for the first value that is impossible here or contradicts another."""
     capped = asked.profile == "ci"
@@ -492,10 +516,15 @@ def check(asked: Experiment, machine: Machine) -> None:
             "--step paced has no model behind it, so there is nothing to save: leave out"
             " --model-prefix"
         )
-    if asked.resample == "fast" and asked.backend != "tensorflow":
+    if asked.loader == "dali" and not has_dali():
         raise UserError(
-            "--resample fast is tf.data's: PyTorch's loader gains nothing by it; give --backend"
-            " tensorflow, or leave it out"
+            "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
+            " wheel (Linux), or use --loader native"
+        )
+    if asked.resample == "fast" and asked.backend != "tensorflow" and asked.loader != "dali":
+        raise UserError(
+            "--resample fast is for tf.data and DALI: PyTorch's own loader gains nothing by it;"
+            " give --backend tensorflow or --loader dali, or leave it out"
         )
     if asked.val_resize is not None and asked.val_resize < (asked.image_shape or 32):
         raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")

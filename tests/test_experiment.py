@@ -182,6 +182,28 @@ def test_precision_is_what_the_hardware_computes_in(machine: Machine, dtype: str
     assert "bfloat16" in resolved.reasons["dtype"]
 
 
+def test_the_published_recipe_on_a_gpu_takes_dali_where_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = machine_with(gpu((8, 0)))
+    monkeypatch.setattr(experiments, "has_dali", lambda: True)
+    reference = Experiment(recipe="reference")
+    mine = replace(reference, override=("augment=mine.py:crop",))
+    for asked, machine, loader in (
+        (reference, here, "dali"),
+        (reference, LAPTOP, "native"),
+        (Experiment(recipe="roadsigns"), here, "native"),
+        (mine, here, "native"),  # its own threads call no Python function
+    ):
+        assert resolve(asked, machine, 1000).experiment.loader == loader, asked
+    monkeypatch.setattr(experiments, "has_dali", lambda: False)
+    resolved = resolve(reference, here, 1000)
+    assert resolved.experiment.loader == "native"
+    assert resolved.reasons["loader"] == "DALI is not installed here"
+    with pytest.raises(UserError, match="^--loader dali: DALI is not installed here: `make setup`"):
+        resolve(replace(reference, loader="dali"), here, 1000)
+
+
 def test_fewer_epochs_shorten_the_roadsigns_schedule_but_not_the_reference_s() -> None:
     short = resolve(Experiment(num_epochs=9, recipe="roadsigns"), LAPTOP, 12).experiment
     assert (short.warmup_epochs, short.lr_step_epochs) == (0.5, (3, 6, 8))
