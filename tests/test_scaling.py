@@ -355,6 +355,25 @@ def test_the_table_has_a_line_for_each_number_of_gpus(rn50: Rn50, tmp_path: Path
         assert line[-1] == f"{row['cost']:,.2f}"
 
 
+def test_the_front_page_tells_the_errors_that_check_prints(rn50: Rn50, repository: Path) -> None:
+    text = " ".join((repository / "README.md").read_text().split())
+    rows = [
+        r for r in json.loads(rn50("scale", "--check", "--json").out)["rows"] if not r["fitted"]
+    ]
+    mean = {
+        name: f"{100 * sum(abs(r['error'][name]) for r in rows) / len(rows):.1f} %"
+        for name in ("stragglers", "Amdahl", "perfect")
+    }
+    worst = f"{100 * max(abs(r['error']['stragglers']) for r in rows):.1f} %"
+    assert f"misses by {mean['stragglers']} in the mean and {worst} at most" in text
+    assert f"misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in text
+
+
+def test_a_large_global_batch_gets_a_remark(rn50: Rn50) -> None:
+    assert "global batch of 106,496" in rn50("scale", "--gpus", "512", *GIVEN).out
+    assert "global batch" not in rn50("scale", "--gpus", "8", *GIVEN).out
+
+
 def test_a_picture_and_a_json_file(rn50: Rn50, tmp_path: Path) -> None:
     assert rn50("scale", "--gpus", "1,8", *GIVEN, "-o", "out/s.json").status == 0
     assert [r["gpus"] for r in json.loads((tmp_path / "out/s.json").read_text())["rows"]] == [1, 8]

@@ -27,6 +27,7 @@ NOISE = {
     "float32": ("DGX-1", "FP32"),
     "tf32": ("DGX-1", "FP32"),
 }
+ACCURATE = 8192  # the global batch up to which Goyal et al. (arXiv:1706.02677) lost no accuracy
 COLUMNS = (
     "GPUs", "hosts", "img/s", "efficiency", "step, ms", "compute", "stragglers", "exchange",
     "input", "hours",
@@ -109,7 +110,8 @@ def main(argv: list[str]) -> int:
     if args.json:
         print(json.dumps(told, indent=4))
     else:
-        print("\n".join(["\n".join(sources), "", *table(args, steps), "", sentence(steps)]))
+        found = " ".join(filter(None, (sentence(steps), large_batch(steps[-1]))))
+        print("\n".join(["\n".join(sources), "", *table(args, steps), "", found]))
     if args.output and args.output.endswith(".json"):
         write_json(args.output, told)
     elif args.output:
@@ -244,6 +246,17 @@ def sentence(steps: list[Step]) -> str:
     return (
         f"{found}; most is lost in {what}, {1000 * lost[last.limit]:.1f} of"
         f" {1000 * last.step_s:.1f} ms."
+    )
+
+
+def large_batch(step: Step) -> str:
+    """What speed alone does not say about a very large global batch; empty for others."""
+    size = step.gpus * step.batch
+    if size <= ACCURATE:
+        return ""
+    return (
+        f"A global batch of {size:,} is beyond what this recipe trains without losing accuracy:"
+        f" Goyal et al. (2017) found none lost up to {ACCURATE:,}."
     )
 
 
