@@ -362,11 +362,12 @@ def test_the_front_page_tells_the_errors_that_check_prints(rn50: Rn50, repositor
     ]
     mean = {
         name: f"{100 * sum(abs(r['error'][name]) for r in rows) / len(rows):.1f} %"
-        for name in ("stragglers", "Amdahl", "perfect")
+        for name in ("stragglers", "communication", "Amdahl", "perfect")
     }
     worst = f"{100 * max(abs(r['error']['stragglers']) for r in rows):.1f} %"
     assert f"misses by {mean['stragglers']} in the mean and {worst} at most" in text
     assert f"misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in text
+    assert f"not hidden misses them by {mean['communication']}" in text
 
 
 def test_a_large_global_batch_gets_a_remark(rn50: Rn50) -> None:
