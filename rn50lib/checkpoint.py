@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Checkpoint:
     identity: dict[str, Any]
     experiment: dict[str, Any]
     metrics: dict[str, list]
+    scaling: dict[str, float] = field(default_factory=dict)  # the loss scale: see `Step.scaling`
 
 
 def symbol_path(prefix: str | Path) -> Path:
@@ -94,6 +95,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         "identity": json.dumps(checkpoint.identity, sort_keys=True),
         "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
         "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
+        "scaling": json.dumps(checkpoint.scaling, sort_keys=True),
     }
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch)
@@ -159,6 +161,7 @@ def load(prefix: str | Path, epoch: int) -> Checkpoint:
         identity=json.loads(metadata["identity"]),
         experiment=json.loads(metadata["experiment"]),
         metrics=json.loads(metadata["metrics"]),
+        scaling=json.loads(metadata.get("scaling", "{}")),  # there are files without
     )
 
 

@@ -29,7 +29,6 @@ def run(argv: list[str]) -> int:
 
 def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool = False) -> int:
     launch.die_with_parent()
-    resolved = prepare(asked, make_data=not dry_run)
     if dry_run:
         print(" ".join(launch.rank_command(resolved, None)))
         print(experiment.arithmetic(resolved.experiment))
@@ -123,10 +122,12 @@ def with_checkpoint(asked: Experiment) -> Experiment:
 def describe(resolved: Resolved) -> str:
     """The axes of a run with the reason for each, and the arithmetic, as lines for people."""
     done, lines = resolved.experiment, list(resolved.caps)
-    shown = ("data_root", "backend", "loader", "dtype", "n", "comm", "launcher", "batch_size",
-             "recipe", "num_epochs", "image_shape", "num_classes", "threads", "data_nthreads",
-             "model_prefix")  # fmt: skip
+    shown = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
+             "batch_size", "macrobatch_size", "recipe", "num_epochs", "image_shape", "num_classes",
+             "threads", "data_nthreads", "model_prefix")  # fmt: skip
     for name in shown:
+        if "dtype" in wanted and experiment.lacks(wanted["dtype"], machine(), wanted["network"]):
+            del wanted["dtype"]  # trained on another machine: here `auto` chooses
         value = getattr(done, name)
         unread = name in ("data_root", "data_nthreads") and done.loader == "synthetic"
         unread |= name == "comm" and value == "local"
@@ -143,6 +144,8 @@ def describe(resolved: Resolved) -> str:
         if remark and not done.benchmark_iters:
             lines.append(f"  {remark}")
     return "\n".join(lines)
+    if done.dtype == "float16" and not machine().gpus:
+        lines.append("  float16 on a processor shows what float16 does, not how fast it is")
 
 
 def train(argv: list[str]) -> int:

@@ -23,6 +23,7 @@ from rn50lib.flags import (
     flag,
     host_list,
     image_shape,
+    loss_scale,
     natural,
     not_negative,
     pace,
@@ -30,6 +31,7 @@ from rn50lib.flags import (
     texts,
 )
 from rn50lib.hardware import Machine
+from rn50lib.precision import DTYPES, best_dtype, lacks, scales
 
 BACKENDS = ("torch", "tensorflow")
 LOADERS = ("native", "dali", "synthetic")
@@ -37,7 +39,6 @@ FORMATS = ("auto", "files", "recordio", "tfrecord")
 RESAMPLE = ("antialias", "fast")
 COMMS = ("local", "horovod", "ddp")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
-DTYPES = ("float32", "bfloat16", "float16")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 
@@ -67,7 +68,13 @@ class Experiment:
     )  # fmt: skip
     dtype: str | None = flag(
         "--dtype", kind=str, choices=DTYPES, group="axes",
-        help="precision of the arithmetic (default: bfloat16 where the hardware has it)",
+        help="precision of the arithmetic (default: the fastest that the hardware has)",
+    )  # fmt: skip
+    loss_scale: str | None = flag(
+        "--loss-scale", kind=loss_scale, group="axes",
+        help="what the loss is multiplied by, so that small gradients do not vanish: dynamic,"
+        " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic for"
+        " float16, none for the others)",
     )  # fmt: skip
     n: int | None = flag(
         "-n", "--n-GPUs", kind=positive, group="axes",
@@ -81,6 +88,11 @@ class Experiment:
     batch_size: int | None = flag(
         "-b", "--batch-size", kind=positive, group="axes", help="images per worker and step"
     )
+    macrobatch_size: int | None = flag(
+        "--macrobatch-size", kind=positive, group="axes",
+        help="images per worker and update, a multiple of -b: the gradients of several batches are"
+        " added up and exchanged once (default: -b)",
+    )  # fmt: skip
     # the model
     network: str | None = flag(
         "--network", kind=str, choices=("resnet", "tiny"), group="model",
@@ -255,6 +267,14 @@ class Experiment:
         "--data-nthreads", kind=natural, group="machine",
         help="loader workers per worker; 0 loads in the training process (default: the cores)",
     )  # fmt: skip
+    compile: bool = flag(
+        "--compile", default=False, group="machine",
+        help="let torch.compile, or TensorFlow's XLA, join the model's operations into kernels",
+    )  # fmt: skip
+    cuda_graphs: bool = flag(
+        "--cuda-graphs", default=False, group="machine",
+        help="record a training step once and replay it, without launching its kernels one by one",
+    )  # fmt: skip
     profile: str = flag(
         "--profile", kind=str, choices=PROFILES, default="auto", group="machine",
         help="ci caps the run to seconds and prints every cap",
@@ -317,7 +337,18 @@ class FullExperiment(Experiment):
 
     @property
     def global_batch(self) -> int:
+        """Images of all workers in one iteration."""
         return self.n * self.batch_size
+
+    @property
+    def micro_batches(self) -> int:
+        """Batches whose gradients are added up for one update."""
+        return (self.macrobatch_size or self.batch_size) // self.batch_size
+
+    @property
+    def update_batch(self) -> int:
+        """Images of all workers in one update: what the learning rate goes by."""
+        return self.global_batch * self.micro_batches
 
     def to_recipe(self) -> recipes.Recipe:
         """The recipe with this experiment's own numbers in it."""
@@ -405,8 +436,10 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     auto("data_format", "auto", "records where there are some, else files")
     loader, reason = best_loader(asked, machine, name)
     auto("loader", loader, reason)
-    dtype, reason = best_dtype(machine)
-    auto("dtype", dtype, reason)
+    dtype, reason = best_dtype(machine, name)
+    dtype = auto("dtype", dtype, reason)
+    if dtype == "float16":
+        auto("loss_scale", "dynamic", "float16 loses small gradients without it")
     if gpus and name == "reference":
         n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
     else:
@@ -451,21 +484,11 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
         filled["profile"] = "gpu" if gpus else "cpu"
         reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
     done = FullExperiment(**(vars(asked) | filled))
+    check_whole(done)
     caps: tuple[str, ...] = ()
     if done.profile == "ci":
         done, caps = cap_for_ci(done)
     return Resolved(done, reasons, caps)
-
-
-def best_dtype(machine: Machine) -> tuple[str, str]:
-    """The precision that `auto` takes on this machine, and why."""
-    if machine.gpus:
-        if min(gpu.capability for gpu in machine.gpus) >= (8, 0):
-            return "bfloat16", "the GPU computes in bfloat16 (capability 8.0 or later)"
-        return "float32", "the GPU has no bfloat16 (capability below 8.0)"
-    if machine.bfloat16:
-        return "bfloat16", f"the processor computes in bfloat16 ({machine.bfloat16})"
-    return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"
 
 
 def best_loader(asked: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:
@@ -492,12 +515,9 @@ def has_dali() -> bool:
 def check(asked: Experiment, machine: Machine) -> None:
     """Raise UserError for the first value that is impossible here or contradicts another."""
     capped = asked.profile == "ci"
-    if asked.dtype == "float16" and not capped:
-        why = "is not served yet" if machine.gpus else "needs a GPU, and there is none here"
-        raise UserError(
-            f"--dtype float16 {why}: use --dtype bfloat16 (same range as float32) or"
-            " --dtype float32"
-        )
+    why = lacks(asked.dtype, machine, asked.network) if asked.dtype and not capped else None
+    if why:
+        raise UserError(f"--dtype {asked.dtype} {why}")
     if not capped:
         launchers.check(asked, machine)
     if asked.profile == "gpu" and not machine.gpus:
@@ -530,6 +550,24 @@ def check(asked: Experiment, machine: Machine) -> None:
         raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
 
 
+def check_whole(done: FullExperiment) -> None:
+    """Raise UserError for what only shows when every axis is filled in."""
+    macro, batch = done.macrobatch_size, done.batch_size
+    if macro is not None and macro % batch:
+        below, above = macro // batch * batch, -(-macro // batch) * batch
+        near = f"{below} or {above}" if below else f"{above}"
+        raise UserError(
+            f"--macrobatch-size {macro} is no multiple of the batch size {batch}: give {near}, or"
+            " another -b"
+        )
+    replaced = any(text.startswith("loss_scale_update=") for text in done.override)
+    if replaced and not scales(done.loss_scale) and not done.only_inference:
+        raise UserError(
+            "--override loss_scale_update: no loss scale changes in this run; give --loss-scale"
+            " dynamic with it"
+        )
+
+
 def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
     """The experiment made small enough for a test, and a line for each value that changed."""
     limits: dict[str, Any] = {
@@ -543,8 +581,11 @@ def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
         "benchmark_iters": min(full.benchmark_iters or 2, 2),
         "data_nthreads": 0,
         "threads": 1,  # two would wait for each other more than they compute
-        "dtype": "float32" if full.dtype == "float16" else full.dtype,
+        "dtype": "float32" if full.dtype == "tf32" else full.dtype,
     }
+    if full.macrobatch_size is not None:
+        at_once = min(full.micro_batches, limits["benchmark_iters"])
+        limits["macrobatch_size"] = limits["batch_size"] * at_once
     changed = {name: value for name, value in limits.items() if value != getattr(full, name)}
     lines = tuple(
         f"profile ci: {flag_name(name)} {getattr(full, name)} capped to {value}"
@@ -560,11 +601,14 @@ def flag_name(name: str) -> str:
 
 def arithmetic(done: FullExperiment) -> str:
     """Global batch and learning rate, worked out in one line."""
-    numbers = done.to_recipe()
-    peak = recipes.learning_rate(done.warmup_epochs, done.global_batch, numbers)
+    numbers, images = done.to_recipe(), done.update_batch
+    peak = recipes.learning_rate(done.warmup_epochs, images, numbers)
+    factors = f"{done.n} x {done.batch_size}"
+    if done.micro_batches > 1:
+        factors += f" x {done.micro_batches} batches per update"
     return (
-        f"global batch {done.n} x {done.batch_size} = {done.global_batch}; "
-        f"learning rate {done.lr:g} x {done.global_batch} / {numbers.lr_batch} = {peak:g}"
+        f"global batch {factors} = {images}; "
+        f"learning rate {done.lr:g} x {images} / {numbers.lr_batch} = {peak:g}"
     )
 
 

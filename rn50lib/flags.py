@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
+from rn50lib import optim
+
 
 def positive(text: str) -> int:
     value = int(text)
@@ -55,6 +57,32 @@ def pace(text: str) -> float:
     if word != "paced" or not 0 < float(rate) < float("inf"):
         raise ValueError("must be paced:RATE, a rate in images per second")
     return float(rate)
+
+
+def loss_scale(text: str) -> str:
+    """'dynamic', 'dynamic:START', 'dynamic:START:STEPS', or a number: a scale that stays."""
+    scaling(text)
+    return text
+
+
+def scaling(text: str) -> tuple[float, int | None]:
+    """What a --loss-scale says: the scale to start with, and after how many good steps it doubles
+    (None: never, it is static)."""
+    word, *numbers = text.split(":")
+    dynamic = word == "dynamic"
+    try:
+        start = float(numbers[0] if dynamic and numbers else optim.FIRST_SCALE if dynamic else text)
+        growth_steps = int(numbers[1]) if dynamic and numbers[1:] else optim.GROWTH_STEPS
+    except ValueError:
+        start = growth_steps = 0
+    if len(numbers) > 2 or growth_steps < 1:
+        start = 0
+    if not optim.SMALLEST_SCALE <= start <= optim.LARGEST_SCALE:
+        raise ValueError(
+            "must be dynamic, dynamic:START:STEPS or a number, and the scale from 1 to 2^24 ="
+            f" {optim.LARGEST_SCALE:.0f}"
+        )
+    return start, growth_steps if dynamic else None
 
 
 def degrees(text: str) -> float:

@@ -31,3 +31,19 @@ def sgd(
 def decay_groups(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Names of the parameters with and without weight decay. The reference decays all of them."""
     return list(names), []
+
+
+def loss_scale_update(
+    scale: float, good_steps: int, finite: bool, growth_steps: int
+) -> tuple[float, int]:
+    """The dynamic loss scale after a step, and how many good steps it has held for.
+
+    A gradient that is not finite halves the scale, and its step is skipped. After `growth_steps`
+    good steps in a row the scale doubles, to try whether more of the small gradients can be kept
+    (Micikevicius et al. 2018). It stays from 1 to 2**24.
+    """
+    if not finite:
+        return max(scale * BACKOFF, SMALLEST_SCALE), 0
+    if good_steps + 1 < growth_steps:
+        return scale, good_steps + 1
+    return min(scale * GROWTH, LARGEST_SCALE), 0

@@ -12,13 +12,15 @@ import numpy as np
 @dataclass
 class Position:
     """A committed point of a run. `images` of `epoch` are done; `sums` are the epoch's metric sums
-    so far, over all ranks; `metrics` are the report's up to the epoch before."""
+    so far, over all ranks; `metrics` are the report's up to the epoch before; `scaling` is
+    `Step.scaling()`."""
 
     epoch: int
     images: int
     arrays: dict[str, np.ndarray]
     sums: np.ndarray
     metrics: dict[str, list[float | None]]
+    scaling: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

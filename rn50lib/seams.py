@@ -62,6 +62,11 @@ SEAMS = {
         "loss, top1 and top5 over all ranks, by name",
         "rn50lib.metrics:metric_sums",
     ),
+    "loss_scale_update": Seam(
+        ("scale", "good_steps", "finite", "growth_steps"),
+        "the next loss scale, and the good steps in a row with it",
+        "rn50lib.optim:loss_scale_update",
+    ),
 }
 
 _overrides: dict[str, Callable[..., Any]] = {}

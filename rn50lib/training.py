@@ -6,6 +6,7 @@ It sees a pipeline, a step and a group of workers, never a framework, and adds n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 import zlib
@@ -122,19 +123,21 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
         timer.total += saved.sums
     batches = pipeline.epoch(epoch, done=before) if before else pipeline.epoch(epoch)
     with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
-        for i, batch in enumerate(timer.batches(batches)):
-            share = (
-                (before + i * batch_size) / (before + steps * batch_size) if before else i / steps
-            )
-            lr = schedule(epoch + share, batch_size, recipe)
+        for i, batch in enumerate(timer.batches(itertools.islice(batches, steps))):
+            first = i // at_once * at_once  # the rate is that of the update that a batch is part of
+            share = (before + first * batch_size) / (before + steps * batch_size)
+            lr = schedule(epoch + share, experiment.update_batch, recipe)
             step.train_step(batch, lr)
             timer.step_done(i, lr)
             if trace is not None:
                 trace.step()
+    at_once = experiment.micro_batches
+    steps = whole_updates(experiment, steps) if not before else steps // at_once * at_once
             if experiment.elastic:
                 run.state.since += batch_size
-                if (i + 1) % experiment.commit_steps == 0 or i + 1 == steps:
+                if (i + 1) % (experiment.commit_steps * at_once) == 0 or i + 1 == steps:
                     commit(timer, before + (i + 1) * batch_size)
+    skipped = step.scaling().get("skipped", 0)
     return timer.finish()
 
 
@@ -143,7 +146,28 @@ def commit(timer: Timer, images: int) -> None:
     timer.read(tell=False)
     (sums,) = timer.run.comm.sum([timer.total])
     metrics = {key: list(values) for key, values in timer.run.report.metrics.items()}
-    timer.run.state.commit(Position(timer.epoch, images, timer.run.step.state(), sums, metrics))
+    step = timer.run.step
+    position = Position(timer.epoch, images, step.state(), sums, metrics, step.scaling())
+    timer.run.state.commit(position)
+
+
+def tell_scaling(run: Run, before: float, updates: int) -> None:
+    """Into the report: the loss scale, and how many updates were skipped; a line if any were."""
+    found = run.step.scaling()
+    if not found:
+        return
+    run.report.env["loss_scale"] = {
+        "scale": found["scale"],
+        "skipped_updates": int(found["skipped"]),
+    }
+    skipped = int(found["skipped"] - before)
+    if skipped:
+        every = skipped == updates
+        run.progress.say(
+            f"{'all' if every else skipped} of {updates} updates were skipped: gradients were not"
+            f" finite; the loss scale is now {found['scale']:g}"
+            + ("; nothing was learnt: give a smaller --loss-scale, or dynamic" if every else "")
+        )
 
 
 def tell_changes(run: Run) -> None:
@@ -163,7 +187,23 @@ def validate(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None
     for i, batch in enumerate(timer.batches(pipeline.epoch(epoch))):
         run.step.eval_step(batch)
         timer.step_done(i, None)
-    return timer.finish()
+    metrics = timer.finish()
+    for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one
+        pass
+    tell_scaling(run, skipped, steps // at_once)
+    return metrics
+
+
+def whole_updates(experiment: FullExperiment, steps: int) -> int:
+    """The steps of an epoch that make whole updates. Raises UserError where there are too few."""
+    updates = steps // experiment.micro_batches
+    if not updates:
+        raise UserError(
+            f"--macrobatch-size {experiment.macrobatch_size}: an update takes"
+            f" {experiment.update_batch} images, and an epoch has"
+            f" {steps * experiment.global_batch}: make it smaller"
+        )
+    return updates * experiment.micro_batches
 
 
 class Timer:
@@ -213,11 +253,20 @@ class Timer:
                 f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.done}: training has"
                 " diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
             )
+            self.tell_remarks()
         if self.done > self.read_at and tell:
             seen = (self.done - self.read_at) * self.run.experiment.global_batch
             loss, top1, _, examples = self.window
             values: dict[str, float | None] = {
                 "loss": loss / examples if examples else None,
+    def tell_remarks(self) -> None:
+        """What the step could not do as it was asked to: said once, and into the report."""
+        for text in self.run.step.remarks:
+            known = self.run.report.env.setdefault("remarks", [])
+            if text not in known:
+                known.append(text)
+                self.run.progress.say(text)
+
                 "top1": 100 * top1 / examples if examples else None,
                 "ips": seen / (now - self.read_time),
                 "lr": lr,
@@ -239,6 +288,9 @@ class Timer:
         if self.phase == "train":
             self.run.seconds["data"] += self.data_s
             self.run.seconds["step"] += self.step_s
+            scaling = self.run.step.scaling() if self.phase == "train" else {}
+            if scaling:
+                values["loss_scale"] = scaling["scale"]
             self.run.seconds["loop"] += now - self.begin - self.data_s - self.step_s
         return metrics
 
@@ -296,7 +348,7 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
     """Load what the run goes on from, a commit or a checkpoint; returns the first epoch to do."""
     experiment, prefix, saved = run.experiment, run.experiment.model_prefix, run.state.saved
     if saved is not None:
-        run.step.load(saved.arrays)
+        run.step.load(saved.arrays, saved.scaling)
         run.report.metrics = {key: list(values) for key, values in saved.metrics.items()}
         change = {"epoch": saved.epoch + 1, "images": saved.images, "workers": run.comm.size}
         run.state.changes.append(change)
@@ -323,7 +375,7 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
         wanted = {key: identity[key] for key in ("model", "num_classes")}
     checkpoint.check_identity(found.identity, wanted, file)
     checkpoint.check_shapes(found.arrays, net, file)
-    run.step.load(found.arrays)
+    run.step.load(found.arrays, found.scaling)
     run.report.env["checkpoint"] = str(file)
     if experiment.only_inference:
         return 0  # as many passes as --num-epochs says, each over all images
@@ -354,3 +406,4 @@ def save(run: Run, identity: dict[str, Any], finished: int) -> None:
         if run.experiment.keep:
             checkpoint.prune(prefix, run.experiment.keep)
     run.comm.barrier()
+            run.step.scaling(),

@@ -63,6 +63,7 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         experiments.not_negative: rates,
         experiments.image_shape: st.integers(32, 4096),
         experiments.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
+        experiments.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
         str: words,
     }
     return by_kind.get(meta["kind"], st.integers(1, 2**40))
@@ -171,15 +172,27 @@ def test_imagenet_is_taken_where_the_reference_mounts_it(tmp_path: Path) -> None
     [
         (LAPTOP, "float32"),
         (WITH_BF16, "bfloat16"),
-        (machine_with(gpu((7, 0))), "float32"),
+        (machine_with(gpu((6, 1))), "float32"),
+        (machine_with(gpu((7, 0))), "float16"),
         (machine_with(gpu((8, 0))), "bfloat16"),
-        (machine_with(gpu((9, 0)), gpu((7, 5))), "float32"),
+        (machine_with(gpu((9, 0)), gpu((7, 5))), "float16"),
     ],
 )
 def test_precision_is_what_the_hardware_computes_in(machine: Machine, dtype: str) -> None:
     resolved = resolve(Experiment(), machine, num_classes=12)
     assert resolved.experiment.dtype == dtype
     assert "bfloat16" in resolved.reasons["dtype"]
+    assert resolved.experiment.loss_scale == ("dynamic" if dtype == "float16" else None)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [((6, 1), "float32"), ((7, 0), "float16"), ((9, 0), "float16")]
+)
+def test_the_published_recipe_takes_the_published_precision(
+    capability: tuple[int, int], dtype: str
+) -> None:
+    done = resolve(Experiment(recipe="reference"), machine_with(gpu(capability)), 1000).experiment
+    assert (done.dtype, done.batch_size) == (dtype, 208)
 
 
 def test_the_published_recipe_on_a_gpu_takes_dali_where_it_can(
@@ -229,7 +242,9 @@ def test_classes_that_nobody_knows_are_asked_for() -> None:
 
 
 def test_profile_ci_caps_the_resolved_values_and_says_each() -> None:
-    asked = Experiment(profile="ci", batch_size=208, dtype="float16", num_epochs=90)
+    asked = Experiment(
+        profile="ci", batch_size=208, dtype="tf32", num_epochs=90, macrobatch_size=832
+    )
     resolved = resolve(asked, LAPTOP, num_classes=1000)
     done = resolved.experiment
     assert (done.network, done.image_shape, done.val_resize, done.dtype) == (
@@ -239,7 +254,8 @@ def test_profile_ci_caps_the_resolved_values_and_says_each() -> None:
     assert done.num_epochs <= 2
     assert done.to_network().name == "resnet-tiny"
     assert "profile ci: --batch-size 208 capped to 4" in resolved.caps
-    assert "profile ci: --dtype float16 capped to float32" in resolved.caps
+    assert "profile ci: --dtype tf32 capped to float32" in resolved.caps
+    assert (done.macrobatch_size, done.update_batch) == (8, 8)  # two iterations, one update
     before = resolve(replace(asked, profile="auto", dtype=None), LAPTOP, 1000).experiment
     capped = {line.split()[2] for line in resolved.caps}
     for f in fields(Experiment):
@@ -271,6 +287,15 @@ def test_capping_twice_changes_nothing() -> None:
     ("argv", "flag", "remedy"),
     [
         ("--dtype float16", "--dtype float16", "--dtype bfloat16"),
+        ("--dtype tf32", "--dtype tf32", "--dtype float32"),
+        ("-b 16 --macrobatch-size 40", "--macrobatch-size 40", "32 or 48"),
+        ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "give 16"),
+        ("--override loss_scale_update=a.py:f", "loss_scale_update", "--loss-scale dynamic"),
+        (
+            "--override loss_scale_update=a.py:f --loss-scale 8",
+            "loss_scale_update",
+            "--loss-scale dynamic",
+        ),
         ("--profile gpu", "--profile gpu", "--profile cpu"),
         ("--load-epoch 3", "--load-epoch", "--model-prefix"),
         ("--resume", "--resume", "--model-prefix"),
@@ -287,6 +312,37 @@ def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remed
     message = str(error.value)
     assert flag in message and remedy in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "remedy"),
+    [
+        ("float16", (6, 1), "--dtype float32"),
+        ("bfloat16", (7, 5), "--dtype float16"),
+        ("tf32", (7, 0), "--dtype float16"),
+        ("tf32", (6, 0), "--dtype float32"),
+    ],
+)
+def test_a_precision_that_the_gpu_lacks(
+    dtype: str, capability: tuple[int, int], remedy: str
+) -> None:
+    major, minor = capability
+    with pytest.raises(UserError, match=f"--dtype {dtype} needs .*{major}.{minor}: use {remedy}$"):
+        resolve(Experiment(dtype=dtype), machine_with(gpu((9, 0)), gpu(capability)), 12)
+
+
+def test_float16_on_a_processor_is_for_the_tiny_network() -> None:
+    done = resolve(Experiment(dtype="float16", network="tiny"), LAPTOP, 12).experiment
+    assert (done.dtype, done.loss_scale) == ("float16", "dynamic")
+
+
+def test_an_update_over_several_batches() -> None:
+    asked = Experiment(recipe="reference", batch_size=32, macrobatch_size=128, n=2, comm="ddp")
+    done = resolve(asked, LAPTOP, 12).experiment
+    assert (done.micro_batches, done.global_batch, done.update_batch) == (4, 64, 256)
+    assert experiments.arithmetic(done) == (
+        "global batch 2 x 32 x 4 batches per update = 256; learning rate 0.1 x 256 / 256 = 0.1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,6 +367,13 @@ def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remed
         ("paced:nan", experiments.pace),
         ("paced:inf", experiments.pace),
         ("waited:5", experiments.pace),
+        ("often", experiments.loss_scale),
+        ("0.5", experiments.loss_scale),
+        ("nan", experiments.loss_scale),
+        ("33554432", experiments.loss_scale),
+        ("dynamic:0", experiments.loss_scale),
+        ("dynamic:8:0", experiments.loss_scale),
+        ("dynamic:8:2:1", experiments.loss_scale),
     ],
 )
 def test_impossible_values_are_refused(text: str, kind: Any) -> None:

@@ -202,4 +202,4 @@ class OnlyNumpy(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, OnlyNumpy())
 import rn50lib.{name}
 """
-    assert "numpy" in loaded(code) or name in ("recipe", "report", "seams", "records")
+    assert "numpy" in loaded(code) or name in ("optim", "recipe", "report", "seams", "records")

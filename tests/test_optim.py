@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rn50lib import optim
+from rn50lib import flags, optim
 from rn50lib.network import resnet
 
 
@@ -41,6 +41,40 @@ def test_the_rule_is_torch_s_while_the_rate_changes() -> None:
         parameter.grad = torch.from_numpy(gradient)
         peer.step()
         np.testing.assert_allclose(parameter.detach().numpy(), weight, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scale", "good_steps", "finite", "wanted"),
+    [
+        (1024.0, 0, True, (1024.0, 1)),
+        (1024.0, 3, True, (1024.0, 4)),
+        (1024.0, 4, True, (2048.0, 0)),  # the fifth good step in a row
+        (1024.0, 4, False, (512.0, 0)),  # one that is not finite begins the count anew
+        (1024.0, 0, False, (512.0, 0)),
+        (1.0, 2, False, (1.0, 0)),  # never below 1 ...
+        (1.5, 2, False, (1.0, 0)),
+        (2.0**24, 4, True, (2.0**24, 0)),  # ... nor above 2^24
+        (3.0 * 2**22, 4, True, (2.0**24, 0)),
+    ],
+)
+def test_the_loss_scale_by_hand(
+    scale: float, good_steps: int, finite: bool, wanted: tuple[float, int]
+) -> None:
+    assert optim.loss_scale_update(scale, good_steps, finite, growth_steps=5) == wanted
+
+
+def test_a_scale_that_always_grows() -> None:
+    state = (8.0, 0)
+    for wanted in (16.0, 32.0, 64.0):
+        state = optim.loss_scale_update(*state, finite=True, growth_steps=1)
+        assert state == (wanted, 0)
+
+
+def test_what_a_loss_scale_flag_says() -> None:
+    assert flags.scaling("dynamic") == (65536.0, 2000)
+    assert flags.scaling("dynamic:128") == (128.0, 2000)
+    assert flags.scaling("dynamic:128:50") == (128.0, 50)
+    assert flags.scaling("1e3") == (1000.0, None)
 
 
 def test_the_reference_decays_every_parameter() -> None:

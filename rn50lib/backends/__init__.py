@@ -19,9 +19,11 @@ class Step(Protocol):
     """What the loop asks of a backend. Sums stay on the device until `read_sums` is called."""
 
     device: str
+    remarks: list[str]  # what the run was asked for and does not get, and why: a line each
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        """Forward, backward, exchange, update on one batch of this rank."""
+        """Forward and backward on one batch of this rank; after every `micro_batches` of them
+        exchange and update. `lr` counts where there is an update."""
         ...
 
     def eval_step(self, batch: Batch) -> None:
@@ -36,8 +38,13 @@ class Step(Protocol):
         """The canonical arrays of a checkpoint: weights, running statistics, `velocity/NAME`."""
         ...
 
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Take over arrays that `state()` gave, from either backend."""
+    def scaling(self) -> dict[str, float]:
+        """The loss scale: `scale`, `good_steps` in a row with it, and `skipped` updates so far; {}
+        where the loss is not scaled. Waits for the device."""
+        ...
+
+    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
+        """Take over arrays that `state()` gave, and what `scaling()` gave, from either backend."""
         ...
 
     def predict(self, images: np.ndarray) -> np.ndarray:

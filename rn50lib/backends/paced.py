@@ -24,6 +24,7 @@ class PacedStep:
 
     def __init__(self, rate: float, comm: Comm) -> None:
         self.rate, self.size = rate, comm.size
+        self.remarks: list[str] = []
         self.free_at = 0.0  # when the device is done with what it was given
 
     def wait(self, batch: Batch) -> None:
@@ -45,7 +46,10 @@ class PacedStep:
     def state(self) -> dict[str, np.ndarray]:
         raise UserError("--step paced has no weights to save")
 
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
+    def scaling(self) -> dict[str, float]:
+        return {}
+
+    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
         raise UserError("--step paced has no weights to load")
 
     def predict(self, images: np.ndarray) -> np.ndarray:

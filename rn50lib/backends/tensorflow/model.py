@@ -15,7 +15,12 @@ from rn50lib.errors import UserError
 from rn50lib.network import Block, Conv, Network
 from rn50lib.recipe import BN_EPS, BN_MOMENTUM
 
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+POLICIES = {
+    "float32": "float32",
+    "tf32": "float32",  # the tensors are float32: only the multipliers round
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
 NHWC = "channels_last"  # said to every layer: a user's keras.json may say otherwise
 
 

@@ -7,7 +7,7 @@ losses and hits are added up where they arise, and the loop reads them every `di
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib import seams
+from rn50lib.backends.memory_full import memory_full
+from rn50lib.backends.tensorflow import precision
 from rn50lib.backends.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.backends.tensorflow.parallel import exchange_for
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
+from rn50lib.hardware import machine
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 from rn50lib.recipe import MEAN, STD
@@ -31,7 +34,8 @@ class TensorflowStep:
 
     def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
         self.device = configure(experiment.threads, comm.local_rank)
-        self.net = net
+        precision.configure(self.device, experiment.dtype)
+        self.experiment, self.net, self.local_rank = experiment, net, comm.local_rank
         self.model = build_model(net, experiment.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
@@ -47,7 +51,27 @@ class TensorflowStep:
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
         self.measure = not experiment.no_metrics
+        self.scaler: precision.LossScaler | None = None
+        if experiment.loss_scale:
+            self.scaler = precision.LossScaler(experiment.loss_scale)
+        self.micro_batches, self.batches = experiment.micro_batches, 0
+        self.held: list[Any] = []  # the sum of the gradients of the batches before the last
+        if self.micro_batches > 1:
+            zeros = [tf.zeros_like(self.named[name]) for name in self.trained]
+            self.held = [tf.Variable(zero, trainable=False) for zero in zeros]
+        self.remarks: list[str] = []
+        if experiment.cuda_graphs:
+            self.remarks.append("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
+        self._make_graphs(xla=experiment.compile)
+        self.to_try = experiment.compile
+
+    def _make_graphs(self, xla: bool) -> None:
+        """The graphs of the step. `xla` has the model compiled, forwards and backwards; the
+        exchange between workers cannot be."""
+        self.backward = tf.function(self._backward, jit_compile=True) if xla else self._backward
+        self.infer = tf.function(self._infer, jit_compile=True) if xla else self._infer
         self.train_graph = tf.function(self._train)
+        self.hold_graph = tf.function(self._hold)
         self.eval_graph = tf.function(self._eval)
         self.predict_graph = tf.function(self._predict)
 
@@ -68,33 +92,65 @@ class TensorflowStep:
         normalised = (tf.cast(images_NHWC, tf.float32) - tf.constant(MEAN)) * (1 / np.array(STD))
         return self.model(normalised, training=training)
 
-    def _train(self, images_NHWC: Any, labels: Any) -> None:
+    def _infer(self, images_NHWC: Any) -> Any:
+        return self.forward(images_NHWC, training=False)
+
+    def _backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
+        """Gradients of this batch's share of the loss, times the loss scale; logits; losses."""
         weights = [self.named[name] for name in self.trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             logits = self.forward(images_NHWC, training=True)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_mean(losses)
-        self._update(self.exchange(tape.gradient(loss, weights)))
+            loss = tf.reduce_mean(losses) / self.micro_batches
+            if self.scaler is not None:
+                loss *= self.scaler.scale
+        return tape.gradient(loss, weights), logits, losses
+
+    def _hold(self, images_NHWC: Any, labels: Any) -> None:
+        """A batch whose update is still to come: its gradients are kept."""
+        gradients, logits, losses = self.backward(images_NHWC, labels)
+        for held, gradient in zip(self.held, gradients, strict=True):
+            held.assign_add(gradient)
         self._add_up(logits, labels, losses)
 
-    def _update(self, gradients: list[Any]) -> None:
+    def _train(self, images_NHWC: Any, labels: Any) -> None:
+        """A batch and the update that it ends. A gradient that is not finite makes it none."""
+        gradients, logits, losses = self.backward(images_NHWC, labels)
+        if self.held:
+            gradients = [g + held for g, held in zip(gradients, self.held, strict=True)]
+            for held in self.held:
+                held.assign(tf.zeros_like(held))
+        gradients, finite = self.exchange(gradients), None
+        if self.scaler is not None:
+            gradients, finite = self.scaler.unscale(gradients)
+            self.scaler.advance(finite)
+        self._update(gradients, finite)
+        self._add_up(logits, labels, losses)
+
+    def _update(self, gradients: list[Any], finite: Any = None) -> None:
         """SGD with momentum: L2 in the gradient, and no learning rate in the velocity."""
+
+        def unless_skipped(value: Any, skipped: float) -> Any:
+            """Numbers, not a branch: a branch would wait for the device to answer."""
+            return value if finite is None else tf.where(finite, value, skipped)
+
+        lr, momentum = unless_skipped(self.lr, 0.0), unless_skipped(self.momentum, 1.0)
         for name, gradient in zip(self.trained, gradients, strict=True):
             weight = self.named[name]
             if self.decay[name]:
-                gradient += self.decay[name] * weight
+                gradient += unless_skipped(self.decay[name], 0.0) * weight
             # velocity = momentum * velocity + gradient; weight -= lr * velocity, in one kernel
             tf.raw_ops.ResourceApplyMomentum(
                 var=weight.handle,
                 accum=self.velocity[name].handle,
-                lr=self.lr,
+                lr=lr,
                 grad=gradient,
-                momentum=self.momentum,
+                momentum=momentum,
             )
 
     def _eval(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
-        logits = self.forward(images_NHWC, training=False)[:valid]
+        logits = self.infer(images_NHWC)[:valid]
         labels = labels[:valid]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         self._add_up(logits, labels, losses)
@@ -111,25 +167,62 @@ class TensorflowStep:
         self.sums.assign_add(tf.stack(sums))
 
     def _predict(self, images_NHWC: Any) -> Any:
-        return tf.nn.softmax(self.forward(images_NHWC, training=False))
+        return tf.nn.softmax(self.infer(images_NHWC))
 
     # --- what the loop calls ----------------------------------------------------------------------
 
     def train_step(self, batch: Batch, lr: float) -> None:
         self.lr.assign(lr)
-        try:
-            self.train_graph(as_tensor(batch.images), as_tensor(batch.labels))
-        except tf.errors.OpError:
-            learners = getattr(self.exchange, "error", None)
-            if learners is None:
-                raise
-            raise learners from None
+        images, labels = as_tensor(batch.images), as_tensor(batch.labels)
+        self.batches += 1
+        with self.telling(training=True):
+            self.try_xla(lambda: self.backward(images, labels))
+            last = self.batches % self.micro_batches == 0
+            (self.train_graph if last else self.hold_graph)(images, labels)
 
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of nothing but padding
             return
+        images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         valid = tf.constant(batch.valid)  # a tensor: a number would be traced anew each time
-        self.eval_graph(as_tensor(batch.images), as_tensor(batch.labels), valid)
+        with self.telling(training=False):
+            self.try_xla(lambda: self.infer(images))
+            self.eval_graph(images, labels, valid)
+
+    @contextmanager
+    def telling(self, training: bool) -> Iterator[None]:
+        """The learner's own error, or a batch that would fit, in place of TensorFlow's error."""
+        try:
+            yield
+        except tf.errors.ResourceExhaustedError:
+            gpus = machine().gpus if self.device == "gpu" else ()
+            capacity = gpus[self.local_rank % len(gpus)].memory if gpus else None
+            raise memory_full(self.experiment, self.net, capacity, training) from None
+        except tf.errors.OpError:
+            for holder in (self.exchange, self.scaler):
+                learners = getattr(holder, "error", None)
+                if learners is not None:
+                    raise learners from None
+            raise
+
+    def try_xla(self, trial: Callable[[], Any]) -> None:
+        """Compile at the first batch; where that fails, go on without and remark why."""
+        if not self.to_try:
+            return
+        self.to_try = False
+        running = [v for name, v in self.named.items() if ".running_" in name]
+        before = [variable.numpy() for variable in running]
+        try:
+            trial()
+        except tf.errors.ResourceExhaustedError:
+            raise
+        except Exception as error:  # the compiler behind it raises anything
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            why = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
+            self.remarks.append(f"--compile: {why}: the model runs as it is")
+            self._make_graphs(xla=False)
+        for variable, value in zip(running, before, strict=True):
+            variable.assign(value)
 
     def read_sums(self) -> np.ndarray:
         values = self.sums.numpy().copy()  # a GPU finishes all that it was given before it copies
@@ -142,10 +235,15 @@ class TensorflowStep:
             arrays[f"velocity/{name}"] = to_canonical(velocity.numpy())
         return arrays
 
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
+    def scaling(self) -> dict[str, float]:
+        return self.scaler.state() if self.scaler else {}
+
+    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
         load_arrays(self.named, arrays)
         held = {f"velocity/{name}": velocity for name, velocity in self.velocity.items()}
         load_arrays({name: v for name, v in held.items() if name in arrays}, arrays)
+        if self.scaler and scaling:
+            self.scaler.load(scaling)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         return self.predict_graph(as_tensor(images)).numpy()
@@ -178,8 +276,8 @@ def as_tensor(values: Any) -> Any:
 def configure(threads: int, local_rank: int) -> str:
     """Set what TensorFlow keeps globally, before its first operation; returns "cpu" or "gpu".
 
-    Compute threads; on GPUs the one that belongs to this rank, memory as it is needed, and float32
-    that is float32. Raises UserError where TensorFlow has begun with other settings.
+    Compute threads; on GPUs the one that belongs to this rank, and memory as it is needed. Raises
+    UserError where TensorFlow has begun with other settings.
     """
     gpus = tf.config.list_physical_devices("GPU")
     try:
@@ -197,6 +295,4 @@ def configure(threads: int, local_rank: int) -> str:
             f"--threads {threads}: TensorFlow has already begun in this process, with other"
             " settings: start the run in a process of its own"
         ) from error
-    # "float32" says float32: without this, convolutions run in TF32 from Ampere on
-    tf.config.experimental.enable_tensor_float_32_execution(False)
     return "gpu" if gpus else "cpu"

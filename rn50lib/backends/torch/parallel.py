@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +29,10 @@ class Exchange(Protocol):
 
     def __call__(self) -> None:
         """Called after the backward pass; returns when every gradient is averaged."""
+        ...
+
+    def held(self) -> AbstractContextManager[Any]:
+        """Backward passes in here only add to the gradients: nothing is sent yet."""
         ...
 
 
@@ -54,6 +59,9 @@ class Alone:
     def __call__(self) -> None:
         return None
 
+    def held(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
 
 class Replaced:
     """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
@@ -67,6 +75,9 @@ class Replaced:
         averaged = self.function([grad.cpu().numpy() for grad in held], self.comm)
         for grad, array in zip(held, averaged, strict=True):
             grad.copy_(torch.from_numpy(array))
+
+    def held(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
 
 class HorovodExchange:
@@ -87,6 +98,7 @@ class HorovodExchange:
         kinds = self.hvd.Compression
         self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
         self.names = {tensor: name for name, tensor in named.items()}
+        self.holding = False
         self.pending: list[tuple[Tensor, int, Any]] = []  # gradient, handle, compression context
         self.waits: Any = contextlib.nullcontext()
         if experiment.timeline is not None and comm.rank == 0:
@@ -96,6 +108,8 @@ class HorovodExchange:
 
     def start(self, parameter: Tensor) -> None:
         """Called by autograd as soon as the gradient of `parameter` is complete."""
+        if self.holding:
+            return
         assert parameter.grad is not None
         sent, context = self.compression.compress(parameter.grad)
         name = f"gradient/{self.names[parameter]}"
@@ -109,6 +123,14 @@ class HorovodExchange:
                 if averaged is not gradient:
                     gradient.copy_(averaged)
         self.pending.clear()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.holding = True
+        try:
+            yield
+        finally:
+            self.holding = False
 
 
 class DdpExchange:
@@ -128,7 +150,10 @@ class DdpExchange:
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
             wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        self.model = wrapped
+        self.model = self.wrapped = wrapped
 
     def __call__(self) -> None:
         return None  # the backward pass returned when all buckets had arrived
+
+    def held(self) -> AbstractContextManager[Any]:
+        return self.wrapped.no_sync()

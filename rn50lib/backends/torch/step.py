@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rn50lib import seams
+from rn50lib.backends.memory_full import memory_full
+from rn50lib.backends.torch import precision, speed
 from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 from rn50lib.backends.torch.parallel import exchange_for
+from rn50lib.backends.torch.trace import recording
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
@@ -26,23 +29,20 @@ from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 from rn50lib.recipe import MEAN, STD
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-TRACED_STEPS = 3
-
 
 class TorchStep:
     """A ResNet with its SGD state on one device. See `rn50lib.backends.Step`."""
 
     def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = DTYPES[experiment.dtype]
-        configure(self.device, experiment.dtype, experiment.threads)
-        self.net = net
+        self.dtype = precision.configure(self.device, experiment.dtype)
+        torch.set_num_threads(experiment.threads)
+        if self.device == "cuda":
+            torch.cuda.set_device(comm.local_rank)
+        self.experiment, self.net = experiment, net
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
         load_arrays(self.model, seams.get("broadcast_start")(start, comm))
-        if self.device == "cuda":
-            torch.cuda.set_device(comm.local_rank)
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
@@ -53,10 +53,27 @@ class TorchStep:
         )
         self.exchange = exchange_for(experiment, comm, self.model, tensors(self.model))
         self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
+        self._prepare(experiment)
+
+    def _prepare(self, experiment: FullExperiment) -> None:
+        """What a step needs beside the model, the optimizer and the exchange."""
+        self.scaler: precision.LossScaler | None = None
+        if experiment.loss_scale:
+            self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
+        for parameter in self.model.parameters():
+            # zeros, not nothing: a first update that is skipped must leave a velocity behind
+            self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.micro_batches, self.batches = experiment.micro_batches, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         self.measure = not experiment.no_metrics
+        self.copies = speed.Copies() if self.device == "cuda" else None
+        self.span = speed.Spans(self.device)
+        self.remarks: list[str] = []
+        self.to_compile = {True, False} if experiment.compile else set()  # for training, or not
+        self.to_record = experiment.cuda_graphs
+        self.recorded: speed.Recorded | None = None
 
     def _groups(self, weight_decay: float) -> list[dict[str, Any]]:
         named, names = tensors(self.model), list(self.net.parameters())
@@ -74,36 +91,75 @@ class TorchStep:
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
-        images_NHWC = torch.as_tensor(batch.images).to(self.device, non_blocking=True)
-        labels = torch.as_tensor(batch.labels).to(self.device, torch.int64, non_blocking=True)
+        if self.copies is not None:
+            images_NHWC, labels = self.copies(batch)
+        else:
+            images_NHWC, labels = torch.as_tensor(batch.images), torch.as_tensor(batch.labels)
         images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
-        return images_NCHW.float().sub_(self.mean).mul_(self.inverse_std), labels
+        return images_NCHW.float().sub_(self.mean).mul_(self.inverse_std), labels.long()
 
     def forward(self, images_NCHW: Tensor, model: torch.nn.Module | None = None) -> Tensor:
         with torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32):
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        images, labels = self.inputs(batch)
-        self.lr.fill_(lr)
+        with self.telling_when_full(training=True):
+            images, labels = self.inputs(batch)
+            self.lr.fill_(lr)
+            self.make_faster(images, labels)
+            (self.recorded or self.compute)(images, labels)
+
+    def compute(self, images: Tensor, labels: Tensor) -> None:
+        """A whole step, on the device alone: its tensors are all that it reads and changes."""
+        self.batches += 1
+        last = self.batches % self.micro_batches == 0
         self.model.train()
-        logits = self.forward(images, self.trained)
-        loss = F.cross_entropy(logits, labels)
-        loss.backward()
-        self.exchange()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with contextlib.nullcontext() if last else self.exchange.held():
+            with self.span("forward"):
+                logits = self.forward(images, self.trained)
+                loss = F.cross_entropy(logits, labels)
+            with self.span("backward"):
+                self.scaled(loss).backward()
+        if last:
+            self.update()
         self.add_up(logits.detach(), labels, loss.detach())
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients are added up: this batch's share, times the loss scale."""
+        if self.micro_batches > 1:
+            loss = loss / self.micro_batches
+        return loss if self.scaler is None else loss * self.scaler.scale
+
+    def update(self) -> None:
+        """Average the gradients over the workers and take the optimizer's step.
+
+        With a loss scale the optimizer's kernel divides the gradients by it first, and changes
+        nothing where one of them is not finite.
+        """
+        with self.span("exchange"):
+            self.exchange()
+        with self.span("update"):
+            scaler = self.scaler
+            if scaler is not None:
+                scaler.look_at([p.grad for p in self.model.parameters() if p.grad is not None])
+                self.optimizer.grad_scale = scaler.scale  # type: ignore[attr-defined]
+                self.optimizer.found_inf = scaler.not_finite  # type: ignore[attr-defined]
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if scaler is not None:
+                scaler.advance()
 
     @torch.inference_mode()
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
             return
-        images, labels = self.inputs(batch)
-        self.model.eval()
-        logits = self.forward(images)[: batch.valid]
-        labels = labels[: batch.valid]
-        self.add_up(logits, labels, F.cross_entropy(logits, labels))
+        with self.telling_when_full(training=False):
+            images, labels = self.inputs(batch)
+            self.compile(images, labels, training=False)
+            self.model.eval()
+            logits = self.forward(images)[: batch.valid]
+            labels = labels[: batch.valid]
+            self.add_up(logits, labels, F.cross_entropy(logits, labels))
 
     @torch.no_grad()
     def add_up(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
@@ -124,23 +180,75 @@ class TorchStep:
         self.sums.zero_()
         return values
 
+    # --- faster ----------------------------------------------------------------------------------
+
+    def make_faster(self, images: Tensor, labels: Tensor) -> None:
+        """Compile and record the step before the first one, where that was asked for and works."""
+        self.compile(images, labels, training=True)
+        if not self.to_record:
+            return
+        self.to_record = False
+        why = speed.no_graphs(self.device, self.experiment.n, self.micro_batches)
+        if why is None:
+            changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
+            changed += [held["momentum_buffer"] for held in self.optimizer.state.values()]
+            changed += self.scaler.tensors() if self.scaler else []
+            try:
+                self.recorded = speed.Recorded(self.compute, images, labels, changed)
+            except RuntimeError as error:
+                why = f"--cuda-graphs: {speed.first_line(error)}: the steps run one by one"
+        self.remarks += [why] if why else []
+
+    def compile(self, images: Tensor, labels: Tensor, training: bool) -> None:
+        if training not in self.to_compile:
+            return
+        self.to_compile.discard(training)
+
+        def trial() -> None:
+            """Without the hooks that would send the gradients."""
+            self.model.train(training)
+            logits = self.forward(images)
+            if training:
+                loss = F.cross_entropy(logits, labels)
+                torch.autograd.grad(loss, list(self.model.parameters()))
+
+        why = speed.compiled(self.model, trial)
+        if why:
+            self.to_compile.clear()
+            self.remarks.append(why)
+
+    @contextlib.contextmanager
+    def telling_when_full(self, training: bool) -> Iterator[None]:
+        """UserError with a batch that would fit, for PyTorch's error of a full memory."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not speed.is_full(error):
+                raise
+            capacity = torch.cuda.mem_get_info()[1] if self.device == "cuda" else None
+            raise memory_full(self.experiment, self.net, capacity, training) from None
+
+    # --- what the loop asks for ------------------------------------------------------------------
+
     def state(self) -> dict[str, np.ndarray]:
         named = tensors(self.model)
         arrays = {name: to_array(tensor) for name, tensor in named.items()}
         for name in self.net.parameters():
-            held = self.optimizer.state.get(named[name], {}).get("momentum_buffer")
-            arrays[f"velocity/{name}"] = to_array(
-                torch.zeros_like(named[name]) if held is None else held
-            )
+            held = self.optimizer.state[named[name]]
+            arrays[f"velocity/{name}"] = to_array(held["momentum_buffer"])
         return arrays
 
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
+    def scaling(self) -> dict[str, float]:
+        return self.scaler.state() if self.scaler else {}
+
+    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
         load_arrays(self.model, arrays)
         for name, tensor in tensors(self.model).items():
             if f"velocity/{name}" in arrays:
-                velocity = torch.empty_like(tensor)  # keeps the weight's memory format
+                velocity = self.optimizer.state[tensor]["momentum_buffer"]
                 velocity.copy_(torch.from_numpy(arrays[f"velocity/{name}"]))
-                self.optimizer.state[tensor]["momentum_buffer"] = velocity
+        if self.scaler and scaling:
+            self.scaler.load(scaling)
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
@@ -159,41 +267,14 @@ class TorchStep:
 
     @contextlib.contextmanager
     def trace(self, file: Path, steps: int) -> Iterator[Any]:
-        from torch import profiler
-
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        except OSError as error:  # the profiler would only log it, and be slow to
-            raise UserError(f"--profile-trace {file}: {error.strerror}") from error
-        left_out = min(2, steps - 1)  # the first steps are no example of the others
-        plan = profiler.schedule(
-            wait=left_out // 2,
-            warmup=min(left_out, 1),
-            active=min(TRACED_STEPS, steps - left_out),
-            repeat=1,
-        )
-        activities = [profiler.ProfilerActivity.CPU]
-        if self.device == "cuda":
-            activities.append(profiler.ProfilerActivity.CUDA)
-        with profiler.profile(
-            activities=activities,
-            schedule=plan,
-            on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
-        ) as recording:
-            yield recording
+        with recording(file, steps, self.device) as profile:
+            self.span.on = True
+            try:
+                yield profile
+            finally:
+                self.span.on = False
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
     """A float32 copy in plain (contiguous) memory."""
     return tensor.detach().float().contiguous().cpu().numpy().copy()
-
-
-def configure(device: str, dtype: str, threads: int) -> None:
-    """Set what PyTorch keeps globally: compute threads, and on a GPU what float32 really means."""
-    torch.set_num_threads(threads)
-    if device == "cuda":
-        torch.backends.cudnn.benchmark = True
-        # "float32" says float32: without this, convolutions run in TF32 from Ampere on
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
-        torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]

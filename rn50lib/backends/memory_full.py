@@ -1,0 +1,32 @@
+"""What a user is told when the device's memory is full."""
+
+from __future__ import annotations
+
+from rn50lib import memory
+from rn50lib.errors import UserError
+from rn50lib.experiment import FullExperiment
+from rn50lib.network import Network
+
+USABLE = 0.9  # of the memory: the rest is the driver's, the libraries' and the allocator's
+
+
+def memory_full(
+    experiment: FullExperiment, net: Network, capacity: int | None, training: bool
+) -> UserError:
+    """One line that names -b and the batch that would fit a device of `capacity` bytes.
+
+    Half the batch is named where the capacity is not known, or would do: somebody else is using it.
+    """
+    batch, pixels = experiment.batch_size, experiment.image_shape
+    has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
+    fits = batch // 2
+    if capacity:
+        usable = int(USABLE * capacity)
+        fits = min(memory.largest_batch(net, pixels, experiment.dtype, usable, training), fits)
+    said = f"--batch-size {batch}: the device's memory{has} is full"
+    if fits < 1:
+        return UserError(f"{said}: not even one image fits; use a smaller --image-shape")
+    beside = ""
+    if training and fits < batch:
+        beside = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
+    return UserError(f"{said}: use -b {fits}{beside}")

@@ -1,0 +1,142 @@
+"""What makes a step faster and changes nothing that it computes: copies beside the computing,
+compiled models, recorded steps, and the names that a trace shows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rn50lib.pipelines import Batch
+
+WARM_UP = 3  # steps before one is recorded: cuDNN chooses its algorithms in them
+
+
+class Copies:
+    """Batches to the GPU, on a stream of their own: the next one travels while this one is used.
+
+    Nothing has to be asked for ahead: the loop hands out steps faster than a GPU takes them.
+    """
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()
+        self.latest: tuple[Batch, Tensor, Tensor] | None = None
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.latest is not None and batch is self.latest[0]:  # synthetic: it is there already
+            return self.latest[1:]
+        images, labels = torch.as_tensor(batch.images), torch.as_tensor(batch.labels)
+        if images.is_cuda:  # DALI decoded them there
+            return images, labels.to("cuda", torch.int64)
+        with torch.cuda.stream(self.stream):
+            images, labels = to_gpu(images), to_gpu(labels).to(torch.int64)
+        computing = torch.cuda.current_stream()
+        computing.wait_stream(self.stream)
+        for tensor in (images, labels):
+            tensor.record_stream(computing)  # its memory is not given away while it is read
+        self.latest = batch, images, labels
+        return images, labels
+
+
+def to_gpu(tensor: Tensor) -> Tensor:
+    """Only from pinned memory does a copy run beside other work."""
+    if tensor.device.type == "cpu" and not tensor.is_pinned():
+        tensor = tensor.pin_memory()
+    return tensor.to("cuda", non_blocking=True)
+
+
+def compiled(model: nn.Module, trial: Callable[[], Any]) -> str | None:
+    """Compile a model in place; why not, in one line, where the trial fails. Then all is as before.
+
+    `trial` runs the model, forwards and backwards, as the steps will: compiling happens there.
+    """
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    failed = None
+    try:
+        model.compile()
+        trial()
+    except Exception as error:  # the compilers behind it raise anything
+        failed = f"--compile: {first_line(error)}: the model runs as it is"
+        model._compiled_call_impl = None  # type: ignore[assignment]
+    for buffer, before in buffers:  # the trial has moved the running statistics
+        buffer.copy_(before)
+    return failed
+
+
+def no_graphs(device: str, workers: int, micro_batches: int) -> str | None:
+    """Why --cuda-graphs cannot be had, in one line; None where it can."""
+    why = None
+    if device != "cuda":
+        why = "there is no GPU here"
+    elif workers > 1:
+        why = "the exchange between workers is not recorded"
+    elif micro_batches > 1:
+        why = "the batches of one update are not all alike"
+    return f"--cuda-graphs: {why}: the steps run one by one" if why else None
+
+
+class Recorded:
+    """A step as a CUDA graph: recorded once, then replayed as a whole.
+
+    `body(images, labels)` must work on the device alone. `tensors` are all that it changes: the
+    steps that go before the recording leave no trace in them.
+    """
+
+    def __init__(
+        self, body: Callable[..., None], images: Tensor, labels: Tensor, tensors: Sequence[Tensor]
+    ) -> None:
+        self.images, self.labels = images.clone(), labels.clone()  # what the graph reads
+        before = [tensor.clone() for tensor in tensors]
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(aside):
+                for _ in range(WARM_UP):
+                    body(self.images, self.labels)
+            torch.cuda.current_stream().wait_stream(aside)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                body(self.images, self.labels)
+        finally:
+            torch.cuda.synchronize()
+            with torch.no_grad():
+                for tensor, value in zip(tensors, before, strict=True):
+                    tensor.copy_(value)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> None:
+        self.images.copy_(images)
+        self.labels.copy_(labels)
+        self.graph.replay()
+
+
+class Spans:
+    """Names for the parts of a step, in a trace: nothing unless one is being made."""
+
+    def __init__(self, device: str) -> None:
+        self.nvtx = device == "cuda"
+        self.on = False
+
+    def __call__(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        return self.named(name) if self.on else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        with torch.profiler.record_function(name):
+            if not self.nvtx:
+                yield
+                return
+            with torch.cuda.nvtx.range(name):  # for Nsight Systems
+                yield
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
+
+
+def is_full(error: RuntimeError) -> bool:
+    """Whether PyTorch's allocator found no room, on the GPU or in host memory."""
+    return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

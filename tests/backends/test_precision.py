@@ -1,0 +1,430 @@
+"""Loss scaling and accumulation, in both backends: the rule, skipped updates, recovery, resume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib import checkpoint, optim
+from rn50lib.comm.local import Local
+from rn50lib.network import tiny
+from rn50lib.pipelines import Batch
+from tests.backends.test_exchange import GROUPS, distance
+from tests.backends.test_torch import batch, busy_arrays
+from tests.conftest import clean_environment
+from tests.support import TINY, Ended, Photos, full, strict_json, timeless
+
+Run = Callable[..., Ended]
+BACKENDS = [
+    pytest.param("torch", marks=pytest.mark.needs("torch")),
+    pytest.param("tensorflow", marks=[pytest.mark.slow, pytest.mark.needs("tensorflow")]),
+]
+
+
+def build(backend: str, **fields: Any) -> Any:
+    from rn50lib.backends import build_step
+
+    fields = {"backend": backend, "wd": 0.0} | fields
+    step = build_step(full(6, **fields), tiny(6), Local())
+    step.load(busy_arrays(tiny(6)))
+    return step
+
+
+def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def trained(step: Any) -> dict[str, np.ndarray]:
+    """What an update changes."""
+    return {name: array for name, array in step.state().items() if ".running_" not in name}
+
+
+def velocities(step: Any) -> dict[str, np.ndarray]:
+    """After one step at learning rate 0 without decay, the gradients."""
+    return {name: array for name, array in step.state().items() if name.startswith("velocity/")}
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
+    """Through 300 steps, one in five of them bad, at both ends of the range too."""
+    if backend == "torch":
+        import torch
+
+        from rn50lib.backends.torch.precision import LossScaler
+
+        scaler = LossScaler("dynamic:4:3", "cpu")
+
+        def advance(finite: bool) -> None:
+            scaler.look_at([torch.ones(3), torch.tensor([1.0, 0.0 if finite else np.nan])])
+            scaler.advance()
+    else:
+        import tensorflow as tf
+
+        from rn50lib.backends.tensorflow.precision import LossScaler as TfLossScaler
+
+        scaler = TfLossScaler("dynamic:4:3")  # type: ignore[assignment]
+
+        def advance(finite: bool) -> None:
+            gradients = [tf.ones(3), tf.constant([1.0, 0.0 if finite else np.nan])]
+            scaler.advance(scaler.unscale(gradients)[1])  # type: ignore[attr-defined, call-arg]
+
+    dice = np.random.default_rng(0)
+    script = [*[False] * 4, *(dice.random(196) > 0.2), *[True] * 100]
+    state, seen = (4.0, 0), set()
+    for finite in script:
+        advance(bool(finite))
+        state = optim.loss_scale_update(*state, finite=bool(finite), growth_steps=3)
+        held = scaler.state()
+        assert (held["scale"], held["good_steps"]) == state
+        seen.add(state[0])
+    assert min(seen) == 1 and max(seen) == 2**24
+    assert held["skipped"] == script.count(False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_scale_that_is_a_power_of_two_changes_no_bit(backend: str) -> None:
+    """In float32, where nothing overflows or vanishes."""
+    plain, scaled = build(backend, wd=0.01), build(backend, wd=0.01, loss_scale="1024")
+    for i, lr in enumerate((0.05, 0.1, 0.02)):
+        for step in (plain, scaled):
+            step.train_step(batch(8, seed=i), lr)
+    assert equal(trained(plain), trained(scaled))
+    assert plain.scaling() == {}
+    assert scaled.scaling() == {"scale": 1024.0, "good_steps": 0, "skipped": 0}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
+    step = build(backend, loss_scale="dynamic:1024:2", wd=0.01)
+    spoil_at(step, backend, {0, 3}, bad)
+    for i, (scale, skipped) in enumerate([(512, 1), (512, 1), (1024, 1), (512, 2), (512, 2)]):
+        before = trained(step)
+        step.train_step(batch(8, seed=i), 0.1)
+        assert equal(trained(step), before) == (i in (0, 3))
+        assert (step.scaling()["scale"], step.scaling()["skipped"]) == (scale, skipped)
+    assert all(np.isfinite(array).all() for array in step.state().values())
+
+
+def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
+    """Puts `bad` into one number of the exchanged gradients at some of the steps."""
+    count = [0]
+
+    def spoil(gradients: list[np.ndarray], comm: Any) -> list[np.ndarray]:
+        if count[0] in at:
+            gradients[5] = gradients[5].copy()
+            gradients[5].flat[0] = bad
+        count[0] += 1
+        return gradients
+
+    if backend == "torch":
+        from rn50lib.backends.torch.parallel import Replaced
+
+        step.exchange = Replaced(spoil, Local(), step.model)
+    else:
+        from rn50lib.backends.tensorflow.parallel import Replaced as TfReplaced
+
+        step.exchange = TfReplaced(spoil, Local())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_small_gradients_vanish_in_float16_and_come_back(backend: str) -> None:
+    """A network that is nearly sure of the right answer: its gradients are a few billionths of the
+    usual ones, and float16 has nothing below 6e-8."""
+    arrays, labels = busy_arrays(tiny(6)), np.zeros(8, np.int32)
+    arrays["fc.bias"] = np.array([20, 0, 0, 0, 0, 0], np.float32)
+    given = Batch(batch(8).images, labels, 8)
+    found = {}
+    for dtype, scale in (("float32", None), ("float16", "1"), ("float16", "16777216")):
+        step = build(backend, dtype=dtype, loss_scale=scale)
+        step.load(arrays)
+        step.train_step(given, 0.0)
+        found[dtype, scale] = velocities(step)["velocity/layer4.0.conv2.weight"]
+    wanted, lost, kept = found.values()
+    assert 0 < np.abs(wanted).max() < 1e-6
+    assert not lost.any()
+    assert np.linalg.norm(kept - wanted) < 0.05 * np.linalg.norm(wanted)
+
+
+# --- accumulation ---------------------------------------------------------------------------------
+
+
+def pieces(whole: Batch, size: int) -> list[Batch]:
+    return [
+        Batch(whole.images[i : i + size], whole.labels[i : i + size], size)
+        for i in range(0, len(whole.labels), size)
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scale", [None, "256"])
+def test_batches_added_up_are_one_large_batch(backend: str, scale: str | None) -> None:
+    """With batch norm's statistics frozen: else each batch has its own. Over three updates."""
+    large = build(backend, batch_size=12, loss_scale=scale, wd=0.01)
+    small = build(backend, batch_size=4, macrobatch_size=12, loss_scale=scale, wd=0.01)
+    for step in (large, small):
+        freeze(step, backend)
+    for i, lr in enumerate((0.05, 0.1, 0.02)):
+        whole = batch(12, seed=i)
+        large.train_step(whole, lr)
+        before = trained(small)
+        for piece in pieces(whole, 4):
+            assert equal(trained(small), before)
+            small.train_step(piece, lr)
+    wanted, made = trained(large), trained(small)
+    assert not equal(made, before)
+    assert distance(wanted, made) < 1e-4
+    np.testing.assert_allclose(small.read_sums(), large.read_sums(), rtol=1e-4)
+
+
+def freeze(step: Any, backend: str) -> None:
+    if backend == "torch":
+        step.model.eval()
+        step.model.train = lambda mode=True: step.model
+    else:
+        forward = step.forward
+        step.forward = lambda images, training: forward(images, training=False)
+
+
+def test_an_epoch_of_whole_updates(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    """48 images, batches of 4, updates of 16 + 16 + 16 in place of 12 small ones; of 20, two: the
+    rest is dropped. The rate is the update's, and one for all its batches."""
+    (tmp_path / "mine.py").write_text(
+        "def schedule(progress, global_batch, recipe):\n"
+        "    with open('asked', 'a') as f: print(progress, global_batch, file=f)\n"
+        "    return 0.01\n"
+    )
+    common = ("train", "--data-root", photos.root, *TINY, "-e", "1", "-b", "4", "--no-val",
+              "--override", "schedule=mine.py:schedule", "--report", "r.json")  # fmt: skip
+    for macro, updates in ((16, 3), (20, 2)):
+        Path("asked").unlink(missing_ok=True)
+        ended = rn50(*common, "--macrobatch-size", str(macro))
+        assert ended.status == 0, ended.err
+        each = macro // 4
+        asked = [line.split() for line in Path("asked").read_text().splitlines()]
+        assert [float(p) for p, _ in asked] == [
+            pytest.approx(u / updates) for u in range(updates) for _ in range(each)
+        ]
+        assert {size for _, size in asked} == {str(macro)}
+
+
+def test_an_update_that_an_epoch_cannot_fill(rn50: Run, photos: Photos) -> None:
+    error = rn50("train", "--data-root", photos.root, *TINY, "-b", "8", "--macrobatch-size", "64",
+                 "-e", "1").error  # fmt: skip
+    assert "--macrobatch-size 64" in error and "an epoch has 48" in error
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+SPOILT = """
+import numpy as np
+from rn50lib.comm import average
+calls = 0
+
+def exchange_gradients(gradients, comm):
+    global calls
+    calls += 1
+    if calls == 3 and comm.rank == comm.size - 1:
+        gradients[7] = gradients[7] * np.inf
+    return average(gradients, comm)
+"""
+RULE = """
+def loss_scale_update(scale, good_steps, finite, growth_steps):
+    assert growth_steps == 5 and isinstance(finite, bool)
+    return scale + 1, 0
+"""
+
+
+@pytest.fixture
+def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """One epoch of six steps in float32 with a dynamic scale; its report, and what was said."""
+
+    def go(*flags: str, name: str = "m") -> dict[str, Any]:
+        ended = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", "--disp-batches", "2",
+                     "--report", f"{name}.json", "--run-dir", f"{name}.run",
+                     "--model-prefix", name, *flags)  # fmt: skip
+        assert ended.status == 0, ended.err
+        return strict_json(tmp_path / f"{name}.json") | {"said": ended.err}
+
+    return go
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_overflow_is_counted_said_and_recovered_from(
+    run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
+) -> None:
+    (tmp_path / "mine.py").write_text(SPOILT)
+    report = run("--backend", backend, "--loss-scale", "dynamic:64:2", "--override",
+                 "exchange_gradients=mine.py:exchange_gradients")  # fmt: skip
+    # good, good: 128; bad: 64; good, good: 128; good
+    assert report["env"]["loss_scale"] == {"scale": 128.0, "skipped_updates": 1}
+    assert "1 of 6 updates were skipped" in report["said"]
+    lines = (tmp_path / "m.run" / "progress.jsonl").read_text().splitlines()
+    readings = [json.loads(line) for line in lines]
+    scales = [line["loss_scale"] for line in readings if line["phase"] == "train"]
+    assert scales == [128.0, 64.0, 128.0]  # after steps 2, 4 and 6
+    held = checkpoint.load(tmp_path / "m", 1)
+    assert held.scaling == {"scale": 128.0, "good_steps": 1, "skipped": 1}
+    assert all(np.isfinite(array).all() for array in held.arrays.values())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rule_of_one_s_own(
+    run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
+) -> None:
+    (tmp_path / "mine.py").write_text(RULE)
+    report = run("--backend", backend, "--loss-scale", "dynamic:100:5", "--override",
+                 "loss_scale_update=mine.py:loss_scale_update")  # fmt: skip
+    assert report["env"]["loss_scale"] == {"scale": 106.0, "skipped_updates": 0}
+
+
+@pytest.mark.needs("torch")
+def test_a_scale_that_never_fits_is_told(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    code = (
+        "def exchange_gradients(gradients, comm):\n    return [g * float('nan') for g in gradients]"
+    )
+    (tmp_path / "mine.py").write_text(code)
+    report = run("--loss-scale", "4", "--override",
+                 "exchange_gradients=mine.py:exchange_gradients")  # fmt: skip
+    assert "all of 6 updates were skipped" in report["said"]
+    assert "nothing was learnt" in report["said"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "backend", ["torch", pytest.param("tensorflow", marks=pytest.mark.acceptance)]
+)
+@pytest.mark.needs("torch", "tensorflow")
+def test_a_resumed_run_goes_on_with_its_scale(
+    run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
+) -> None:
+    """In float16, from a scale that overflows: bit for bit, metrics and skipped steps too."""
+    flags = ("--backend", backend, "--dtype", "float16", "--loss-scale", "dynamic:16777216:3")
+    whole = run(*flags, "-e", "2", name="whole")
+    run(*flags, "-e", "1", name="parts")
+    parts = run(*flags, "-e", "2", "--resume", name="parts")
+    assert whole["env"]["loss_scale"]["skipped_updates"] > 2
+    assert whole["env"]["loss_scale"] == parts["env"]["loss_scale"]
+    left, right = (checkpoint.load(tmp_path / name, 2) for name in ("whole", "parts"))
+    assert equal(left.arrays, right.arrays) and left.scaling == right.scaling
+    assert timeless(whole) == timeless(parts)
+
+
+# --- many workers ---------------------------------------------------------------------------------
+
+# Three steps; in the second, one gradient of the last rank alone is spoilt before the exchange.
+WORKER = """
+import json, sys
+import numpy as np
+from rn50lib import comm
+from rn50lib.backends import build_step
+from tests.backends.test_torch import batch, busy_arrays
+from tests.support import full
+
+backend, carrier, result = sys.argv[1:]
+group = comm.connect(carrier, backend)
+done = full(n=group.size, comm=carrier, batch_size=4, macrobatch_size=8, backend=backend,
+            loss_scale="dynamic:64:5")
+net = done.to_network()
+step = build_step(done, net, group)
+step.load(busy_arrays(net))
+mine = group.rank == group.size - 1
+if backend == "torch":
+    spoil = [False]
+    step.model.fc.weight.register_hook(lambda g: g * float("inf") if spoil[0] else g)
+    def set_spoil(on): spoil[0] = on
+else:
+    import tensorflow as tf
+    factor, backward = tf.Variable(1.0), step.backward
+    def spoilt(images, labels):
+        gradients, *rest = backward(images, labels)
+        return [*gradients[:-2], gradients[-2] * factor, gradients[-1]], *rest
+    step.backward = spoilt
+    def set_spoil(on): factor.assign(float("inf") if on else 1.0)
+history = []
+for i in range(3):
+    before = step.state()
+    for part in range(2):
+        set_spoil(mine and i == 1 and part == 0)
+        step.train_step(batch(4, seed=100 * i + 10 * part + group.rank), 0.05)
+    after = step.state()
+    weights = {n: after[n] for n in net.parameters()}
+    history.append({
+        "changed": any((after[n] != before[n]).any() for n in weights),
+        "apart": comm.apart(weights, group),
+        **step.scaling(),
+    })
+everyone = [None] * group.size
+with open(f"{result}.{group.rank}", "w") as file:
+    json.dump(history, file)
+group.barrier()
+"""
+
+
+def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, Any]]]:
+    """What each of two ranks saw, step by step."""
+    (folder / "worker.py").write_text(WORKER)
+    result = folder / "history"
+    worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result)]
+    start = {
+        "horovod": [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2",
+                    "--network-interface", "lo"],
+        "ddp": [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                "--nproc-per-node", "2", "--no-python"],
+    }[carrier]  # fmt: skip
+    env = clean_environment(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="2")
+    done = subprocess.run([*start, *worker], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(Path(f"{result}.{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "carrier"),
+    [
+        GROUPS[0]
+        if p is GROUPS[0]
+        else pytest.param(*p.values, marks=[*p.marks, pytest.mark.acceptance])
+        for p in GROUPS
+    ],
+)
+def test_what_one_rank_finds_every_rank_skips(backend: str, carrier: str, tmp_path: Path) -> None:
+    """And the run goes on, over two batches per update, with the weights alike on both."""
+    first, second = both_ranks(tmp_path, backend, carrier)
+    assert first == second
+    assert [step["changed"] for step in first] == [True, False, True]
+    assert [step["scale"] for step in first] == [64, 32, 32]
+    assert [step["skipped"] for step in first] == [0, 1, 1]
+    assert all(step["apart"] == 0 for step in first)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("backend", "carrier"), GROUPS)
+def test_two_workers_in_float16(
+    run_cli: Callable[..., Any], photos: Photos, tmp_path: Path, backend: str, carrier: str
+) -> None:
+    """From a scale that is far too large, by the front door: both skip alike and then learn."""
+    done = run_cli(
+        "run", "--data-root", photos.root, *TINY, "--dtype", "float16", "-n", "2", "-b", "4",
+        "--backend", backend, "--comm", carrier, "--loss-scale", "dynamic:16777216:100",
+        "-e", "6", "--report", "r.json", timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = strict_json(tmp_path / "r.json")
+    assert report["env"]["loss_scale"]["skipped_updates"] >= 3
+    assert report["env"]["weights_apart"] == 0
+    assert "updates were skipped" in done.stderr
+    loss = report["metrics"]["train.loss"]
+    assert loss[-1] < loss[0]
