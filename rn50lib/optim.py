@@ -7,8 +7,14 @@ these.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:  # what `rn50 --help` needs from here does without it
+    import numpy as np
+
+FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000  # of a loss scale, where nothing else is said
+GROWTH, BACKOFF = 2.0, 0.5  # powers of two: scaling and unscaling round nothing
+SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
 
 
 def sgd(
