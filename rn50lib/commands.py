@@ -29,6 +29,7 @@ def run(argv: list[str]) -> int:
 
 def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool = False) -> int:
     launch.die_with_parent()
+    resolved = prepare(asked, make_data=not dry_run)
     if dry_run:
         print(" ".join(launch.rank_command(resolved, None)))
         print(experiment.arithmetic(resolved.experiment))
@@ -116,6 +117,8 @@ def with_checkpoint(asked: Experiment) -> Experiment:
     if asked.only_inference and asked.load_epoch is not None:
         trained = checkpoint.load(asked.model_prefix, asked.load_epoch).experiment
         wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
+        if "dtype" in wanted and experiment.lacks(wanted["dtype"], machine(), wanted["network"]):
+            del wanted["dtype"]  # trained on another machine: here `auto` chooses
     return replace(asked, **{n: v for n, v in wanted.items() if getattr(asked, n) is None})
 
 
@@ -126,14 +129,14 @@ def describe(resolved: Resolved) -> str:
              "batch_size", "macrobatch_size", "recipe", "num_epochs", "image_shape", "num_classes",
              "threads", "data_nthreads", "model_prefix")  # fmt: skip
     for name in shown:
-        if "dtype" in wanted and experiment.lacks(wanted["dtype"], machine(), wanted["network"]):
-            del wanted["dtype"]  # trained on another machine: here `auto` chooses
         value = getattr(done, name)
         unread = name in ("data_root", "data_nthreads") and done.loader == "synthetic"
         unread |= name == "comm" and value == "local"
         if value is not None and not unread:
             reason = resolved.reasons.get(name, "given")
             lines.append(f"  {experiment.flag_name(name):16} {value}  ({reason})")
+    if done.dtype == "float16" and not machine().gpus:
+        lines.append("  float16 on a processor shows what float16 does, not how fast it is")
     if done.loader == "synthetic":
         lines.append("  synthetic images: speed is real, accuracy means nothing")
     if done.step is not None:
@@ -144,8 +147,6 @@ def describe(resolved: Resolved) -> str:
         if remark and not done.benchmark_iters:
             lines.append(f"  {remark}")
     return "\n".join(lines)
-    if done.dtype == "float16" and not machine().gpus:
-        lines.append("  float16 on a processor shows what float16 does, not how fast it is")
 
 
 def train(argv: list[str]) -> int:

@@ -115,10 +115,13 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     batch_size, saved = experiment.global_batch, run.state.saved
     before = saved.images if saved and saved.epoch == epoch else 0  # done by an earlier group
     steps = (pipeline.examples - before) // batch_size if before else len(pipeline)
+    at_once = experiment.micro_batches
+    steps = whole_updates(experiment, steps) if not before else steps // at_once * at_once
     # by epoch, so that one that is entered again is not counted twice
     run.state.tails[epoch] = pipeline.examples - before - steps * batch_size
     traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
     timer = Timer(run, "train", epoch, steps)
+    skipped = step.scaling().get("skipped", 0)
     if before and saved and run.comm.rank == 0:
         timer.total += saved.sums
     batches = pipeline.epoch(epoch, done=before) if before else pipeline.epoch(epoch)
@@ -131,14 +134,27 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
             timer.step_done(i, lr)
             if trace is not None:
                 trace.step()
-    at_once = experiment.micro_batches
-    steps = whole_updates(experiment, steps) if not before else steps // at_once * at_once
             if experiment.elastic:
                 run.state.since += batch_size
                 if (i + 1) % (experiment.commit_steps * at_once) == 0 or i + 1 == steps:
                     commit(timer, before + (i + 1) * batch_size)
-    skipped = step.scaling().get("skipped", 0)
-    return timer.finish()
+    metrics = timer.finish()
+    for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one
+        pass
+    tell_scaling(run, skipped, steps // at_once)
+    return metrics
+
+
+def whole_updates(experiment: FullExperiment, steps: int) -> int:
+    """The steps of an epoch that make whole updates. Raises UserError where there are too few."""
+    updates = steps // experiment.micro_batches
+    if not updates:
+        raise UserError(
+            f"--macrobatch-size {experiment.macrobatch_size}: an update takes"
+            f" {experiment.update_batch} images, and an epoch has"
+            f" {steps * experiment.global_batch}: make it smaller"
+        )
+    return updates * experiment.micro_batches
 
 
 def commit(timer: Timer, images: int) -> None:
@@ -187,23 +203,7 @@ def validate(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None
     for i, batch in enumerate(timer.batches(pipeline.epoch(epoch))):
         run.step.eval_step(batch)
         timer.step_done(i, None)
-    metrics = timer.finish()
-    for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one
-        pass
-    tell_scaling(run, skipped, steps // at_once)
-    return metrics
-
-
-def whole_updates(experiment: FullExperiment, steps: int) -> int:
-    """The steps of an epoch that make whole updates. Raises UserError where there are too few."""
-    updates = steps // experiment.micro_batches
-    if not updates:
-        raise UserError(
-            f"--macrobatch-size {experiment.macrobatch_size}: an update takes"
-            f" {experiment.update_batch} images, and an epoch has"
-            f" {steps * experiment.global_batch}: make it smaller"
-        )
-    return updates * experiment.micro_batches
+    return timer.finish()
 
 
 class Timer:
@@ -236,10 +236,19 @@ class Timer:
         self.run.progress.step()
         if i == 0:
             self.read(tell=False)
+            self.tell_remarks()
             self.first_time = self.read_time = time.perf_counter()
             self.read_at = 1
         elif self.done % self.run.experiment.disp_batches == 0:
             self.read(lr)
+
+    def tell_remarks(self) -> None:
+        """What the step could not do as it was asked to: said once, and into the report."""
+        for text in self.run.step.remarks:
+            known = self.run.report.env.setdefault("remarks", [])
+            if text not in known:
+                known.append(text)
+                self.run.progress.say(text)
 
     def read(self, lr: float | None = None, tell: bool = True) -> None:
         before = time.perf_counter()
@@ -253,24 +262,18 @@ class Timer:
                 f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.done}: training has"
                 " diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
             )
-            self.tell_remarks()
         if self.done > self.read_at and tell:
             seen = (self.done - self.read_at) * self.run.experiment.global_batch
             loss, top1, _, examples = self.window
             values: dict[str, float | None] = {
                 "loss": loss / examples if examples else None,
-    def tell_remarks(self) -> None:
-        """What the step could not do as it was asked to: said once, and into the report."""
-        for text in self.run.step.remarks:
-            known = self.run.report.env.setdefault("remarks", [])
-            if text not in known:
-                known.append(text)
-                self.run.progress.say(text)
-
                 "top1": 100 * top1 / examples if examples else None,
                 "ips": seen / (now - self.read_time),
                 "lr": lr,
             }
+            scaling = self.run.step.scaling() if self.phase == "train" else {}
+            if scaling:
+                values["loss_scale"] = scaling["scale"]
             global_step = self.epoch * self.steps + self.done
             self.run.progress.reading(self.done, values, global_step)
             self.window = np.zeros(4)
@@ -288,9 +291,6 @@ class Timer:
         if self.phase == "train":
             self.run.seconds["data"] += self.data_s
             self.run.seconds["step"] += self.step_s
-            scaling = self.run.step.scaling() if self.phase == "train" else {}
-            if scaling:
-                values["loss_scale"] = scaling["scale"]
             self.run.seconds["loop"] += now - self.begin - self.data_s - self.step_s
         return metrics
 
@@ -401,9 +401,9 @@ def save(run: Run, identity: dict[str, Any], finished: int) -> None:
             identity,
             run.experiment.given(),
             run.report.metrics,
+            run.step.scaling(),
         )
         checkpoint.save(prefix, content)
         if run.experiment.keep:
             checkpoint.prune(prefix, run.experiment.keep)
     run.comm.barrier()
-            run.step.scaling(),
