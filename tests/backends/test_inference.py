@@ -1,0 +1,97 @@
+"""The predicting form of the network against the training form at the same weights."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.needs("torch")
+
+
+@pytest.fixture(scope="module")
+def model():  # type: ignore[no-untyped-def]
+    """A small bottleneck network whose batch norms have something to do, as after training."""
+    import torch
+
+    from rn50lib import network
+    from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
+
+    torch.manual_seed(0)
+    net = network.tiny(10)
+    made = ResNet(net)
+    load_arrays(made, net.initial_arrays(0))
+    with torch.no_grad():
+        for name, tensor in tensors(made).items():
+            if name.endswith(("gamma", "running_var")):
+                tensor.uniform_(0.5, 2.0)
+            elif name.endswith(("beta", "running_mean")):
+                tensor.normal_(0, 0.3)
+    return made.eval()
+
+
+@pytest.mark.parametrize("version", ["v1", "v1.5"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_folded_logits_are_the_trained_model_s(version, fused) -> None:
+    import torch
+
+    from rn50lib import network
+    from rn50lib.backends.torch import inference
+    from rn50lib.backends.torch.model import ResNet, tensors
+
+    torch.manual_seed(0)
+    model = ResNet(network.tiny(10, version)).eval()
+    with torch.no_grad():
+        for name, tensor in tensors(model).items():
+            if name.endswith(("gamma", "running_var")):
+                tensor.uniform_(0.5, 2.0)
+            elif name.endswith(("beta", "running_mean")):
+                tensor.normal_(0, 0.3)
+    images = torch.randn(5, 3, 64, 64)
+    predictor = inference.Predictor(model, torch.float32)
+    if not fused:
+        predictor.convolve = inference.three_passes
+    with torch.no_grad():
+        expected = model(images)
+    got = predictor(images)
+    assert got.dtype == torch.float32
+    assert float((got - expected).abs().max()) < 1e-4 * float(expected.abs().max())
+
+
+def test_images_are_left_as_they_were(model) -> None:
+    """The shortcut's memory is written over; the caller's must not be."""
+    import torch
+
+    from rn50lib.backends.torch.inference import Predictor
+
+    images = torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
+    before = images.clone()
+    predictor = Predictor(model, torch.float32)
+    first, second = predictor(images), predictor(images)
+    assert torch.equal(images, before) and torch.equal(first, second)
+
+
+def test_bfloat16_logits_are_as_near_as_autocast_s(model) -> None:
+    import torch
+
+    from rn50lib.backends.torch.inference import Predictor
+
+    images = torch.randn(8, 3, 64, 64)
+    with torch.no_grad():
+        exact = model(images)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = model(images)
+    folded = Predictor(model, torch.bfloat16)(images)
+    assert float((folded - exact).norm()) < 1.5 * float((cast - exact).norm())
+
+
+def test_a_change_of_a_weight_or_a_statistic_is_noticed(model) -> None:
+    import torch
+
+    from rn50lib.backends.torch.inference import Predictor
+    from rn50lib.backends.torch.model import tensors
+
+    for name in ("conv1.weight", "bn1.running_mean", "fc.bias"):
+        predictor = Predictor(model, torch.float32)
+        assert predictor.is_current()
+        with torch.no_grad():
+            tensors(model)[name].add_(0.1)
+        assert not predictor.is_current(), name
