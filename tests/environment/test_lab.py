@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import re
 import signal
 import socket
@@ -21,9 +23,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("jupyterlab")]
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on, from below those that the kernel hands out by itself."""
+    while True:
+        port = random.randint(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def status(address: str) -> int:
