@@ -18,7 +18,9 @@ VERBS = {
     "run": "train, in processes of its own, with everything not given chosen for this machine",
     "train": "one worker of a run, in this process",
     "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
+    "benchmark": "images per second over numbers of workers and batch sizes",
     "plot": "loss and accuracy curves from report files",
+    "compare": "reports and benchmarks beside each other, and beside published figures",
     "scale": "what a training would do on other numbers of GPUs, what it takes and costs",
     "doctor": "what this machine has, what is missing and what to do about it",
     "workshop": "build, check and run the notebooks",
@@ -92,6 +94,9 @@ def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Any, argparse.Nam
     if first.preset is not None:
         if first.preset not in PRESETS:
             raise UserError(f"--preset {first.preset}: there are {', '.join(PRESETS)}")
+        verb, own = parser.prog.split()[-1], PRESETS[first.preset].command
+        if own != "run" and own != verb:
+            raise UserError(f"--preset {first.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
         first = parser.parse_args([*PRESETS[first.preset].flags, *argv])
     values = vars(first)
     if values.pop("no_dali"):

@@ -6,14 +6,17 @@ import json
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib import checkpoint, experiment, launch
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
-from rn50lib.hardware import machine
+from rn50lib.hardware import Machine, machine
+
+if TYPE_CHECKING:
+    from rn50lib.progress import Progress
 
 SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
 
@@ -29,12 +32,12 @@ def run(argv: list[str]) -> int:
 
 def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool = False) -> int:
     launch.die_with_parent()
-    resolved = prepare(asked, make_data=not dry_run)
     if dry_run:
-        print(" ".join(launch.rank_command(resolved, None)))
-        print(experiment.arithmetic(resolved.experiment))
-        print("\n".join(resolved.caps))
+        from rn50lib import dry
+
+        print("\n".join(dry.plan(asked)))
         return 0
+    resolved = prepare(asked)
     folder = run_dir or launch.new_run("score" if asked.only_inference else "run")
     folder.mkdir(parents=True, exist_ok=True)
     if resolved.experiment.model_prefix is None and makes_a_model(resolved.experiment):
@@ -55,15 +58,19 @@ def makes_a_model(done: FullExperiment) -> bool:
     return not (timed_only or done.only_inference or done.step or done.loader == "synthetic")
 
 
-def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
-    """Fill in what is not given; draw the built-in data where it is asked for and missing."""
+def prepare(asked: Experiment, make_data: bool = True, here: Machine | None = None) -> Resolved:
+    """Fill in what is not given; draw the built-in data where it is asked for and missing.
+
+    It is for this machine, or for another one that is given as `here`.
+    """
+    here = here or machine()
     user, asked = asked, with_checkpoint(asked)
     root = Path(asked.data_root) if asked.data_root else experiment.default_data_root()[0]
     classes = asked.num_classes
     if asked.loader == "synthetic":
         classes = classes or 1000
     else:
-        experiment.check(asked, machine())  # before minutes are spent on drawing
+        experiment.check(asked, here)  # before minutes are spent on drawing
         if make_data and asked.data_root is None and root.name == "roadsigns":
             make_roadsigns(root, asked.data_format)
         if make_data or root.exists():
@@ -76,7 +83,7 @@ def prepare(asked: Experiment, make_data: bool = True) -> Resolved:
                 )
             classes = classes or found
     classes = classes or (12 if experiment.is_roadsigns(root) else 1000)
-    resolved = experiment.resolve(asked, machine(), classes)
+    resolved = experiment.resolve(asked, here, classes)
     loaded = {name: "the checkpoint's" for name in asked.given() if name not in user.given()}
     return replace(resolved, reasons=dict(resolved.reasons) | loaded)
 
@@ -159,8 +166,18 @@ def train(argv: list[str]) -> int:
     return worker(resolved, extra.run_dir)
 
 
-def worker(resolved: Resolved, run_dir: Path | None) -> int:
-    """Run the loop in this process, with its report and progress files."""
+def worker(
+    resolved: Resolved,
+    run_dir: Path | None,
+    group: Comm | None = None,
+    watch: type[Progress] | None = None,
+    warm_up: int = 0,
+) -> int:
+    """Run the loop in this process, with its report and progress files.
+
+    A benchmark brings its own: a `group` that is connected already, what `watch`es the iterations,
+    and how many of them come before the first that counts.
+    """
     from rn50lib import comm, training
     from rn50lib.position import State
     from rn50lib.progress import Progress
@@ -168,7 +185,7 @@ def worker(resolved: Resolved, run_dir: Path | None) -> int:
     from rn50lib.report import Report
 
     done = resolved.experiment
-    group = comm.connect(done.comm, done.backend)
+    group = group or comm.connect(done.comm, done.backend)
     splits = ["train", "val"]
     if done.no_val or (done.test_io and not done.only_inference):
         splits.remove("val")
@@ -198,8 +215,8 @@ def worker(resolved: Resolved, run_dir: Path | None) -> int:
     def attempt(state: State) -> None:
         """The run, or what is left of it: an elastic group comes here again with other workers."""
         report = Report(net.name, group.size, [sys.argv[0], *sys.argv[1:]], env)
-        progress = Progress(run_dir, done.logdir, enabled=group.rank == 0)
-        training.train(done, net, sources, group, progress, report, write_report, state)
+        progress = (watch or Progress)(run_dir, done.logdir, enabled=group.rank == 0)
+        training.train(done, net, sources, group, progress, report, write_report, state, warm_up)
 
     group.run(attempt, State())
     return 0
@@ -266,6 +283,7 @@ def score(argv: list[str]) -> int:
     parser = experiment_parser("score")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     asked, extra = parse_experiment(parser, argv)
     epochs = asked.num_epochs or 1
@@ -276,6 +294,8 @@ def score(argv: list[str]) -> int:
         num_epochs=epochs,
         only_inference=True,
     )
+    if extra.dry_run:
+        return run_experiment(asked, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
     status = run_experiment(asked, folder)
     if status == 0:
@@ -284,6 +304,13 @@ def score(argv: list[str]) -> int:
         metrics = load(asked.report or folder / "report.json")["metrics"]
         print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
     return status
+
+
+def benchmark(argv: list[str]) -> int:
+    """`rn50 benchmark`: images per second over numbers of workers and batch sizes."""
+    from rn50lib.benchmark.command import main as benchmark_main
+
+    return benchmark_main(argv)
 
 
 def plot(argv: list[str]) -> int:
@@ -307,6 +334,13 @@ def plot(argv: list[str]) -> int:
     plots.save(figure, args.output)
     print(args.output)
     return 0
+
+
+def compare(argv: list[str]) -> int:
+    """`rn50 compare`: reports and benchmarks beside each other."""
+    from rn50lib.compare import main as compare_main
+
+    return compare_main(argv)
 
 
 def scale(argv: list[str]) -> int:

@@ -151,10 +151,14 @@ def rank_command(resolved: Resolved, run_dir: Path | None) -> list[str]:
     """The command of a run with one worker, or of the launcher that starts many, as a list."""
     place = ["--run-dir", str(run_dir)] if run_dir else []
     worker = [*program("train"), *place, *resolved.experiment.to_argv()]
-    if alone(resolved.experiment):
+    return launched(resolved.experiment, worker, run_dir)
+
+
+def launched(experiment: FullExperiment, worker: list[str], run_dir: Path | None) -> list[str]:
+    """The command that starts `worker` once for each of the experiment's ranks."""
+    if alone(experiment):
         return worker
-    env = rank_environment(resolved.experiment)
-    return launchers.command(resolved.experiment, worker, run_dir, env)
+    return launchers.command(experiment, worker, run_dir, rank_environment(experiment))
 
 
 def alone(experiment: FullExperiment) -> bool:
@@ -191,14 +195,23 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
             "command": command,
         },
     )
-    env = rank_environment(resolved.experiment)
-    if not alone(resolved.experiment):
-        status, failure = workers.run(command, env, say, resolved.experiment.elastic)
-        if failure:
-            say(f"error: {failure}")
-        elif status == 130:
-            say("interrupted")
-        return status
+    status, failure = run_command(command, resolved.experiment)
+    if failure:
+        say(f"error: {failure}")
+    elif status == 130 and not alone(resolved.experiment):
+        say("interrupted")
+    return status
+
+
+def run_command(command: list[str], experiment: FullExperiment) -> tuple[int, str | None]:
+    """Run what `launched` gave to its end. Returns (exit status for the user, what failed).
+
+    What failed is None where nothing did, and where a lone rank has said it itself. The status is
+    130 after Ctrl-C.
+    """
+    env = rank_environment(experiment)
+    if not alone(experiment):
+        return workers.run(command, env, say, experiment.elastic)
     process = subprocess.Popen(command, env=env)
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -209,15 +222,14 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
         status = process.wait()
     except KeyboardInterrupt:  # the rank got it too, from the terminal
         status = wait_or_kill(process)
-        status = status if status > 0 else 130
+        return (status if status > 0 else 130), None
     finally:
         signal.signal(signal.SIGTERM, earlier)
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
-        say(f"error: rank 0 was killed by signal {-status} ({name}){hint}")
-        return 128 - status
-    return status
+        return 128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}"
+    return status, None
 
 
 def say(text: str) -> None:

@@ -42,7 +42,8 @@ class Progress:
                 unit="step",
             )  # fmt: skip
 
-    def step(self) -> None:
+    def step(self, data_s: float = 0.0) -> None:
+        """One more iteration; `data_s` seconds of the phase so far went by waiting for input."""
         if self.bar is not None:
             self.bar.update()
 

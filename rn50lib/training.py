@@ -51,11 +51,13 @@ def train(
     report: Report,
     write_report: Callable[[Report], None],
     state: State | None = None,
+    warm_up: int = 0,
 ) -> Report:
     """Train and validate as `experiment` says; returns the report.
 
     `sources` maps 'train' and 'val' to opened data sets (None: synthetic). `write_report(report)`
-    is called after every epoch, on rank 0. `state` is where a group that changed goes on. Raises
+    is called after every epoch, on rank 0. `state` is where a group that changed goes on. Before
+    the first epoch come `warm_up` iterations of each split that nothing counts. Raises
     UserError for bad data or a diverged loss.
     """
     begin = time.perf_counter()
@@ -79,6 +81,8 @@ def train(
         first = restore(run, net, identity)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
             checkpoint.write_symbol(experiment.model_prefix, net)
+        for split, pipeline in pipelines.items() if warm_up else ():
+            settle(run, split, pipeline, warm_up)
         if first >= experiment.num_epochs and comm.rank == 0:
             write_report(report)  # the run was killed between its last checkpoint and its report
         for epoch in range(first, experiment.num_epochs):
@@ -106,6 +110,19 @@ def train(
         for pipeline in pipelines.values():
             pipeline.close()
         progress.close()
+
+
+def settle(run: Run, split: str, pipeline: Pipeline, steps: int) -> None:
+    """A few iterations that nothing counts, so that kernels are chosen, memory is taken and caches
+    are full before a benchmark begins. They train at a rate of 0."""
+    at_once = run.experiment.micro_batches if split == "train" else 1
+    steps = min(-(-steps // at_once), len(pipeline) // at_once) * at_once
+    for batch in pipeline.epoch(0, start_step=len(pipeline) - steps):
+        if split == "train":
+            run.step.train_step(batch, 0.0)
+        else:
+            run.step.eval_step(batch)
+    run.step.read_sums()
 
 
 def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
@@ -233,7 +250,7 @@ class Timer:
     def step_done(self, i: int, lr: float | None) -> None:
         self.step_s += time.perf_counter() - self.handed_over
         self.done = i + 1
-        self.run.progress.step()
+        self.run.progress.step(self.data_s)
         if i == 0:
             self.read(tell=False)
             self.tell_remarks()
