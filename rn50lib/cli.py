@@ -22,6 +22,7 @@ VERBS = {
     "plot": "loss and accuracy curves from report files",
     "compare": "reports and benchmarks beside each other, and beside published figures",
     "scale": "what a training would do on other numbers of GPUs, what it takes and costs",
+    "diagnose": "where the time of a run goes, and which change would help most",
     "doctor": "what this machine has, what is missing and what to do about it",
     "workshop": "build, check and run the notebooks",
 }

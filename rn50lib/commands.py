@@ -350,6 +350,13 @@ def scale(argv: list[str]) -> int:
     return scale_main(argv)
 
 
+def diagnose(argv: list[str]) -> int:
+    """`rn50 diagnose`: loader, step, both and communication, each measured by itself."""
+    from rn50lib.diagnose.command import main as diagnose_main
+
+    return diagnose_main(argv, prepare, describe)
+
+
 def doctor(argv: list[str]) -> int:
     """`rn50 doctor`: checks with remedies."""
     from rn50lib.doctor import main as doctor_main

@@ -1,0 +1,5 @@
+"""`rn50 diagnose`: where the time of an experiment goes, what would help, and by how much.
+
+`measure` runs the parts, `model` says how they add up, `changes` what one could do about it, `show`
+and `picture` present it; `command` is the verb.
+"""
