@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from rn50lib.network import resnet
+from rn50lib.network import tiny as tiny_network
 from rn50lib.scaling import Cluster, Training, links, predict
 from rn50lib.scaling.fit import MODEL, fit
 from rn50lib.scaling.links import Link
@@ -299,6 +300,7 @@ def test_a_fit_finds_the_noise_that_made_the_rows() -> None:
 def test_scale_takes_what_files_measured(rn50: Rn50, tmp_path: Path) -> None:
     noisy = replace(DGX, noise=0.03)
     axes = {"batch_size": {"value": 208}, "dtype": {"value": "float16"}}
+    tiny = {"image_shape": {"value": 32}, "num_classes": {"value": 12}}
     for n in (1, 8):
         ips = predict(V100, noisy, n).ips
         report = {"model": "resnet50", "ngpus": n, "metrics": {"train.total_ips": [5.0, ips, ips]}}
@@ -307,6 +309,13 @@ def test_scale_takes_what_files_measured(rn50: Rn50, tmp_path: Path) -> None:
     told = json.loads(ended.out)
     assert told["one_gpu"]["compute_ips"] == pytest.approx(1442.6)
     assert told["cluster"]["noise"] == pytest.approx(0.03, abs=1e-6)
+    # the network is the report's: the tiny one has few gradients
+    report = {"model": "resnet-tiny", "ngpus": 1, "metrics": {"train.total_ips": [500.0]}}
+    (tmp_path / "t.json").write_text(json.dumps(report | {"env": {"axes": axes | tiny}}))
+    buckets = json.loads(rn50("scale", "--calibrate", "t.json", "--json").out)["one_gpu"]["buckets"]
+    assert sum(b["size"] for b in buckets) == 4 * tiny_network(12).num_parameters
+    (tmp_path / "t.json").write_text(json.dumps(report | {"model": "vgg", "env": {"axes": axes}}))
+    assert "--num-layers" in rn50("scale", "--calibrate", "t.json").error
     # the same as a benchmark writes it
     cells = {
         str(n): {"208": {"train.total_ips": predict(V100, noisy, n).ips}, "64": None}

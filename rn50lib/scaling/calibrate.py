@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,27 @@ from rn50lib.scaling.links import Link
 
 NUMBERS = ("compute_ips", "input_ips", "noise")
 SEEN = "train.total_ips"
+AXES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (  # ours, the report's, its type
+    ("batch", "batch_size", int),
+    ("dtype", "dtype", str),
+    ("image_shape", "image_shape", int),
+    ("num_classes", "num_classes", int),
+)
 
 
 @dataclass
 class Measured:
-    """What files told; None where they did not. `rows`: images per second by workers."""
+    """What files told; None where they did not. `rows`: images per second by workers; `model`,
+    `image_shape` and `num_classes` are those of a report."""
 
     batch: int | None = None
     dtype: str | None = None
     compute_ips: float | None = None
     input_ips: float | None = None
     noise: float | None = None
+    model: str | None = None
+    image_shape: int | None = None
+    num_classes: int | None = None
     link: Link | None = None
     rows: dict[int, float] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
@@ -82,11 +92,12 @@ def take(found: Measured, told: Any, path: str) -> None:
         if not found.rows:
             raise ValueError(f"no {SEEN} at batch {found.batch}")
     elif "metrics" in told and "ngpus" in told:
+        found.model = agreed("model", found.model, str(told["model"]))
         axes = told.get("env", {}).get("axes", {})
-        if "batch_size" in axes:
-            found.batch = agreed("batch", found.batch, int(axes["batch_size"]["value"]))
-        if "dtype" in axes:
-            found.dtype = agreed("dtype", found.dtype, axes["dtype"]["value"])
+        for name, axis, kind in AXES:
+            if axis in axes:
+                value = agreed(name, getattr(found, name), kind(axes[axis]["value"]))
+                setattr(found, name, value)
         speeds = [ips for ips in told["metrics"][SEEN] if ips]
         found.rows[int(told["ngpus"])] = positive(statistics.median(speeds[1:] or speeds), SEEN)
     elif "latency_s" in told and "bytes_per_s" in told:

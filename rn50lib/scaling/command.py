@@ -8,7 +8,7 @@ from typing import Any
 
 from rn50lib.cli import Parser, checked
 from rn50lib.errors import UserError
-from rn50lib.network import STAGES, resnet
+from rn50lib.network import STAGES, Network, resnet, tiny
 from rn50lib.report import write_json
 from rn50lib.scaling import calibrate, check, links
 from rn50lib.scaling.fit import MODEL, fit
@@ -85,8 +85,8 @@ def parser() -> Parser:
     add("--algorithm", choices=ALGORITHMS, default=ALGORITHMS[0], help="of the all-reduce")
     add("--no-overlap", action="store_true", help="exchange after the backward pass")
     add("--fp16-allreduce", action="store_true", help="gradients travel as 16-bit numbers")
-    add("--num-layers", type=int, choices=sorted(STAGES), default=50)
-    add("--image-shape", type=checked(whole), default=224, help="pixels")
+    add("--num-layers", type=int, choices=sorted(STAGES), help="default: 50")
+    add("--image-shape", type=checked(whole), help="pixels (default: 224)")
     add("-e", "--num-epochs", type=checked(whole), default=90)
     add("--num-examples", type=checked(whole), default=IMAGENET, help="images of an epoch")
     add("--price", type=checked(above_zero), help="of one GPU for one hour: adds the cost")
@@ -149,8 +149,9 @@ def settings(args: Any) -> tuple[Training, Cluster, list[str]]:
     if batch is None:
         raise UserError("--compute-ips goes with a batch: add --batch, the images of a GPU's step")
     training = Training(
-        ips, batch, 2 if args.fp16_allreduce else 4, resnet(args.num_layers), args.image_shape
-    )
+        ips, batch, 2 if args.fp16_allreduce else 4, net(args, measured),
+        args.image_shape or measured.image_shape or 224,
+    )  # fmt: skip
     local, between = links.parse(args.network)
     cluster = Cluster(
         local, between, args.gpus_per_host, args.input_ips or measured.input_ips,
@@ -161,6 +162,17 @@ def settings(args: Any) -> tuple[Training, Cluster, list[str]]:
     noise, how = spread(args, measured, training, cluster, dtype, files)
     cluster = replace(cluster, noise=noise)
     return training, cluster, explain(args, training, cluster, dtype, speed, how)
+
+
+def net(args: Any, measured: calibrate.Measured) -> Network:
+    """The network whose gradients travel: the one asked for, else that of the reports, else 50."""
+    classes = measured.num_classes or 1000
+    if args.num_layers is None and measured.model == "resnet-tiny":
+        return tiny(classes)
+    told = (measured.model or "resnet50").removeprefix("resnet")
+    if args.num_layers is None and told not in map(str, STAGES):
+        raise UserError(f"--calibrate: a model {measured.model} is not known; add --num-layers")
+    return resnet(args.num_layers or int(told), classes)
 
 
 def default(table: dict[str, tuple[str, str]], dtype: str) -> Series:
@@ -200,13 +212,15 @@ def explain(
     joined = f"{local.name} {local.bytes_per_s / 1e9:.3g} GB/s in hosts of {cluster.gpus_per_host}"
     if between is not None:
         joined += f", {between.name} {between.bytes_per_s / 1e9:.3g} GB/s between hosts"
-    size = sum(bucket.size for bucket in training.buckets) / 1e6
+    size, name = sum(bucket.size for bucket in training.buckets) / 1e6, training.network.name
+    count = len(training.buckets)
+    pieces = f"{count} bucket{'s' if count > 1 else ''}, {cluster.algorithm}"
     when = "while backward goes on" if cluster.overlap else "after the backward pass"
     fed = f"{cluster.input_ips:g} img/s per host" if cluster.input_ips else "taken as fast enough"
     return [
         f"one GPU   {training.compute_ips:g} img/s with batch {training.batch}, {dtype} ({speed})",
         f"links     {joined}",
-        f"exchange  {size:.1f} MB in {len(training.buckets)} buckets, {cluster.algorithm}, {when}",
+        f"exchange  {size:.1f} MB ({name}) in {pieces}, {when}",
         f"noise     {100 * cluster.noise:.3g} % of a step's time ({noise})",
         f"input     {fed}",
     ]
