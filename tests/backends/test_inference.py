@@ -83,15 +83,33 @@ def test_bfloat16_logits_are_as_near_as_autocast_s(model) -> None:
     assert float((folded - exact).norm()) < 1.5 * float((cast - exact).norm())
 
 
-def test_a_change_of_a_weight_or_a_statistic_is_noticed(model) -> None:
+@pytest.mark.slow
+def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
+    """After training, and after weights were put in from outside, nothing old is used."""
+    import numpy as np
     import torch
 
-    from rn50lib.backends.torch.inference import Predictor
-    from rn50lib.backends.torch.model import tensors
+    from rn50lib.backends.torch.step import TorchStep
+    from rn50lib.comm.local import Local
+    from rn50lib.pipelines import Batch
+    from tests.support import full
 
-    for name in ("conv1.weight", "bn1.running_mean", "fc.bias"):
-        predictor = Predictor(model, torch.float32)
-        assert predictor.is_current()
+    experiment = full(network="tiny", num_layers=None, image_shape=32, dtype="float32")
+    step = TorchStep(experiment, experiment.to_network(), Local())
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (8, 32, 32, 3), np.uint8)
+    batch = Batch(images, np.arange(8, dtype=np.int32) % experiment.num_classes, 8)
+
+    def expected() -> np.ndarray:
+        pixels, _ = step.inputs(batch)
         with torch.no_grad():
-            tensors(model)[name].add_(0.1)
-        assert not predictor.is_current(), name
+            return step.model.eval()(pixels).softmax(1).numpy()
+
+    np.testing.assert_allclose(step.predict(images), expected(), atol=1e-5)
+    before, arrays = step.predict(images), step.state()
+    for _ in range(3):
+        step.train_step(batch, 0.1)
+    assert np.abs(step.predict(images) - before).max() > 1e-3
+    np.testing.assert_allclose(step.predict(images), expected(), atol=1e-5)
+    step.load(arrays)
+    np.testing.assert_allclose(step.predict(images), before, atol=1e-6)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rn50lib.backends.torch.model import ResNet, tensors
+from rn50lib.backends.torch.model import ResNet
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,11 @@ def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype) -> Folded:
 
 
 class Predictor:
-    """Logits of a ResNet at its present weights, computed in `dtype`.
-
-    The weights are copied: `is_current` tells whether the model has changed since.
-    """
+    """Logits of a ResNet at its present weights, which are copied, computed in `dtype`."""
 
     @torch.inference_mode()
     def __init__(self, model: ResNet, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
-        self.version = version(model)
         self.stem = fold(model.conv1, model.bn1, dtype)
         self.blocks = []
         for name in model.stage_names:
@@ -63,10 +59,6 @@ class Predictor:
         on_cpu = self.stem.weight.device.type == "cpu"
         self.convolve = one_pass if on_cpu and has_one_pass(dtype) else three_passes
 
-    def is_current(self) -> bool:
-        """Whether the model still has the weights and statistics that were copied."""
-        return self.version == version(self.model)
-
     @torch.inference_mode()
     def __call__(self, x_NCHW: Tensor) -> Tensor:
         """Float32 logits (N, classes) for normalised images."""
@@ -80,11 +72,6 @@ class Predictor:
             x = self.convolve(inner, convs[-1], True, shortcut)  # over the shortcut's memory
         fc = self.model.fc
         return F.linear(x.mean(dim=(2, 3), dtype=torch.float32), fc.weight, fc.bias)
-
-
-def version(model: nn.Module) -> int:
-    """A number that grows with every change of a weight or a statistic in place."""
-    return sum(tensor._version for tensor in tensors(model).values())
 
 
 def has_one_pass(dtype: torch.dtype) -> bool:

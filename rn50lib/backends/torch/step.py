@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from rn50lib import seams
 from rn50lib.backends.memory_full import memory_full
 from rn50lib.backends.torch import precision, speed
+from rn50lib.backends.torch.inference import Predictor
 from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 from rn50lib.backends.torch.parallel import exchange_for
 from rn50lib.backends.torch.trace import recording
@@ -74,6 +75,7 @@ class TorchStep:
         self.to_compile = {True, False} if experiment.compile else set()  # for training, or not
         self.to_record = experiment.cuda_graphs
         self.recorded: speed.Recorded | None = None
+        self.predictor: Predictor | None = None  # as of the present weights
 
     def _groups(self, weight_decay: float) -> list[dict[str, Any]]:
         named, names = tensors(self.model), list(self.net.parameters())
@@ -106,6 +108,7 @@ class TorchStep:
         with self.telling_when_full(training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
+            self.predictor = None
             self.make_faster(images, labels)
             (self.recorded or self.compute)(images, labels)
 
@@ -156,10 +159,19 @@ class TorchStep:
         with self.telling_when_full(training=False):
             images, labels = self.inputs(batch)
             self.compile(images, labels, training=False)
-            self.model.eval()
-            logits = self.forward(images)[: batch.valid]
+            logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]
             self.add_up(logits, labels, F.cross_entropy(logits, labels))
+
+    def predicted(self, images_NCHW: Tensor) -> Tensor:
+        """Logits with the running statistics: by the compiled model if there is one, else folded,
+        which is faster than the form that trains."""
+        if self.model._compiled_call_impl is not None:
+            self.model.eval()
+            return self.forward(images_NCHW)
+        if self.predictor is None:
+            self.predictor = Predictor(self.model, self.dtype)
+        return self.predictor(images_NCHW)
 
     @torch.no_grad()
     def add_up(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
@@ -243,6 +255,7 @@ class TorchStep:
 
     def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
         load_arrays(self.model, arrays)
+        self.predictor = None
         for name, tensor in tensors(self.model).items():
             if f"velocity/{name}" in arrays:
                 velocity = self.optimizer.state[tensor]["momentum_buffer"]
@@ -252,9 +265,8 @@ class TorchStep:
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
-        self.model.eval()
         pixels = torch.as_tensor(images).to(self.device).permute(0, 3, 1, 2)
-        logits = self.forward(pixels.float().sub_(self.mean).mul_(self.inverse_std))
+        logits = self.predicted(pixels.float().sub_(self.mean).mul_(self.inverse_std))
         return logits.softmax(dim=1).cpu().numpy()
 
     def versions(self) -> dict[str, str]:
