@@ -117,6 +117,7 @@ DETECTORS = {
     "tensorflow": lambda: _module("tensorflow"),
     "tf_keras": lambda: _module("tf_keras"),
     "dali": lambda: _module("nvidia.dali"),
+    "dali2": lambda: Path(os.environ.get("RN50_DALI2") or "/none", "nvidia", "dali").is_dir(),
     "horovod": lambda: len(_horovod_libraries()) == 2,
     "mpi": lambda: shutil.which("mpirun"),
     "horovod_mpi": _horovod_mpi,

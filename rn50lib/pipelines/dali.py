@@ -162,7 +162,11 @@ class Dali:
         return Batch(made[0], made[1], valid)
 
     def explain(self, error: RuntimeError, epoch: int, step: int) -> Exception:
-        """The error that names the image because of which a batch near `step` could not be made."""
+        """The error that names the image because of which a batch near `step` could not be made.
+
+        DALI says only that some image of some batch did not decode. (DALI 2.4 on a CPU was seen to
+        crash there instead, in batches of some 50 images and more: signal 11, and no message.)
+        """
         pictures = Pictures(self.source, False, self.experiment)
         for number in self.reader.suspects(epoch, step).tolist():
             try:

@@ -147,6 +147,14 @@ def test_tf_data(roots: dict[str, Path], data_format: str, size: int) -> None:
     check(roots[data_format], data_format, size, backend="tensorflow", data_nthreads=2)
 
 
+@pytest.mark.slow
+@pytest.mark.needs("dali")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_dali(roots: dict[str, Path], data_format: str, size: int) -> None:
+    check(roots[data_format], data_format, size, loader="dali", epoch=size)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_synthetic_gives_all_workers_the_same_number_of_steps(size: int) -> None:
     for split in ("train", "val"):
