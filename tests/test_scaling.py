@@ -343,6 +343,32 @@ def test_a_measured_all_reduce_gives_the_link(rn50: Rn50, tmp_path: Path) -> Non
     assert two["stragglers_s"] == pytest.approx(alone * 0.02 / math.sqrt(math.pi), rel=1e-4)
 
 
+def test_a_diagnosis_gives_compute_input_link_and_noise(rn50: Rn50, tmp_path: Path) -> None:
+    """Written as `rn50 diagnose --json` writes it, for a machine whose numbers are known."""
+    training = Training(40.0, 16, 4, resnet(50, 12), 64)
+    wire = Cluster(Link("wire", 2e9, 0.0, ""), start_s=0.0, noise=0.03)
+    size = 4 * resnet(50, 12).num_parameters
+    told = {
+        "experiment": {"n": 2, "batch_size": 16, "dtype": "float32", "network": "resnet",
+                       "num_layers": 50, "num_classes": 12, "image_shape": 64},
+        "rates": {"loader": 900.0, "compute": predict(training, wire, 2).ips,
+                  "without_exchange": 80.0, "both": 70.0},
+        "exchange": {"bytes": size, "all_reduce_s": all_reduce_s(wire, 2, size)},
+    }  # fmt: skip
+    (tmp_path / "d.json").write_text(json.dumps(told))
+    found = json.loads(rn50("scale", "--gpus", "1,2", "--calibrate", "d.json", "--json").out)
+    assert found["one_gpu"]["compute_ips"] == 40.0 and found["one_gpu"]["batch"] == 16
+    assert found["cluster"]["input_ips"] == 900.0
+    assert found["cluster"]["local"]["bytes_per_s"] == pytest.approx(2e9)
+    assert found["cluster"]["noise"] == pytest.approx(0.03, abs=1e-5)
+    assert found["rows"][1]["ips"] == pytest.approx(told["rates"]["compute"])  # type: ignore
+    # one worker: nothing to say about an exchange
+    told |= {"exchange": None, "experiment": {"n": 1, "batch_size": 16, "dtype": "float32"}}
+    (tmp_path / "d.json").write_text(json.dumps(told))
+    found = json.loads(rn50("scale", "--calibrate", "d.json", "--json").out)
+    assert found["one_gpu"]["compute_ips"] == 80.0 and found["cluster"]["local"]["name"] == "nvlink"
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 GIVEN = ("--compute-ips", "1442.6", "--batch", "208", "--network", "nvlink+100g")

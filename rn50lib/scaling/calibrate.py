@@ -5,6 +5,8 @@
 - a report of a run (`rn50 run --report`): batch, precision and img/s, of one worker or of several;
 - a benchmark (`metric_keys`, `bs`, `ngpus`, `metrics`): the same for several numbers of workers;
 - a measured all-reduce (`rn50 doctor --allreduce`): latency and bandwidth of the link;
+- a diagnosis (`rn50 diagnose --json`): loader and step alone, with and without exchange, and one
+  bare all-reduce;
 - plain numbers, at the top of the file or under its key `scaling`: any of batch, dtype,
   compute_ips, input_ips (a host's loaders), noise (of a step's time, as a share) and allreduce (as
   above).
@@ -102,8 +104,29 @@ def take(found: Measured, told: Any, path: str) -> None:
         found.rows[int(told["ngpus"])] = positive(statistics.median(speeds[1:] or speeds), SEEN)
     elif "latency_s" in told and "bytes_per_s" in told:
         found.link = link(told, path)
+    elif "rates" in told and "experiment" in told:
+        diagnosis(found, told, path)
     else:
         plain(found, told.get("scaling", told), path)
+
+
+def diagnosis(found: Measured, told: Mapping[str, Any], path: str) -> None:
+    """Rates are of all workers of the one host; its loaders' is what they get from its CPUs."""
+    done, rates, exchange = told["experiment"], told["rates"], told.get("exchange")
+    n = int(done["n"])
+    for name, axis, kind in AXES:
+        if done.get(axis) is not None:
+            setattr(found, name, agreed(name, getattr(found, name), kind(done[axis])))
+    tiny = done.get("network") == "tiny"
+    model = "resnet-tiny" if tiny else f"resnet{done.get('num_layers') or 50}"
+    found.model = agreed("model", found.model, model)
+    found.compute_ips = positive(rates["without_exchange"], "without_exchange") / n
+    if rates.get("loader") is not None:
+        found.input_ips = positive(rates["loader"], "loader")
+    if exchange and n > 1:  # one size: all of its time is put down to the bandwidth
+        found.rows[n] = positive(rates["compute"], "compute")
+        rate = exchange["bytes"] / positive(exchange["all_reduce_s"], "all_reduce_s")
+        found.link = link({"n": n, "latency_s": 0, "bytes_per_s": rate}, path)
 
 
 def plain(found: Measured, told: Mapping[str, Any], path: str) -> None:
