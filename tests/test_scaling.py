@@ -309,6 +309,12 @@ def test_scale_takes_what_files_measured(rn50: Rn50, tmp_path: Path) -> None:
     told = json.loads(ended.out)
     assert told["one_gpu"]["compute_ips"] == pytest.approx(1442.6)
     assert told["cluster"]["noise"] == pytest.approx(0.03, abs=1e-6)
+    # a loss that is no noise is called so
+    assert "other losses" not in rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json").out
+    report["metrics"] = {"train.total_ips": [4 * 1442.6]}
+    (tmp_path / "8.json").write_text(json.dumps(report | {"env": {"axes": axes}}))
+    text = rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json").out
+    assert "too much for stragglers" in text
     # the network is the report's: the tiny one has few gradients
     report = {"model": "resnet-tiny", "ngpus": 1, "metrics": {"train.total_ips": [500.0]}}
     (tmp_path / "t.json").write_text(json.dumps(report | {"env": {"axes": axes | tiny}}))

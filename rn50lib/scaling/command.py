@@ -28,6 +28,7 @@ NOISE = {
     "tf32": ("DGX-1", "FP32"),
 }
 ACCURATE = 8192  # the global batch up to which Goyal et al. (arXiv:1706.02677) lost no accuracy
+LIKELY = 0.2  # more noise than this is no noise: the fit puts every loss into its one number
 COLUMNS = (
     "GPUs", "hosts", "img/s", "efficiency", "step, ms", "compute", "stragglers", "exchange",
     "input", "hours",
@@ -197,7 +198,10 @@ def spread(
     rows = [(n, ips) for n, ips in sorted(measured.rows.items()) if n > 1]
     if rows:
         told = ", ".join(str(n) for n, _ in rows)
-        return fit(MODEL, training, cluster, rows), f"fitted on {told} GPUs, {files}"
+        noise, how = fit(MODEL, training, cluster, rows), f"fitted on {told} GPUs, {files}"
+        if noise > LIKELY:
+            how += "; too much for stragglers alone, so other losses are in it"
+        return noise, how
     series = default(NOISE, dtype)
     fitted = " and ".join(str(n) for n in series.fit_on)
     how = f"fitted on {fitted} GPUs of the {series.name}, published"
