@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rn50lib.benchmark.table import aligned
 from rn50lib.errors import UserError
 from rn50lib.metrics import harmonic_mean
 from rn50lib.scaling.published import load as load_speeds
@@ -196,11 +197,6 @@ def ratio(value: float | None, base: float | None) -> float | None:
 
 def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:,.{digits if value < 100 else 1}f}"
-
-
-def aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
 
 
 def as_json(sides: Sequence[Side]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from rn50lib import checkpoint, cli
 from rn50lib.network import resnet, tiny
+from tests.conftest import clean_environment
 from tests.support import TINY, Photos, write_photo
 
 Run = Callable[..., Any]
@@ -270,3 +271,15 @@ def test_a_dry_run_under_ci_prints_every_cap(rn50: Run) -> None:
     shown = rn50("run", "--dry-run", "--profile", "ci", "-b", "208", "--dtype", "float16")
     assert "profile ci: --batch-size 208 capped to 4" in shown.out
     assert "--batch-size 4" in shown.out.splitlines()[0]
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m rn50lib.cli scale --check | head -1",
+        shell=True,
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() and done.stderr == ""
