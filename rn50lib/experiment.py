@@ -444,7 +444,9 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
         n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
     else:
         n = auto("n", 1, "one process" if not gpus else "one GPU is enough for this data")
-    comm, reason = launchers.best_comm(n, asked.backend or "torch", asked.launcher, bool(gpus))
+    comm, reason = asked.comm, "given"
+    if comm is None:  # to ask what Horovod was built with takes seconds
+        comm, reason = launchers.best_comm(n, asked.backend or "torch", asked.launcher, bool(gpus))
     comm = auto("comm", comm, reason)
     if n > 1:
         starter = "torchrun" if comm == "ddp" else "horovodrun"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib import cli
+from rn50lib.benchmark import command as benchmark
 from rn50lib.recipe import PRESETS, RECIPES
 from rn50lib.workshop import course
 from tests.conftest import clean_environment
@@ -62,6 +63,8 @@ def test_every_command_exists(words: list[str]) -> None:
     elif words[0] == "rn50":
         verb, rest = words[1], words[2:]
         assert verb in (*cli.VERBS, "--help")
+        if verb == "benchmark" and {"-o", "--output"} & set(rest):
+            benchmark.parse(rest)  # likewise
         if verb == "run" and "--help" not in rest:
             parser = cli.experiment_parser("run")
             parser.add_argument("--dry-run", action="store_true")
@@ -155,6 +158,7 @@ def test_paths_that_are_named_exist(page: Path) -> None:
         ".venv",
         "answers/",
         "build/",
+        "./examples/",  # the reference's own
         "/",
     )
     text = re.sub(FENCE, "", page.read_text())

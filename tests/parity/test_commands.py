@@ -1,0 +1,298 @@
+"""Every command line of the reference, translated by one table: what it means, and what it leaves.
+
+`commands.toml` holds the lines as the reference has them, the table, and what each must mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep import im2rec
+from rn50lib import cli
+from rn50lib.benchmark import command as benchmark
+from tests.conftest import SmallDataset
+from tests.support import Ended, Photos, strict_json
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOLD: dict[str, Any] = tomllib.loads((Path(__file__).parent / "commands.toml").read_text())
+IMAGENET = "/data/imagenet/train-val-recordio-passthrough"
+REPORT = ["model", "ngpus", "total_duration", "cmd", "metrics"]
+METRICS = [
+    "train.top1", "train.top5", "train.loss", "train.time", "train.total_ips",
+    "val.top1", "val.top5", "val.loss", "val.time", "val.total_ips",
+]  # fmt: skip
+LARGE = pytest.mark.acceptance  # the same once more, by another line
+Run = Callable[..., Ended]
+
+
+def translate(line: str) -> str:
+    """A line of the reference as one of ours, by the table."""
+    for rule in TOLD["translation"]:
+        for dtype, gpus in itertools.product(("FP16", "FP32"), "148"):
+            there, here = (
+                rule[side].replace("FP16", dtype).replace("8GPU", f"{gpus}GPU")
+                for side in ("there", "here")
+            )
+            if line == there or line.startswith(f"{there} "):
+                return here + line.removeprefix(there)
+    raise AssertionError(f"the table has no line for {line}")
+
+
+def ours(told: dict[str, Any], **fill: str) -> list[str]:
+    """The words of our command behind `rn50`, with the blanks filled in."""
+    line = translate(told["there"])
+    for name, value in {"path to imagenet": IMAGENET, **fill, **told.get("fill", {})}.items():
+        line = line.replace(f"<{name}>", value)
+    assert "<" not in line, line
+    program, *words = shlex.split(line)
+    assert program == "rn50"
+    return words
+
+
+def meant(told: dict[str, Any]) -> dict[str, Any]:
+    blanks = {"<path to imagenet>": IMAGENET}
+    return {k: blanks.get(v, v) if isinstance(v, str) else v for k, v in told["experiment"].items()}
+
+
+def lines(kind: str, quick: int | None = None) -> list:
+    """The commands of a kind as parameters; the one numbered `quick` in `make test`, all others in
+    `make acceptance`, where it is given."""
+    marks = [[] if quick is None else [pytest.mark.slow] if i == quick else [LARGE]
+             for i in range(len(TOLD[kind]))]  # fmt: skip
+    return [pytest.param(told, id=told["there"][:60], marks=mark)
+            for told, mark in zip(TOLD[kind], marks, strict=True)]  # fmt: skip
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_every_line_of_the_document_is_there() -> None:
+    """Counted by hand: 3 for the container, 4 of im2rec, 6 scripts and 2 runs, 2 lists of flags, 2
+    for scoring, 5 benchmarks; and 4 scripts for benchmarks."""
+    counts = {kind: len(found) for kind, found in TOLD.items() if kind != "translation"}
+    assert counts == {"container": 3, "im2rec": 4, "run": 8, "help": 2, "score": 2, "benchmark": 9}
+
+
+def test_the_readme_shows_the_table() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for rule in TOLD["translation"]:
+        assert f"| `{rule['there']}` | `{rule['here']}` |" in readme, rule
+
+
+def test_every_rule_of_the_table_is_used() -> None:
+    beginnings = {rule["here"] for rule in TOLD["translation"]}
+    used = [translate(told["there"]) for kind, found in TOLD.items()
+            if kind != "translation" for told in found]  # fmt: skip
+    assert [b for b in beginnings if not any(line.startswith(b) for line in used)] == []
+    assert translate("./examples/RN50_FP16_8GPU.sh") == "rn50 run --preset RN50_FP16_8GPU"
+    assert translate("./examples/SCORE_FP32.sh m 90") == "rn50 score --preset SCORE_FP32 m 90"
+    with pytest.raises(AssertionError):
+        translate("./runner2 -n 1")
+
+
+@pytest.mark.parametrize("told", lines("container"))
+def test_the_container_is_started_with_the_reference_s_options(told: dict) -> None:
+    line = translate(told["there"])
+    assert line.startswith("docker ")
+    shown = (ROOT / "README.md").read_text().split("## In an NGC container")[1].split("```")[1]
+    for option in told["options"]:
+        assert option in line and option in shown
+
+
+# --- what each line means -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", lines("im2rec"))
+def test_im2rec_reads_its_lines(told: dict) -> None:
+    module, *words = shlex.split(translate(told["there"]))[2:]
+    assert module == "data_prep.im2rec"
+    found, nothing = vars(im2rec.parse(words)), vars(im2rec.parse(["prefix", "root"]))
+    assert {k: v for k, v in found.items() if v != nothing[k]} == told["expect"]
+
+
+@pytest.mark.parametrize("told", [*lines("run"), *lines("score")])
+def test_a_run_is_the_experiment_that_it_should_be(told: dict) -> None:
+    verb, *words = ours(told, **{"model prefix": "model", "epoch": "90"})
+    parser = cli.experiment_parser(verb)
+    parser.add_argument("--dry-run", action="store_true")
+    if verb == "score":
+        parser.add_argument("prefix")
+        parser.add_argument("epoch", type=int)
+    asked, rest = cli.parse_experiment(parser, words)
+    assert asked.given() == meant(told)
+    if verb == "score":
+        assert (rest.prefix, rest.epoch) == ("model", 90)
+
+
+@pytest.mark.parametrize("told", lines("benchmark"))
+def test_a_benchmark_is_the_sweep_that_it_should_be(told: dict) -> None:
+    own, asked = benchmark.parse(ours(told)[1:])
+    assert asked.given() == meant(told)
+    assert (own.n_GPUs, own.batch_size, own.warmup) == (told["n"], told["b"], told["warmup"])
+    assert str(own.output) == told["output"]
+
+
+@pytest.mark.parametrize("told", lines("help"))
+def test_the_flags_of_the_reference_are_listed(rn50: Run, told: dict) -> None:
+    shown = rn50(*ours(told))
+    assert shown.status == 0
+    listed = set(re.findall(r"(?<![\w-])--?[\w-]+", shown.out))
+    assert set(told["flags"]) <= listed
+
+
+# --- what a dry run prints, on any machine --------------------------------------------------------
+
+ARITHMETIC = re.compile(
+    r"^global batch (\d+) x (\d+) = (\d+)(?:; learning rate .* = (\S+))?$", re.M
+)
+
+
+def arithmetic(shown: Ended) -> list[tuple[int, int, int, float | None]]:
+    """n, batch, global batch and learning rate of each run that a dry run tells of."""
+    assert shown.status == 0, shown
+    assert "capped" not in shown.out
+    return [(int(n), int(b), int(g), float(lr) if lr else None)
+            for n, b, g, lr in ARITHMETIC.findall(shown.out)]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", lines("run"))
+def test_a_dry_run_prints_the_reference_s_numbers(rn50: Run, told: dict) -> None:
+    shown = rn50(*ours(told), "--dry-run")
+    n, batch = told["experiment"]["n"], told["experiment"]["batch_size"]
+    assert arithmetic(shown) == [(n, batch, n * batch, told["lr"])]
+    for flag in ("--num-epochs 90", "--image-shape 224", "--warmup-epochs 5",
+                 "--lr-step-epochs 30,60,80", "--mom 0.9", "--wd 0.0001"):  # fmt: skip
+        assert flag in shown.out
+    assert not list(Path().glob("runs"))
+
+
+@pytest.mark.parametrize("told", lines("score"))
+def test_a_dry_score_prints_the_reference_s_numbers(rn50: Run, told: dict) -> None:
+    shown = rn50(*ours(told, **{"model prefix": "model", "epoch": "90"}), "--dry-run")
+    batch = told["experiment"]["batch_size"]
+    assert arithmetic(shown) == [(1, batch, batch, None)]
+    assert "--model-prefix model --load-epoch 90" in shown.out
+    assert not list(Path().glob("runs"))
+
+
+@pytest.mark.parametrize("told", lines("benchmark"))
+def test_a_dry_benchmark_prints_the_reference_s_numbers(rn50: Run, told: dict) -> None:
+    found = arithmetic(rn50(*ours(told), "--dry-run"))
+    assert [cell[:3] for cell in found] == [(n, b, n * b) for n in told["n"] for b in told["b"]]
+    rates = [cell[3] for cell in found]
+    assert ([rates[0], rates[-1]] if "lr" in told else rates) == told.get("lr", [None] * len(found))
+    assert not Path(told["output"]).exists()
+
+
+# --- what each line leaves, capped by --profile ci ------------------------------------------------
+
+
+@pytest.fixture
+def data(roadsigns_small: SmallDataset) -> dict[str, str]:
+    """Where our commands find the small data set, when none is named."""
+    return {"RN50_DATA": str(roadsigns_small.root)}
+
+
+@pytest.mark.parametrize("told", lines("im2rec"))
+def test_im2rec_leaves_its_files(
+    photos: Photos, tmp_path: Path, told: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(translate(told["there"]))[3:]
+    split = told["expect"]["prefix"]
+    words[-1] = str(photos.root / split)
+    if "--list" not in words:
+        im2rec.main(["--list", "--recursive", "--no-fsync", "--quiet", split, words[-1]])
+    im2rec.main([*words, "--no-fsync", "--quiet"])
+    assert {path.name for path in tmp_path.iterdir()} >= set(told["leaves"])
+    images = len(photos.files(split))
+    for name in told["leaves"]:
+        if not name.endswith(".rec"):
+            assert len((tmp_path / name).read_text().splitlines()) == images
+
+
+def trained(run_cli: Callable, data: dict, records: Path, told: dict) -> tuple[Path, str]:
+    """Run a training line; returns its report and the prefix of its model."""
+    words = ours(told, **{"path to imagenet": str(records)})
+    prefix = told["experiment"]["model_prefix"]
+    if "--report" not in words:
+        words += ["--report", "report.json"]
+    done = run_cli(*words, "--profile", "ci", env=data, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "capped to" in done.stderr
+    return Path("report.json"), prefix
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("told", lines("run", quick=99))
+def test_a_run_leaves_its_report_and_its_model(
+    run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
+) -> None:
+    name, prefix = trained(run_cli, data, roadsigns_small.records, told)
+    check_report(tmp_path / name, min(2, told["experiment"]["n"]))
+    files = {path.name for path in tmp_path.glob(f"{prefix}-*")}
+    assert files == {f"{prefix}-symbol.json", f"{prefix}-0001.safetensors",
+                     f"{prefix}-0002.safetensors"}  # fmt: skip
+
+
+def check_report(file: Path, workers: int) -> None:
+    report = strict_json(file)
+    assert list(report) == [*REPORT, "env"]
+    assert list(report["metrics"]) == METRICS
+    assert report["ngpus"] == workers and isinstance(report["cmd"], list)
+    assert all(len(values) == 2 for values in report["metrics"].values())
+    assert all(0 <= x <= 100 for x in report["metrics"]["train.top1"])
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("told", lines("score", quick=1))
+def test_a_score_reads_the_model_that_a_run_left(
+    run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
+) -> None:
+    (by,) = (run for run in TOLD["run"] if run["there"] == told["trained_by"])
+    report, prefix = trained(run_cli, data, roadsigns_small.records, by)
+    check_report(tmp_path / report, 1)
+    words = ours(told, **{"model prefix": prefix, "epoch": "2"})
+    done = run_cli(*words, "--profile", "ci", "--report", "score.json", env=data, timeout=600)
+    assert done.returncode == 0, done.stderr
+    score = strict_json(tmp_path / "score.json")
+    assert list(score) == [*REPORT, "env"] and list(score["metrics"]) == METRICS[5:]
+    trained_top1 = strict_json(tmp_path / report)["metrics"]["val.top1"][-1]
+    assert score["metrics"]["val.top1"] == [trained_top1]
+    assert f"val.top1 {trained_top1}" in done.stdout
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("told", lines("benchmark", quick=0))
+def test_a_benchmark_leaves_its_file(
+    run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
+) -> None:
+    words = ours(told, **{"path to imagenet": str(roadsigns_small.records)})
+    done = run_cli(*words, "--profile", "ci", env=data, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = strict_json(tmp_path / told["output"])
+    inference = "only_inference" in told["experiment"]
+    keys = ["train.total_ips", "val.total_ips"][1 if inference else 0 :]
+    assert list(found) == ["model", "ngpus", "bs", "metric_keys", "metrics", "env"]
+    assert (found["ngpus"], found["bs"], found["metric_keys"]) == (told["n"], told["b"], keys)
+    assert list(found["metrics"]) == [str(n) for n in told["n"]]
+    for n in found["metrics"].values():
+        assert list(n) == [str(b) for b in told["b"]]
+        for cell in n.values():
+            assert list(cell) == keys and all(rate > 0 for rate in cell.values())
+    assert any("--batch-size" in cap or "--network" in cap for cap in found["env"]["caps"])
+    for key in keys:
+        assert f"{key}, images per second" in done.stderr
