@@ -50,6 +50,7 @@ HOMES = {
         "pipelines/dali.py",  # tensors on the GPU
         "comm/ddp.py",
         "comm/horovod.py",
+        "workshop/in_torch/",  # processes that a notebook measures in
     ),
     "tensorflow": (
         "backends/tensorflow/",

@@ -1,0 +1,89 @@
+"""Floating-point formats as two numbers: bits of the exponent, bits of the mantissa.
+
+    value = ± 1.mantissa × 2^exponent, or ± 0.mantissa × 2^lowest (subnormal: towards zero)
+
+The largest exponent is kept for infinity and NaN, as IEEE 754 has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary format with a sign, `exponent` bits (2 to 8) and `mantissa` bits (1 to 23)."""
+
+    name: str
+    exponent: int
+    mantissa: int
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent + self.mantissa
+
+    @property
+    def highest(self) -> int:
+        """The exponent of the largest number: it lies below 2^(highest + 1)."""
+        return 2 ** (self.exponent - 1) - 1
+
+    @property
+    def lowest(self) -> int:
+        """The exponent of the smallest number that has all bits of its mantissa."""
+        return 1 - self.highest
+
+    @property
+    def tiny(self) -> int:
+        """The exponent of the smallest number above zero, one bit of mantissa left."""
+        return self.lowest - self.mantissa
+
+    @property
+    def largest(self) -> float:
+        return float((2 - 2.0**-self.mantissa) * 2.0**self.highest)
+
+    @property
+    def step(self) -> float:
+        """The distance from 1 to the next number."""
+        return 2.0**-self.mantissa
+
+    @property
+    def half_step(self) -> float:
+        """The largest relative error of a number that has all bits: half a step."""
+        return self.step / 2
+
+
+FLOAT32 = Format("float32", 8, 23)
+TF32 = Format("tf32", 8, 10)  # what Tensor Cores take of a float32: its memory has 32 bits
+BFLOAT16 = Format("bfloat16", 8, 7)
+FLOAT16 = Format("float16", 5, 10)
+FORMATS = {item.name: item for item in (FLOAT32, TF32, BFLOAT16, FLOAT16)}
+
+
+def round_to(values: np.ndarray | float, to: Format) -> np.ndarray:
+    """The nearest numbers of a format, float64: ties to even, too large to infinity, NaN stays.
+
+    `values` are float64 or float32, of any shape.
+    """
+    wide = np.asarray(values, np.float64)
+    exponent = np.frexp(wide)[1] - 1  # of 1.xxx: frexp counts from 0.5
+    spacing = np.ldexp(1.0, np.maximum(exponent, to.lowest) - to.mantissa)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        rounded = np.where(np.isfinite(wide), np.rint(wide / spacing) * spacing, wide)
+    too_large = np.abs(rounded) > to.largest
+    return np.where(too_large, np.copysign(np.inf, wide), rounded)
+
+
+def added(weights: np.ndarray, updates: np.ndarray, to: Format) -> np.ndarray:
+    """`weights + updates` where the weights are kept in a format: the sum is rounded to it."""
+    kept = round_to(weights, to)
+    return round_to(kept + np.asarray(updates, np.float64), to)
+
+
+def lost_share(weights: np.ndarray, updates: np.ndarray, to: Format) -> float:
+    """The share, 0 to 1, of the weights that an update other than zero leaves as they are."""
+    kept = round_to(weights, to)
+    moved = np.asarray(updates) != 0
+    same = (added(kept, updates, to) == kept) & moved
+    return float(same.sum() / max(1, moved.sum()))

@@ -1,0 +1,3 @@
+"""The processes that notebook 06 measures in: PyTorch is imported here, and nowhere else beside the
+notebooks. Each is run as `python -m rn50lib.workshop.in_torch.NAME`, by the module it belongs to.
+"""
