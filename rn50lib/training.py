@@ -195,12 +195,13 @@ def tell_scaling(run: Run, before: float, updates: int) -> None:
     }
     skipped = int(found["skipped"] - before)
     if skipped:
-        every = skipped == updates
-        run.progress.say(
-            f"{'all' if every else skipped} of {updates} updates were skipped: gradients were not"
-            f" finite; the loss scale is now {found['scale']:g}"
-            + ("; nothing was learnt: give a smaller --loss-scale, or dynamic" if every else "")
+        text = (
+            f"{skipped} of {updates} updates were skipped: gradients were not finite; the loss"
+            f" scale is now {found['scale']:g}"
         )
+        if skipped == updates:
+            text += "; nothing was learnt: give a smaller --loss-scale"
+        run.progress.say(text)
 
 
 def tell_changes(run: Run) -> None:

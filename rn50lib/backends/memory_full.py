@@ -7,7 +7,7 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 
-USABLE = 0.9  # of the memory: the rest is the driver's, the libraries' and the allocator's
+USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the allocator's
 
 
 def memory_full(
@@ -22,11 +22,12 @@ def memory_full(
     fits = batch // 2
     if capacity:
         usable = int(USABLE * capacity)
-        fits = min(memory.largest_batch(net, pixels, experiment.dtype, usable, training), fits)
+        predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
+        fits = predicted if predicted < batch else fits
     said = f"--batch-size {batch}: the device's memory{has} is full"
     if fits < 1:
         return UserError(f"{said}: not even one image fits; use a smaller --image-shape")
     beside = ""
-    if training and fits < batch:
+    if training:
         beside = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
     return UserError(f"{said}: use -b {fits}{beside}")

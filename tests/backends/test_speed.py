@@ -1,0 +1,236 @@
+"""What only makes a step faster, and what is said where one does not fit: compilers, memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib.backends.memory_full import memory_full
+from rn50lib.errors import UserError
+from rn50lib.network import resnet
+from tests.backends.test_exchange import distance
+from tests.backends.test_precision import build, equal, trained
+from tests.backends.test_torch import batch
+from tests.conftest import clean_environment
+from tests.support import TINY, Ended, Photos, full, strict_json, timeless
+
+Run = Callable[..., Ended]
+LARGE = pytest.mark.acceptance
+SHORT = (*TINY, "-e", "1", "--benchmark-iters", "2", "--no-val", "--report", "r.json")
+
+
+# --- compiled -------------------------------------------------------------------------------------
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_without_a_compiler_the_run_goes_on_and_says_why(
+    rn50: Run, run_cli: Callable[..., Any], photos: Photos, tmp_path: Path
+) -> None:
+    """And it ends with the very numbers of a run that never tried."""
+    common = ("train", "--data-root", photos.root, *SHORT)
+    assert rn50(*common).status == 0
+    plain = strict_json(tmp_path / "r.json")
+    env = {"CXX": str(tmp_path / "no-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = run_cli(*common, "--compile", env=env, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = strict_json(tmp_path / "r.json")
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("--compile: ")]
+    assert report["env"]["remarks"] == [said] and "remarks" not in plain["env"]
+    assert timeless(report) == timeless(plain)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("tensorflow")
+def test_what_xla_cannot_compile_runs_as_it_is() -> None:
+    """Here an operation that calls Python."""
+    import tensorflow as tf
+
+    plain, odd = build("tensorflow"), build("tensorflow", compile=True, cuda_graphs=True)
+    forward = odd.forward
+    odd.forward = lambda images, training: forward(
+        tf.ensure_shape(tf.numpy_function(lambda x: x, [images], tf.uint8), images.shape), training
+    )
+    for step in (plain, odd):
+        step.train_step(batch(8), 0.1)
+    assert equal(plain.state(), odd.state())
+    graphs, compiling = odd.remarks
+    assert graphs.startswith("--cuda-graphs: ") and compiling.startswith("--compile: ")
+    assert all("\n" not in remark for remark in odd.remarks)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch", "tensorflow")
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_compiled_step_is_the_same_step(backend: str, dtype: str) -> None:
+    plain, fast = build(backend, dtype=dtype), build(backend, dtype=dtype, compile=True)
+    for step in (plain, fast):
+        for i in range(3):
+            step.train_step(batch(8, seed=i), 0.01)
+        step.eval_step(batch(8, seed=9))
+    assert not fast.remarks
+    assert distance(trained(plain), trained(fast)) < (1e-2 if dtype == "float32" else 0.3)
+    allowed = 1e-3 if dtype == "float32" else 0.05
+    np.testing.assert_allclose(fast.read_sums()[0], plain.read_sums()[0], rtol=allowed)
+
+
+# --- recorded, traced -----------------------------------------------------------------------------
+
+
+@pytest.mark.needs("torch")
+def test_cuda_graphs_without_a_gpu(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    ended = rn50("train", "--data-root", photos.root, *SHORT, "--cuda-graphs")
+    assert ended.status == 0, ended.err
+    wanted = "--cuda-graphs: there is no GPU here: the steps run one by one"
+    assert ended.err.splitlines().count(wanted) == 1
+    assert strict_json(tmp_path / "r.json")["env"]["remarks"] == [wanted]
+
+
+@pytest.mark.needs("torch")
+def test_a_trace_names_the_parts_of_a_step(tmp_path: Path) -> None:
+    step, file = build("torch"), tmp_path / "trace.json"
+    with step.trace(file, 3) as recording:
+        for i in range(3):
+            step.train_step(batch(8, seed=i), 0.1)
+            recording.step()
+    events = json.loads(file.read_text())["traceEvents"]
+    named = [event["name"] for event in events if event.get("cat") == "user_annotation"]
+    parts = [name for name in named if not name.startswith("ProfilerStep")]
+    assert {"forward", "backward", "exchange", "update"} <= set(parts)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_the_batch_that_would_fit_is_named() -> None:
+    """ResNet-50 at 224 px on 16 GB: the published batches are 208 in float16 and 96 in float32."""
+    for dtype, least, most in (("float16", 150, 350), ("float32", 75, 200)):
+        done = full(1000, image_shape=224, batch_size=512, dtype="float32")
+        done = type(done)(**(vars(done) | {"dtype": dtype}))
+        said = str(memory_full(done, resnet(50), 16 * 2**30, training=True))
+        assert said.startswith("--batch-size 512: the device's memory (17.2 GB) is full: use -b ")
+        fits = int(said.split("use -b ")[1].split(";")[0])
+        assert least < fits < most
+        assert "--macrobatch-size" in said
+    more = str(memory_full(done, resnet(50), 10**12, training=False))
+    assert more.endswith("use -b 256")  # there would be room: somebody else has it
+    one = type(done)(**(vars(done) | {"batch_size": 1}))
+    assert "not even one image" in str(memory_full(one, resnet(50), None, training=True))
+
+
+# The process may take 1 GB more than it has, and the batch wants 2.4 as float32.
+FULL = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+from tests.backends.test_precision import build
+from rn50lib.errors import UserError
+from rn50lib.pipelines import Batch
+
+step = build(sys.argv[1], batch_size=4096)
+has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+images = np.zeros((4096, 224, 224, 3), np.uint8)
+resource.setrlimit(resource.RLIMIT_AS, (has + images.nbytes + 2**30,) * 2)
+for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
+    try:
+        act(Batch(images, np.zeros(4096, np.int32), 4096))
+    except UserError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch", "linux_x86_64")
+@pytest.mark.parametrize("backend", ["torch", pytest.param("tensorflow", marks=LARGE)])
+def test_a_full_memory_is_one_line(backend: str, tmp_path: Path) -> None:
+    (tmp_path / "full.py").write_text(FULL)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "full.py"), backend],
+        env=clean_environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    training, scoring = done.stdout.splitlines()
+    assert training.startswith("--batch-size 4096: the device's memory is full: use -b 2048; with")
+    assert scoring == "--batch-size 4096: the device's memory is full: use -b 2048"
+
+
+@pytest.mark.needs("torch")
+def test_a_gpu_s_full_memory_is_told_too() -> None:
+    """The error that a GPU's allocator raises, raised by hand: what remains is ours."""
+    import torch
+
+    step = build("torch")
+
+    def no_room(*given: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    step.model.layer2.register_forward_hook(no_room)
+    with pytest.raises(UserError, match=r"^--batch-size 4: .* is full: use -b 2"):
+        step.train_step(batch(4), 0.1)
+
+
+@pytest.mark.needs("torch")
+def test_other_errors_stay_what_they_are() -> None:
+    step = build("torch")
+    with pytest.raises(RuntimeError, match="must match the size"):
+        step.train_step(type(batch())(np.zeros((4, 32, 32, 5), np.uint8), np.zeros(4, int), 4), 0.1)
+
+
+# --- on a GPU -------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("gpu", "torch")
+class TestGpu:
+    def test_float32_is_float32_and_tf32_is_not(self) -> None:
+        """A convolution against the same one in float64."""
+        import torch
+        from torch.nn import functional as F
+
+        from rn50lib.backends.torch import precision
+
+        if torch.cuda.get_device_capability() < (8, 0):
+            return
+        x, w = torch.randn(8, 256, 14, 14), torch.randn(256, 256, 3, 3)
+        exact = F.conv2d(x.double(), w.double(), padding=1)
+        errors = {}
+        for dtype in ("tf32", "float32"):
+            precision.configure("cuda", dtype)
+            made = F.conv2d(x.cuda(), w.cuda(), padding=1).cpu().double()
+            errors[dtype] = ((made - exact).norm() / exact.norm()).item()
+        assert errors["float32"] < 1e-6 < 1e-5 < errors["tf32"] < 1e-2
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+    def test_a_recorded_step_is_the_same_step(self, dtype: str) -> None:
+        plain, recorded = build("torch", dtype=dtype), build("torch", dtype=dtype, cuda_graphs=True)
+        for step in (plain, recorded):
+            for i in range(4):
+                step.train_step(batch(8, seed=i), 0.01)
+        assert not recorded.remarks and recorded.recorded is not None
+        assert plain.scaling() == recorded.scaling()
+        assert distance(trained(plain), trained(recorded)) < 0.05
+        np.testing.assert_allclose(recorded.read_sums(), plain.read_sums(), rtol=1e-2)
+
+    def test_synthetic_images_travel_once(self) -> None:
+        step, given = build("torch"), batch(8)
+        first, _ = step.copies(given)
+        again, _ = step.copies(given)
+        other, _ = step.copies(batch(8, seed=1))
+        assert first is again and other is not first and first.is_cuda
+
+    def test_a_batch_that_is_too_large(self) -> None:
+        import torch
+
+        free, _ = torch.cuda.mem_get_info()
+        step = build("torch")
+        taken = torch.empty(int(0.97 * free), dtype=torch.uint8, device="cuda")
+        with pytest.raises(UserError, match="--batch-size .* GB\\) is full: use -b"):
+            step.train_step(batch(2048, size=224), 0.1)
+        del taken
