@@ -169,6 +169,15 @@ def test_steps_are_spread_over_whole_epochs(steps: int, epoch: int, expected: An
     assert measure.spread(steps, epoch) == expected
 
 
+def test_the_last_words_of_a_run_that_failed() -> None:
+    assert measure.last_line("starting\nerror: --loader dali: not here\nbye") == (
+        "--loader dali: not here"
+    )
+    crash = "error: rank 0 ended with status 1:\nTraceback\n  File x\nValueError: too small\n"
+    assert measure.last_line(crash) == "rank 0 ended with status 1: ValueError: too small"
+    assert measure.last_line("") == "it said nothing"
+
+
 def found(rates: Rates, **fields: Any) -> Diagnosis:
     """A diagnosis as it would come out of these rates."""
     bound, text = model.verdict(rates, CPU, [])
@@ -300,7 +309,7 @@ def test_two_workers_with_little_to_compute_are_bound_by_communication(
     run_cli: Callable, tmp_path: Path
 ) -> None:
     held = diagnosed(
-        run_cli, tmp_path, "--loader", "synthetic", "--image-shape", "32", "-b", "1", "-n", "2",
+        run_cli, tmp_path, "--loader", "synthetic", "--image-shape", "32", "-b", "2", "-n", "2",
         "--dtype", "float32", "--num-layers", "50",
     )  # fmt: skip
     assert held["bound"]["part"] == COMMUNICATION

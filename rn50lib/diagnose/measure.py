@@ -181,7 +181,7 @@ def running(asked: Experiment, folder: Path) -> Iterator[Any]:
             raise UserError(f"{' '.join(job.command[3:])} took over {LIMIT_S:g} s") from None
         text = log.read_text(errors="replace")
         if status:
-            raise UserError(f"a run that was to be measured failed: {last_line(text)}")
+            raise UserError(f"a run that was to be measured failed: {last_line(text)} (see {log})")
         return text
 
     try:
@@ -196,7 +196,8 @@ def last_line(text: str) -> str:
     """The last words of a run: its error where there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
     errors = [line for line in lines if "error: " in line]
-    return errors[-1].split("error: ", 1)[1] if errors else lines[-1]
+    said = errors[-1].split("error: ", 1)[1] if errors else lines[-1]
+    return f"{said} {lines[-1]}" if said.endswith(":") else said  # a traceback follows
 
 
 def probe(done: FullExperiment, seconds: float) -> dict[str, Any]:
