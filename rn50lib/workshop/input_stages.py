@@ -9,9 +9,7 @@ the machine then hits all of them, and the ratio of two variants is taken turn b
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -20,12 +18,13 @@ from statistics import median
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, resolve
 from rn50lib.hardware import machine
 from rn50lib.workshop import output, session
+from rn50lib.workshop.turns import Worker
 
 BY_HAND, ALL = "a Python loop", "all stages"
+MODULE = "rn50lib.workshop.input_stages"
 LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 
 
@@ -93,7 +92,8 @@ def compare(
 
     tell("the process that measures is starting")
     begin = time.monotonic()
-    with _Worker(done, steps, warm_up) as worker:
+    words = [str(steps), str(warm_up), *done.to_argv()]
+    with Worker(MODULE, words, launch.rank_environment(done)) as worker:
         names: list[str] = worker.hear(lambda s: tell(f"TensorFlow is starting: {s:.0f} s"))
         shown = dict(zip(names, names, strict=True))  # what the process calls it: what it is here
         if ends:
@@ -106,7 +106,7 @@ def compare(
             for asked, name in shown.items():
                 worker.say(asked)
                 doing = f"round {round_ + 1} of {rounds}: {name}"
-                found = worker.hear(lambda s, doing=doing: tell(f"{doing}, {s:.0f} s"))
+                found = worker.hear(lambda s, doing=doing: tell(f"{doing}, {s:.0f} s"))  # type: ignore[misc]
                 rates[name].append(found["ips"])
                 busy[name].append(found["busy"])
                 tell(f"{doing}, {found['ips']:,.0f} img/s")
@@ -122,49 +122,6 @@ def resolved(experiment: Experiment) -> FullExperiment:
     root = Path(str(asked.data_root))
     classes = len(open_source(root, "train", asked.data_format or "auto").classes)
     return resolve(asked, machine(), experiment.num_classes or classes).experiment
-
-
-class _Worker:
-    """The process that measures: a variant's name goes in, a line of JSON comes out."""
-
-    def __init__(self, done: FullExperiment, steps: int, warm_up: int) -> None:
-        words = [str(steps), str(warm_up), *done.to_argv()]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rn50lib.workshop.input_stages", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=launch.rank_environment(done),
-        )
-
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def say(self, name: str) -> None:
-        assert self.process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it ended: `hear` says why
-            self.process.stdin.write(f"{name}\n".encode())
-            self.process.stdin.flush()
-
-    def hear(self, waiting: Any) -> Any:
-        """The next answer; `waiting(seconds)` is called every few seconds until it is there."""
-        import select
-
-        assert self.process.stdout and self.process.stderr
-        begin = time.monotonic()
-        while not select.select([self.process.stdout], [], [], 3.0)[0]:
-            waiting(time.monotonic() - begin)
-        line = self.process.stdout.readline()
-        if not line:
-            said = self.process.stderr.read().decode("utf-8", "replace").strip().splitlines()
-            raise UserError(
-                f"the process that measures has ended: {(said or ['nothing said'])[-1]}"
-            )
-        return json.loads(line)
 
 
 # --- in the process that measures -----------------------------------------------------------------
