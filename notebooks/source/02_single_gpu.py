@@ -139,13 +139,15 @@ from rn50lib import training
 workshop.show(training.train_epoch)
 
 # %% [markdown]
-# And here is the step that it calls, in PyTorch. The first two lines put the pixels on the device and normalise them there, because bytes are a quarter of the traffic that floating-point numbers would be.
+# And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.
 
 # %%
 from rn50lib.backends.torch.step import TorchStep
 
 workshop.show(TorchStep.inputs)
 workshop.show(TorchStep.train_step)
+workshop.show(TorchStep.compute)
+workshop.show(TorchStep.update)
 
 # %% [markdown]
 # ### What is not in it
@@ -159,8 +161,8 @@ from rn50lib.workshop.reading import calls
 
 waits = {"item", "cpu", "numpy", "tolist", "synchronize"}
 functions = (
-    training.train_epoch, TorchStep.train_step, TorchStep.inputs, TorchStep.forward,
-    TorchStep.add_up, TorchStep.read_sums,
+    training.train_epoch, TorchStep.train_step, TorchStep.inputs, TorchStep.compute,
+    TorchStep.forward, TorchStep.update, TorchStep.add_up, TorchStep.read_sums,
 )  # fmt: skip
 rows = []
 for function in functions:

@@ -95,7 +95,7 @@ workshop.show(order.shard)
 # %% [markdown]
 # ### 3. Scale the learning rate, and warm up
 #
-# Notebook 02 has the rule: the rate is proportional to the *global* batch, and rises from zero over the first epochs. A loop must therefore know all workers' images, and not only its own. In this library it is a single argument, `global_batch`, in the line of `train_epoch` that asks the schedule.
+# Notebook 02 has the rule: the rate is proportional to the *global* batch, and rises from zero over the first epochs. A loop must therefore know all workers' images, and not only its own. In this library it is a single argument, `experiment.update_batch`, in the line of `train_epoch` that asks the schedule.
 #
 # ### 4. Average the gradients
 #
