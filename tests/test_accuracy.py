@@ -48,8 +48,8 @@ def test_the_road_sign_recipe_passes_80_per_cent(whole_set, run_cli, tmp_path, d
 @pytest.mark.acceptance
 @pytest.mark.needs("avx512_bf16")
 def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> None:
-    """Three seeds each. Of 1,200 validation images a run gets about 87 % right, so that chance
-    alone (sampling) moves one run by a point; the means may differ by what moves six of them."""
+    """Three seeds each. The recorded runs spread by 1.6 points (bfloat16) and 0.4 (float32), one
+    standard deviation: the means of three may differ by 2.6 of their own, and no more."""
     top1: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for dtype, reached in top1.items():
         for seed in ("0", "1", "2"):
@@ -62,7 +62,7 @@ def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> Non
             reached.append(report["metrics"]["val.top1"][-1])
     means = [sum(values) / len(values) for values in top1.values()]
     assert min(top1["float32"] + top1["bfloat16"]) > 80, top1
-    assert abs(means[0] - means[1]) < 2, top1
+    assert abs(means[0] - means[1]) < 2.5, top1
 
 
 @pytest.mark.acceptance
