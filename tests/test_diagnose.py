@@ -319,6 +319,23 @@ def test_two_workers_with_little_to_compute_are_bound_by_communication(
 
 
 @pytest.mark.acceptance
+@pytest.mark.needs("torch", "tensorflow", "dali")
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+@pytest.mark.parametrize("loader", ["native", "dali"])
+def test_every_loader_tells_its_stages(
+    run_cli: Callable, tmp_path: Path, roadsigns_small: Any, backend: str, loader: str
+) -> None:
+    """Decoding a photograph takes longest, whoever does it."""
+    held = diagnosed(
+        run_cli, tmp_path, "--data-root", roadsigns_small.records, "--step", "paced:100000",
+        *("--image-shape", "64", "-b", "8", "--backend", backend, "--loader", loader),
+        *("--seconds", "1", "--change", "--loader synthetic"),
+    )  # fmt: skip
+    assert held["stages"].keys() == {"read", "decode", "augment", "copy"}
+    assert max(held["stages"], key=lambda name: held["stages"][name]) == "decode"
+
+
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("change", ["--loader synthetic", "--dtype bfloat16", "-b 16"])
 def test_a_prediction_is_within_a_fifth(

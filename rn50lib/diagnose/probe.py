@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +26,77 @@ SHRINKS = (8, 4, 2)  # how much smaller libjpeg decodes where the crop allows it
 
 
 def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
-    """Seconds per image of reading, decoding, augmenting and copying, one image after another.
-
-    Images are read in the order of a run. Decoding is what is left of the time from bytes to pixels
-    without the resizing and mirroring of a crop, which are timed on pixels that are there already.
-    """
+    """Seconds per image of reading, decoding, augmenting and copying, on one core, as the loader of
+    the experiment does them."""
     split = "val" if done.only_inference else "train"
     source: Source = open_source(Path(done.data_root), split, done.data_format)
-    pictures = Pictures(source, split == "train", done)
-    taken = {"read": 0.0, "decode": 0.0, "augment": 0.0}
-    made: list[np.ndarray] = []
+    if done.loader == "dali":
+        from rn50lib.pipelines import dali_stages
+
+        taken = by_difference(dali_stages.shortened(done, source, split), done, limit_s)
+    elif done.backend == "tensorflow":
+        from rn50lib.pipelines import tf_stages
+
+        taken = by_difference(tf_stages.shortened(done, source, split), done, limit_s)
+    else:
+        taken = one_by_one(Pictures(source, split == "train", done), len(source), limit_s)
+    image = np.zeros((done.image_shape, done.image_shape, 3), np.uint8)
+    return taken | {"copy": copy_seconds(done, [image.copy() for _ in range(done.batch_size)])}
+
+
+def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, float]:
+    """The stages of PyTorch's loader, image by image in the order of a run.
+
+    Decoding is what is left of the time from bytes to pixels without the resizing and mirroring of
+    a crop, which are timed on pixels that are there already.
+    """
+    taken, made = {"read": 0.0, "decode": 0.0, "augment": 0.0}, 0
     begin = time.perf_counter()
-    for number in order.epoch_order(len(source), done.seed, 0)[:MOST_IMAGES]:
+    for number in order.epoch_order(images, pictures.seed, 0)[:MOST_IMAGES]:
         index = int(number)
         start = time.perf_counter()
-        data = source.read(index)
+        data = pictures.source.read(index)
         read = time.perf_counter()
-        pixels = pictures.from_bytes(data, 0, index)
+        pictures.from_bytes(data, 0, index)
         ready = time.perf_counter()
         augment = resize_seconds(pictures, data, index)
         taken["read"] += read - start
         taken["augment"] += augment
         taken["decode"] += max(0.0, ready - read - augment)
-        made.append(pixels)
-        if ready - begin > limit_s and len(made) >= FEWEST_IMAGES:
+        made += 1
+        if ready - begin > limit_s and made >= FEWEST_IMAGES:
             break
-    taken = {name: value / len(made) for name, value in taken.items()}
-    batch = [made[row % len(made)] for row in range(done.batch_size)]
-    start = time.perf_counter()
-    together = np.stack(batch)
-    taken["copy"] = (time.perf_counter() - start) / len(batch)
+    return {name: value / made for name, value in taken.items()}
+
+
+def by_difference(
+    shortened: dict[str, Callable[[], Iterator[Any]]], done: FullExperiment, limit_s: float
+) -> dict[str, float]:
+    """Seconds per image of each stage: what a pipeline that goes so far takes beyond the one that
+    stops before."""
+    taken, before = {}, 0.0
+    for name, start in shortened.items():
+        batches, count = start(), 0
+        next(batches)  # builds graphs and fills buffers
+        begin = now = time.perf_counter()
+        while count < 2 or now - begin < limit_s / len(shortened):
+            next(batches)
+            count, now = count + 1, time.perf_counter()
+        each = (now - begin) / (count * done.batch_size)
+        taken[name], before = max(0.0, each - before), max(each, before)
+    return taken
+
+
+def copy_seconds(done: FullExperiment, images: list[np.ndarray]) -> float:
+    """Seconds per image to put a batch together and, with PyTorch, bring it to the device."""
+    begin = time.perf_counter()
+    batch = np.stack(images)
+    seconds = time.perf_counter() - begin
     if done.backend == "torch":
         from rn50lib.backends.torch import peak
 
-        taken["copy"] += peak.copy_seconds(together) / len(batch)
-    return taken
+        seconds += peak.copy_seconds(batch)
+    return seconds / len(images)
 
 
 def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:

@@ -92,11 +92,11 @@ class Dali:
     def close(self) -> None:
         self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None) -> Any:
-        """The graph for one epoch, ready to run."""
+    def build(self, epoch: int, gpu: int | None, define: Any = None) -> Any:
+        """The graph for one epoch, ready to run; `define` is another than the split's own."""
         threads = self.experiment.data_nthreads
         beside = threads > 0  # else batches are made while the training process waits for them
-        define = training if self.train else validation
+        define = define or (training if self.train else validation)
         graph = define(
             lambda: self.reader.read(epoch),
             self.look(gpu),
