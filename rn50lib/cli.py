@@ -20,6 +20,8 @@ VERBS = {
     "train": "one worker of a run, in this process",
     "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
     "benchmark": "images per second over numbers of workers and batch sizes",
+    "predict": "class probabilities of pictures: rn50 predict PREFIX EPOCH a.jpg",
+    "export": "a checkpoint as an ONNX file or a TensorFlow SavedModel",
     "plot": "loss and accuracy curves from report files",
     "compare": "reports and benchmarks beside each other, and beside published figures",
     "scale": "what a training would do on other numbers of GPUs, what it takes and costs",

@@ -313,6 +313,20 @@ def benchmark(argv: list[str]) -> int:
     return benchmark_main(argv)
 
 
+def predict(argv: list[str]) -> int:
+    """`rn50 predict`: what a checkpoint sees in pictures."""
+    from rn50lib.predict import main as predict_main
+
+    return predict_main(argv)
+
+
+def export(argv: list[str]) -> int:
+    """`rn50 export`: a checkpoint for other programs."""
+    from rn50lib.export import main as export_main
+
+    return export_main(argv)
+
+
 def plot(argv: list[str]) -> int:
     """`rn50 plot R1.json R2.json -o curves.png`."""
     from rn50lib.cli import Parser

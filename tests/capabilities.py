@@ -129,5 +129,6 @@ DETECTORS = {
     "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
     "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
     "pyarrow": lambda: _module("pyarrow"),
+    "onnx": lambda: _module("onnx") and _module("onnxruntime"),
     "fork": lambda: hasattr(os, "fork"),
 }

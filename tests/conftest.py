@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -105,6 +107,19 @@ def roadsigns_small(tmp_path_factory: pytest.TempPathFactory) -> SmallDataset:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> support.Photos:
     """A data set that takes milliseconds to make; every picture's colour is its number."""
     return support.make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+@pytest.fixture(scope="session")
+def trained(photos: support.Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 2 epochs: checkpoints m, report.json."""
+    from rn50lib import cli
+
+    folder = tmp_path_factory.mktemp("trained")
+    argv = ["train", "--data-root", str(photos.root), *support.TINY, "-e", "2", "--lr", "0.4"]
+    argv += ["--run-dir", str(folder), "--model-prefix", str(folder / "m")]
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        assert cli.main(argv) == 0, told.getvalue()
+    return folder
 
 
 @pytest.fixture

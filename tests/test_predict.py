@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rn50lib import checkpoint, cli, predict
+from rn50lib import checkpoint, predict
 from rn50lib.errors import UserError
 from rn50lib.report import load
-from tests.support import TINY, Photos
+from tests.support import Photos
 
 pytestmark = pytest.mark.needs("torch")
-
-
-@pytest.fixture(scope="module")
-def trained(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of 2 epochs: checkpoints m, report.json."""
-    folder = tmp_path_factory.mktemp("trained")
-    argv = ["train", "--data-root", str(photos.root), *TINY, "-e", "2", "--lr", "0.4"]
-    argv += ["--run-dir", str(folder), "--model-prefix", str(folder / "m")]
-    with contextlib.redirect_stderr(io.StringIO()) as told:
-        assert cli.main(argv) == 0, told.getvalue()
-    return folder
 
 
 def test_a_split_gives_the_accuracy_of_the_report(trained: Path, tmp_path: Path) -> None:

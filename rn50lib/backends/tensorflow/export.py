@@ -1,0 +1,53 @@
+"""An exported network as a TensorFlow SavedModel: plain operations, no Keras needed to load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from rn50lib.export import Exported
+from rn50lib.network import Conv
+from rn50lib.recipe import MEAN, STD
+
+
+class Served(tf.Module):
+    """uint8 images (N, size, size, 3) to float32 logits (N, classes)."""
+
+    def __init__(self, model: Exported) -> None:
+        super().__init__()
+        self.net = model.net
+        self.convs = {
+            name: (tf.Variable(weight.transpose(2, 3, 1, 0)), tf.Variable(bias))
+            for name, (weight, bias) in model.convs.items()
+        }
+        self.fc = (tf.Variable(np.ascontiguousarray(model.fc[0].T)), tf.Variable(model.fc[1]))
+
+    def convolve(self, conv: Conv, x_NHWC: tf.Tensor) -> tf.Tensor:
+        kernel, bias = self.convs[conv.name]
+        beside = [conv.padding, conv.padding]  # "SAME" would with a stride pad two sides only
+        padding = [[0, 0], beside, beside, [0, 0]]
+        return tf.nn.conv2d(x_NHWC, kernel, conv.stride, padding) + bias
+
+    def logits(self, images: tf.Tensor) -> tf.Tensor:
+        x = (tf.cast(images, tf.float32) - tf.constant(MEAN)) / tf.constant(STD)
+        x = tf.nn.relu(self.convolve(self.net.stem, x))
+        # zeros are as good as minus infinity here: nothing is negative after a ReLU
+        x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
+        for block in self.net.blocks():
+            inner = x
+            for conv in block.convs[:-1]:
+                inner = tf.nn.relu(self.convolve(conv, inner))
+            shortcut = self.convolve(block.downsample, x) if block.downsample else x
+            x = tf.nn.relu(self.convolve(block.convs[-1], inner) + shortcut)
+        weight, bias = self.fc
+        return tf.reduce_mean(x, axis=[1, 2]) @ weight + bias
+
+
+def save(model: Exported, folder: Path) -> None:
+    """Write the SavedModel with the signature `serving_default`: images -> logits."""
+    served = Served(model)
+    images = tf.TensorSpec((None, model.size, model.size, 3), tf.uint8, name="images")
+    signature = tf.function(lambda images: {"logits": served.logits(images)}, [images])
+    tf.saved_model.save(served, str(folder), signatures=signature.get_concrete_function())
