@@ -78,8 +78,8 @@ def to_onnx(model: Exported) -> bytes:
         return add("Conv", [x, *named], conv.name, pads=[conv.padding] * 4, **window)
 
     x = add("Cast", ["images"], "pixels", to=TensorProto.FLOAT)
-    x = add("Sub", [x, constant("mean", np.float32(MEAN))], "centred")
-    x = add("Div", [x, constant("std", np.float32(STD))], "normalised")
+    x = add("Sub", [x, constant("mean", np.array(MEAN, np.float32))], "centred")
+    x = add("Div", [x, constant("std", np.array(STD, np.float32))], "normalised")
     x = add("Transpose", [x], "NCHW", perm=[0, 3, 1, 2])
     x = add("Relu", [convolve(model.net.stem, x)], "stem.relu")
     x = add("MaxPool", [x], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
@@ -93,7 +93,7 @@ def to_onnx(model: Exported) -> bytes:
     x = add("Flatten", [add("GlobalAveragePool", [x], "avgpool")], "features")
     weight, bias = model.fc
     add("Gemm", [x, constant("fc.weight", weight), constant("fc.bias", bias)], "logits", transB=1)
-    images = ["N", model.size, model.size, 3]
+    images: list[str | int | None] = ["N", model.size, model.size, 3]
     graph = helper.make_graph(
         nodes,
         model.net.name,
