@@ -18,6 +18,7 @@ from rn50lib.records.source import open_source
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 EFFICIENCY, OVERHEAD_S = 0.35, 0.01  # for guessing how many steps a measurement takes
+SLOW = 3  # a step that takes so many times as long as was guessed is timed no longer
 NO_PEAK = 1e11  # FLOP/s to guess from where none was measured
 ENDLESS = 10**9  # steps of an epoch of synthetic images
 
@@ -91,7 +92,9 @@ class Bench:
             words += f", {done.n} workers"
         found = self.once(
             "step", part_key(fed, changes.INPUT_ONLY), words,
-            lambda folder: measure.together(fed, steps, ENDLESS, folder),
+            lambda folder: measure.together(
+                fed, steps, ENDLESS, folder, SLOW * self.seconds
+            ),
         )  # fmt: skip
         return found.ips
 
@@ -113,7 +116,9 @@ class Bench:
         steps = measure.steps_for(1.5 * self.seconds, expected, done.global_batch)
         return self.once(
             "both", done.given(), f"both together ({done.loader}, {done.dtype})",
-            lambda folder: measure.together(done, steps, epoch_steps(done), folder),
+            lambda folder: measure.together(
+                done, steps, epoch_steps(done), folder, SLOW * self.seconds
+            ),
         )  # fmt: skip
 
     def predict(self, done: FullExperiment) -> tuple[float, float, float]:

@@ -8,12 +8,13 @@ allocator of every run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment
 
 FEWEST, MOST = 8, 400  # steps of a measurement
-LIMIT_S = 300.0  # a run of a few seconds that takes so long hangs
+LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
 BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
+LOOK_S = 0.5  # between two looks at a run that goes on
 LINE = re.compile(r"epoch \d+: ([0-9.]+) img/s")
 NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
@@ -74,29 +76,36 @@ def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Pat
         return account(meter, ips, (each - 1) * epochs * done.global_batch / ips)
 
 
-def together(done: FullExperiment, steps: int, epoch_steps: int, folder: Path) -> Measured:
+def together(
+    done: FullExperiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
+) -> Measured:
     """The experiment itself, without the edges of its epochs.
 
     The batches that were made ahead while an epoch's first step took its time are left out, and as
-    many at its end, when there is nothing left to load.
+    many at its end, when there is nothing left to load. A run that turns out to be slow is ended
+    when it has been timed for `limit_s` seconds.
     """
     each, epochs = spread(steps, epoch_steps)
     asked = replace(
         bare(done), benchmark_iters=each, num_epochs=epochs, disp_batches=max(1, each // 12)
     )
     with running(asked, folder) as (meter, ended):
-        ended()
-        report = json.loads((folder / "report.json").read_text())
-        phase = "val" if done.only_inference else "train"
-        rates = [rate for rate in report["metrics"].get(f"{phase}.total_ips", []) if rate]
-        edge = min(BATCHES_AHEAD * max(1, done.data_nthreads), each // 3)
+        edge = 1
         if done.loader != "synthetic":
-            inner = steady(progress(folder), edge, each - edge, done.global_batch)
-            rates = inner or rates
+            edge = min(BATCHES_AHEAD * max(1, done.data_nthreads), each // 3)
+        slow = functools.partial(timed_for, folder, edge, limit_s)
+        whole = ended(slow)
+        phase = "val" if done.only_inference else "train"
+        lines, last = progress(folder, phase), each - edge if whole else each
+        rates = steady(lines, edge, last, done.global_batch)
+        if whole and not rates:
+            report = json.loads((folder / "report.json").read_text())
+            rates = [rate for rate in report["metrics"].get(f"{phase}.total_ips", []) if rate]
         if not rates:
-            raise UserError("the run was too short to time")
+            raise UserError("the run was too short to time: give more --seconds, or a smaller -b")
         ips = len(rates) / sum(1 / rate for rate in rates)
-        return account(meter, ips, (each - 1) * epochs * done.global_batch / ips)
+        seconds = lines[-1]["seconds"] - lines[0]["seconds"] if lines else 0.0
+        return account(meter, ips, seconds)
 
 
 def without_exchange(done: FullExperiment, steps: int, folder: Path) -> Measured:
@@ -133,9 +142,22 @@ def spread(steps: int, epoch_steps: int) -> tuple[int, int]:
     return each, max(1, -(-steps // each)) if each < steps else 1
 
 
-def progress(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "progress.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+def timed_for(folder: Path, edge: int, limit_s: float) -> bool:
+    """Whether a run that still goes on has been timed for so many seconds, in a few readings."""
+    lines = [line for line in progress(folder) if line.get("step", 0) >= edge]
+    return len(lines) > 4 and lines[-1]["seconds"] - lines[0]["seconds"] > limit_s
+
+
+def progress(folder: Path, phase: str | None = None) -> list[dict[str, Any]]:
+    """The readings of a run so far: all of them, or of 'train' or 'val'."""
+    found = []
+    with contextlib.suppress(OSError):
+        for text in (folder / "progress.jsonl").read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a line that is still being written
+                line = json.loads(text)
+                if phase is None or line["phase"] == phase:
+                    found.append(line)
+    return found
 
 
 def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> list[float]:
@@ -143,9 +165,7 @@ def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> li
     rates = []
     for epoch in sorted({line["epoch"] for line in lines}):
         inside = [
-            line
-            for line in lines
-            if line["epoch"] == epoch and line["phase"] == "train" and first <= line["step"] <= last
+            line for line in lines if line["epoch"] == epoch and first <= line["step"] <= last
         ]
         if len(inside) > 1:
             seconds = inside[-1]["seconds"] - inside[0]["seconds"]
@@ -165,24 +185,32 @@ def account(meter: Meter, ips: float, seconds: float) -> Measured:
 
 @contextlib.contextmanager
 def running(asked: Experiment, folder: Path) -> Iterator[Any]:
-    """A started run as (meter, ended); `ended()` waits and returns what it printed.
+    """A started run as (meter, ended).
 
-    Raises UserError with the run's own last words where it fails; leaving early ends all of it.
+    `ended()` waits and returns what the run printed. `ended(enough)` returns whether the run came
+    to its end: it is stopped when `enough()` says so. Raises UserError with the run's own last
+    words where it fails; leaving early ends all of it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     job = launch.start(asked, folder, log=log)
 
-    def ended() -> str:
-        try:
-            status = job.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            job.stop()
-            raise UserError(f"{' '.join(job.command[3:])} took over {LIMIT_S:g} s") from None
+    def ended(enough: Callable[[], bool] | None = None) -> Any:
+        begin = time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = job.wait(LOOK_S)
+                break
+            if enough and enough():
+                job.stop()
+                return False
+            if time.monotonic() - begin > LIMIT_S:
+                job.stop()
+                raise UserError(f"{' '.join(job.command[3:])} took over {LIMIT_S:g} s")
         text = log.read_text(errors="replace")
         if status:
             raise UserError(f"a run that was to be measured failed: {last_line(text)} (see {log})")
-        return text
+        return True if enough else text
 
     try:
         with Meter(job.pid) as meter:
