@@ -102,8 +102,8 @@ def small(words: list[str]) -> list[str]:
     if words[0] == "python":
         return [sys.executable, *words[1:]]
     words = [sys.executable, "-m", "rn50lib.cli", *words[1:]]
-    if words[3] == "score":
-        words[-1] = "2"
+    if words[3] in ("score", "predict", "export"):
+        words = ["2" if word == "9" else word for word in words]
     if words[3] in ("run", "score") and "--dry-run" not in words:
         words += ["--profile", "ci"]
     return words
