@@ -112,9 +112,9 @@ def what_fits(
     if dtype != "float32":
         largest += f" and {most['float32']:,} in float32"
     return figure, (
-        f"A step with {batch} images takes {here.total / GB:.2f} GB, of which activations are"
-        f" {here.activations / here.total:.0%}: it {fits} {capacity:g} GB. By this count the"
-        f" largest batch is {largest}."
+        f"A step with {batch} images takes {here.total / GB:.2f} GB,"
+        f" {100 * here.activations / here.total:.0f} % of it activations: it {fits}"
+        f" {capacity:g} GB. By this count the largest batch is {largest}."
     )
 
 

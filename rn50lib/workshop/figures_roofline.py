@@ -181,12 +181,17 @@ def comparison_sentence(found: Measured) -> str:
     gained = found.seconds(slow, "convolution") - found.seconds(fast, "convolution")
     saved = whole[slow] - whole[fast]
     told = (
-        f"Convolutions are {share:.0%} of the step in {slow}; in {fast} they take"
-        f" {1000 * gained:+,.0f} ms less, where the whole step takes {1000 * saved:+,.0f} ms less."
+        f"Convolutions are {100 * share:.0f} % of the step in {slow}; in {fast} they take"
+        f" {difference(gained)}, and the whole step {difference(saved)}."
     )
     if share < 1:
         told += f" Were they free, the step would be {1 / (1 - share):.1f} times as fast."
     return told
+
+
+def difference(gained: float) -> str:
+    """Seconds that were gained, in words."""
+    return f"{1000 * abs(gained):,.0f} ms {'less' if gained >= 0 else 'more'}"
 
 
 def bounds(device: Device, net: Network, size: int, batch: int) -> tuple[Figure, str]:

@@ -1,0 +1,570 @@
+# %% [markdown]
+# # 06 · Mixed precision
+#
+# After this notebook you can say what training in 16 bits gains and what it endangers, keep small gradients alive with a loss scale, and predict from work and traffic which layers become faster and which do not.
+#
+# **Time:** 40 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 5 minutes to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+epochs: int | None = None  # epochs of the two training runs; None: 2, on a GPU those of the recipe
+batch: int = 32  # images a step of those runs
+pairs: int | None = None  # timed pairs of float32 and 16 bits; None: 10
+rounds: int | None = None  # rounds of the two other measurements; None: 3
+seed: int = 0  # start of all randomness
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("06", profile)
+
+# %% [markdown]
+# ## Where is the time going?
+#
+# Notebook 02 found that this network spends its time computing, and the two notebooks before this one took care that the input keeps up. What is left is the arithmetic itself. So far every number of it had 32 bits. Half as many would take half the memory, half the traffic, and on hardware that is made for it a fraction of the time.
+#
+# The reference trains this way by default. On one V100 it publishes 1,442.6 images per second in FP16 and 400.2 in FP32, and the two reach the same accuracy. This notebook takes that result apart: what fits into 16 bits, what gets lost, how it is saved, and where a factor of 3.6 comes from.
+#
+# The cell below says which 16 bits *your* machine computes in. Everything that follows compares them with `float32`.
+
+# %%
+from rn50lib import precision
+
+reduced = session.pick(cpu="bfloat16")
+if session.profile == "gpu":
+    reduced = precision.best_dtype(session.machine, "reference")[0]
+emulated = session.profile != "gpu" and not session.machine.bfloat16
+print(f"Compared with float32 here: {reduced}.")
+if emulated:
+    print("This processor has no instructions for bfloat16 and imitates them, which is slower than")
+    print("float32. How much slower is measured below; the training runs take a smaller network.")
+elif session.profile != "gpu":
+    print(
+        f"This processor computes in bfloat16 ({session.machine.bfloat16}). For float16 one needs"
+    )
+    print("a GPU: its lessons use a small network, real gradients, and published results.")
+
+# %% [markdown]
+# ## What a number can hold
+#
+# A floating-point number has a sign, an **exponent**, which says how large it is, and a **mantissa**, which says where it lies between two powers of two. Bits of the exponent buy range, bits of the mantissa buy resolution, and a format is nothing but the decision how to divide them:
+
+# %%
+from rn50lib.workshop import figures_precision
+
+workshop.table(
+    figures_precision.format_rows(),
+    columns=["format", "bits in memory", "exponent", "mantissa", "largest", "smallest, all bits",
+             "smallest", "step from 1 on"],
+)  # fmt: skip
+
+# %% [markdown]
+# `float16` and `bfloat16` have the same size and opposite characters. `float16` resolves eight times as finely, but everything beyond 65,504 is infinite and everything below 0.00000003 is zero. `bfloat16` is a `float32` with its last 16 bits cut off: the same range, and only two or three decimal digits. `tf32` is no format for storing: Tensor Cores read a `float32` and ignore the last 13 bits of its mantissa.
+#
+# Turn the knobs and watch the thick grey line. It shows, for numbers of every size, how wrong the nearest number of *your* format may be. Before you move a slider, predict: which bits must you change so that 70,000 fits? Which so that 1 + 1/1000 is told apart from 1? Can you have both in 16 bits?
+
+# %%
+from ipywidgets import Dropdown, FloatSlider, IntSlider
+
+format_knobs = workshop.explore(
+    figures_precision.formats,
+    alt="Largest relative error over the size of a number. bfloat16 is flat at 1/256 over the whole "
+    "range of float32; float16 is flat at 1/2048 between 2^-14 and 2^16 and lost outside.",
+    exponent=IntSlider(5, min=2, max=8),
+    mantissa=IntSlider(10, min=1, max=23),
+)
+
+# %% [markdown]
+# ## Why 208 in FP16 and 96 in FP32?
+#
+# These are the reference's batches on a V100 with 16 GB. The weights of ResNet-50 take 0.1 GB. What fills the other 15?
+#
+# `rn50lib.memory` counts it from the network alone. Training keeps the output of almost every layer until the backward pass has used it. These **activations** grow with the batch, and they are what 16 bits cut in half.
+
+# %%
+from rn50lib import memory, network
+from rn50lib.workshop import figures_memory
+
+workshop.show(memory.kept)
+resnet50 = network.resnet(50)
+points = [("float32", 96), ("float32", 208), ("float16", 208)]
+fig, finding = figures_memory.parts(resnet50, 224, points, capacity=16e9)
+workshop.figure(fig, alt=f"Memory of a training step by part, and a line at 16 GB. {finding}")
+print(finding)
+
+# %% [markdown]
+# So 208 images in FP32 cannot fit, and the two published batches need nearly the same memory. Notice also what does *not* become smaller: weights, gradients and momentum stay in `float32`, for a reason that comes later, and a copy of the weights in 16 bits is added.
+#
+# The count is not the whole story, and it does not pretend to be. By it, larger batches would fit too. A framework also keeps a pool of blocks, and convolutions want scratch memory, as much as a GB for some; the published batches leave room for that. In both precisions they leave about the same share:
+
+# %%
+rows = []
+for dtype, published in (("float16", 208), ("float32", 96)):
+    most = memory.largest_batch(resnet50, 224, dtype, 16_000_000_000)
+    rows.append([dtype, published, most, published / most])
+workshop.table(
+    rows, columns=["", "published batch", "largest by the count", "share of it"],
+    caption="ResNet-50 at 224 pixels in 16 GB",
+)  # fmt: skip
+
+# %% [markdown]
+# Turn the knobs: which batch would fit on a GPU with 80 GB? What does a picture of 448 pixels cost? And what is left of the advantage of 16 bits at a batch of 1?
+
+# %%
+from functools import partial
+
+fits = partial(figures_memory.what_fits, resnet50)
+memory_knobs = workshop.explore(
+    fits,
+    alt=lambda **values: "Memory of a step by part, and over the batch. " + fits(**values)[1],
+    dtype=Dropdown(options=["float16", "bfloat16", "float32"]),
+    batch=IntSlider(208, min=1, max=1024),
+    size=IntSlider(224, min=32, max=512, step=32),
+    capacity=FloatSlider(16, min=2, max=141, step=1),
+)
+
+# %% [markdown]
+# ### Measured
+#
+# A prediction that nobody checks is an opinion. The cell takes real training steps with two batch sizes, each in a process of its own, and asks the operating system (on a GPU, the allocator) how much memory it had at most. Libraries and code are in that number too. They are the same for both batches, so that the *difference* shows what one more image takes.
+
+# %%
+from rn50lib.experiment import Experiment
+from rn50lib.workshop import step_memory
+
+at_224 = Experiment(image_shape=64 if emulated else 224, num_classes=1000, seed=seed)
+sizes = session.pick(ci=(2, 66), cpu=(2, 8), gpu=(16, 64))
+peaks = step_memory.measure(at_224, sizes, ("float32", reduced))
+fig, finding = figures_memory.measured(peaks)
+workshop.figure(fig, alt=f"Peak memory over the batch in both precisions. {finding}")
+print(finding)
+halved = peaks.per_image(reduced) / peaks.per_image("float32")
+print(f"In {reduced} an image takes {halved:.2f} times the memory that it takes in float32.")
+session.note("memory_ratio", halved, "times", f"memory of an image in {reduced} over float32")
+
+# %% [markdown]
+# ## A run to look at
+#
+# To ask what the gradients of a real network look like, one needs a real network. This cell trains one in `float32` for a short while on a part of the road signs. Further down, the same run in 16 bits is laid beside it.
+
+# %%
+from dataclasses import replace
+
+from rn50lib import recipe
+
+epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
+common = Experiment(
+    network="tiny" if emulated else "resnet", num_epochs=epochs, batch_size=batch, seed=seed,
+    num_examples=session.pick(ci=96, cpu=1440, gpu=2400), model_prefix="model", disp_batches=5,
+)  # fmt: skip
+full = workshop.train(replace(common, dtype="float32"), name="float32").wait()
+
+# %% [markdown]
+# ## Which gradients vanish
+#
+# Now one training step of that network with real pictures, computed in `float32` so that nothing is lost, and all of its gradients counted by size. There are two kinds: those that **flow back** through the network, one for every activation, and those **of the weights**, which the optimizer uses. In mixed precision both are computed in 16 bits.
+#
+# The bars above show the ranges of the two formats. What lies left of a bar becomes zero in that format.
+
+# %%
+from rn50lib import checkpoint
+from rn50lib.workshop import gradients
+
+prefix = full.dir / "model"
+last = checkpoint.epochs(prefix)[-1]
+look = gradients.look(prefix, last)
+fig, finding = figures_precision.gradients(look.kinds, scale=0)
+workshop.figure(fig, alt=f"How many gradients have which size, and what float16 keeps. {finding}")
+print(f"{look.experiment.to_network().name} after {last} epochs, loss {look.loss:.2f}.")
+print(finding)
+flowing, of_weights = look.kinds
+zero = 100 * flowing.vanish(figures_precision.FLOAT16)
+session.note("vanish", zero, "%", "gradients flowing back that become zero in float16")
+
+# %% [markdown]
+# They are so small because the loss is a *mean*: the gradient of one position of one feature map of one image is its share of a mean over all of them. A larger batch or a larger picture makes them smaller still.
+#
+# ### The loss scale
+#
+# At the other end, on the right, float16 has room that nobody uses. So one **multiplies the loss** by a large number before the backward pass. By the chain rule every gradient is multiplied by the same number: the whole histogram moves to the right, and the gradients of the weights are divided by it again in `float32`, before the optimizer sees them. A power of two changes no bit of any mantissa.
+#
+# Move the scale. Where is the smallest one that saves all but a thousandth? Where do the first become infinite? And which scale does `bfloat16` need?
+
+
+# %%
+def scaled(scale, dtype):
+    return figures_precision.gradients(look.kinds, scale, dtype)
+
+
+scale_knobs = workshop.explore(
+    scaled,
+    alt=lambda **values: "Sizes of the gradients, moved by the loss scale. " + scaled(**values)[1],
+    scale=IntSlider(10, min=0, max=40),
+    dtype=Dropdown(options=["float16", "bfloat16"]),
+)
+
+# %%
+scales = (0, 4, 8, 12, 16, 20, 24)
+float16 = figures_precision.FLOAT16
+workshop.table(
+    [[f"2^{s} = {2**s:,}", 100 * flowing.vanish(float16, s), 100 * flowing.blurred(float16, s),
+      100 * of_weights.vanish(float16, s),
+      "yes" if max(k.overflow(float16, s) for k in look.kinds) else "no"] for s in scales],
+    columns=["loss scale", "flowing back: zero, %", "fewer bits, %", "of the weights: zero, %",
+             "any infinite?"],
+    caption="What float16 does to the gradients of this step",
+)  # fmt: skip
+lost16 = 100 * flowing.vanish(figures_precision.BFLOAT16)
+print(f"In bfloat16, without any scale: {lost16:.3f} % become zero. It has float32's range.")
+
+# %% [markdown]
+# ### Who chooses the scale?
+#
+# The best scale is the largest one that overflows nowhere, and it changes while the network learns. So it is found by trying. After each step one looks whether a gradient became infinite. If so, the step is **skipped** and the scale halved; after many good steps in a row it is doubled, to see whether more is possible. This is the whole rule:
+
+# %%
+from rn50lib import optim
+
+workshop.show(optim.loss_scale_update)
+
+# %% [markdown]
+# The figure plays this very function through, over gradients that are made up so that you see every case. Predict before you turn: does a shorter wait (`growth steps`) make training better, because the scale is higher, or worse, because more steps are skipped? What does a start of 2^24 cost?
+
+# %%
+from rn50lib.workshop import figures_loss_scale
+
+rule_knobs = workshop.explore(
+    figures_loss_scale.rule,
+    alt=lambda **values: "The loss scale over the steps. " + figures_loss_scale.rule(**values)[1],
+    start=IntSlider(16, min=6, max=24),
+    growth_steps=IntSlider(60, min=5, max=200, step=5),
+)
+
+# %% [markdown]
+# On a GPU nobody may *ask* whether a gradient was infinite, because the question would drain the queue (notebook 02). Check, skip and rule therefore run on the device, and the loop reads the scale only when it reads the loss. With several workers the check comes after the exchange, so that all of them skip the same step or none does.
+#
+# ### A real run in float16
+#
+# Now the real thing, three times with the small network, which may train in `float16` on any machine: with a dynamic scale that begins far too high and doubles after 25 good steps, so that you see it work; with no scaling at all; and with a fixed scale of 2^24. Predict the end of each.
+
+# %%
+small = Experiment(
+    network="tiny", recipe="roadsigns", dtype="float16", num_epochs=session.pick(ci=1, cpu=2),
+    batch_size=32, threads=1, data_nthreads=1, no_val=True, disp_batches=2, seed=seed,
+)  # fmt: skip
+kinds = {"dynamic": "dynamic:16777216:25", "none (1)": "1", "fixed at 2^24": "16777216"}
+tries = {
+    name: workshop.train(replace(small, loss_scale=text), name=f"scale-{place}")
+    for place, (name, text) in enumerate(kinds.items())
+}
+for name, run in tries.items():
+    print(f"\n{name}")
+    run.wait()
+
+# %%
+shown = {name: (run.progress, run.report) for name, run in tries.items()}
+fig, finding = figures_loss_scale.scaled_runs(shown)
+workshop.figure(fig, alt=f"Training loss and loss scale of three runs in float16. {finding}")
+print(finding.replace("; ", "\n"))
+skipped = tries["dynamic"].report["env"]["loss_scale"]["skipped_updates"]
+session.note("skipped", skipped, "", "updates skipped with the dynamic scale")
+
+# %% [markdown]
+# The fixed scale overflows at every step, so that nothing is ever learnt, and the run says so. The dynamic one pays for its high start with a few skipped steps, then settles, and now and then tries the next power of two. Whether the run without a scale is worse shows less clearly than one might expect: after so few steps of so small a network, the gradients that matter most are the large ones. In the histogram above you have seen what share it does without. The reference uses the dynamic scale, `--loss-scale dynamic`, and so does this library wherever it trains in `float16`.
+
+# %% [markdown]
+# ## Small steps: the master weights
+#
+# The gradients are saved, and a second loss is waiting. An update is a small number that is added to a large one. In a format with a mantissa of 7 bits, a sum is only seen if the update is at least 1/256 of the weight; smaller ones are rounded away. Each of them may be negligible, yet all of them together are the training. The cell adds a ten-thousandth to 1, a thousand times:
+
+# %%
+from rn50lib.workshop import formats
+
+rows = []
+for kind in formats.FORMATS.values():
+    value = 1.0
+    for _ in range(1000):
+        value = float(formats.added(value, 0.0001, kind))
+    rows.append([kind.name, f"{value:.6g}", "1.1"])
+workshop.table(rows, columns=["weight kept in", "after 1,000 updates", "should be"])
+
+# %% [markdown]
+# Are real updates that small? Here are real weights and the real velocity of the optimizer, both from the checkpoint of the run above. The learning rates are those of the recipe: its peak, and after each of its three decays.
+
+# %%
+import numpy as np
+
+arrays = checkpoint.load(prefix, last).arrays
+names = [n for n, a in arrays.items() if a.ndim == 4 and not n.startswith("velocity/")]
+every = max(1, sum(arrays[n].size for n in names) // 200_000)  # a sample is enough to count
+weights = np.concatenate([arrays[n].ravel() for n in names])[::every]
+velocity = np.concatenate([arrays[f"velocity/{n}"].ravel() for n in names])[::every]
+peak = recipe.ROADSIGNS.lr * batch / recipe.ROADSIGNS.lr_batch
+rates = {"the peak": peak, "1st decay": peak / 10, "2nd": peak / 100, "3rd": peak / 1000}
+fig, finding = figures_precision.lost_updates(weights, velocity, rates, np.logspace(-4, 0.5, 10))
+workshop.figure(fig, alt=f"Sizes of updates, and the share that is rounded away. {finding}")
+print(finding.replace("; ", "\n"))
+
+# %% [markdown]
+# In 16 bits most weights would stand still long before training ends. That is why they are kept in `float32`: the **master weights**. Every step makes a copy in 16 bits, computes with it, and adds the update to the master. The copy is small beside the activations, as you have seen in the memory. Batch norm's statistics, the last layer and the loss stay in `float32` too, since they are sums over many values, where small ones must not get lost beside a large total.
+
+# %% [markdown]
+# ## What the hardware wants
+#
+# Now the speed. A Tensor Core multiplies small blocks of matrices at once, and a block that is not full takes as long as a full one. NVIDIA's rule for 16 bits is that channels should be multiples of 8. AMX, the matrix unit of newer processors, multiplies tiles of 16 rows by 32 numbers of 16 bits. So where does this network break the rule of 8?
+
+# %%
+from rn50lib.workshop import figures_roofline, shapes
+
+classes = look.experiment.num_classes
+workshop.table(
+    figures_roofline.channel_rows(network.resnet(50, classes)),
+    columns=["layer", "channels in", "channels out"],
+    caption=f"Layers of ResNet-50 with {classes} classes whose channels are no multiples of 8",
+)
+print(f"It has {len(list(resnet50.convolutions()))} convolutions in all.")
+
+# %% [markdown]
+# A picture has 3 channels. The reference pads it to 4 on its way to the GPU; the padding is zeros, and so are the weights that meet it. The last layer has as many outputs as there are classes.
+#
+# The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. Does your machine care for either? The cell times one convolution with 256 channels, then with numbers near by, and once in the other layout. Guess the worst before you look.
+
+# %%
+at_once = replace(look.experiment, batch_size=session.pick(ci=1, cpu=8, gpu=256))
+near = session.pick(ci=(31, 32), cpu=(248, 252, 255, 256, 257, 264))
+turns = rounds or session.pick(ci=1, cpu=7)
+measured_shapes = shapes.measure(at_once, ("float32", reduced), near, turns)
+fig, finding = figures_roofline.channels(measured_shapes)
+workshop.figure(fig, alt=f"GFLOP per second by the number of channels and by layout. {finding}")
+print(finding)
+
+# %% [markdown]
+# The numbers are those of *this* machine: a library that pads inside hides much of it, and an old one shows it strongly. What holds everywhere is the direction: powers of two are never worse, and a layout that the hardware does not want has to be rearranged before each convolution.
+#
+# ## The roofline
+#
+# A layer reads numbers, computes, and writes numbers. It can be no faster than its arithmetic at the full rate of the machine, and no faster than its reading and writing at the full rate of the memory. Which of the two holds it up depends on one ratio, its **FLOP per byte**: a convolution uses each number hundreds of times, a ReLU just once.
+#
+# 16 bits change the two limits differently. The traffic halves, always. The arithmetic becomes faster by what the hardware has for it: eight times on a V100, by its data sheet. So the *kinds* of layers profit differently.
+#
+# The cell trains with both precisions in turns under PyTorch's profiler, adds up the time by kind of layer, and measures the two limits of this machine with a large product of matrices and a large copy.
+
+# %%
+from rn50lib.workshop import roofline
+
+step = replace(at_224, batch_size=2 if emulated else session.pick(cpu=8, gpu=64))
+turns = rounds or session.pick(ci=1, cpu=3)
+by_layer = roofline.measure(step, ("float32", reduced), turns)
+fig, finding = figures_roofline.roofline(by_layer)
+workshop.figure(fig, alt=f"Kinds of layers below the roofline, in both precisions. {finding}")
+print(finding)
+
+# %% [markdown]
+# A point far below its roof has room: its layers are too small to fill the machine, or run in a kernel that is not a good one. A point above the sloped roof is no mistake of physics: small arrays stay in the cache and never go to memory. Here are the numbers:
+
+# %%
+for dtype in by_layer.dtypes:
+    workshop.table(
+        figures_roofline.roofline_rows(by_layer, dtype),
+        columns=["kind of layer", "GFLOP", "GB", "FLOP per byte", "ms at least", "ms measured",
+                 "% of the step"],
+        caption=f"A training step in {dtype}: batch {by_layer.experiment.batch_size}, "
+        f"{by_layer.experiment.image_shape} px, median of {turns} rounds",
+    )  # fmt: skip
+
+# %% [markdown]
+# The last row is what belongs to no layer. It grows in 16 bits: every step casts the weights, and every border between the two precisions copies an array.
+#
+# ## Where the speed-up comes from
+#
+# Now lay the two steps beside each other. Predict: which part of the bar shrinks, and which becomes the longest?
+
+# %%
+fig, finding = figures_roofline.comparison(by_layer)
+workshop.figure(fig, alt=f"A training step by kind of layer in both precisions. {finding}")
+print(finding)
+alone = by_layer.only("convolution")
+print(f"If only the convolutions changed, the step would be {alone:.2f} times as fast.")
+
+# %% [markdown]
+# The profiler itself takes time, and three rounds prove little. So here is the whole step once more without it, in pairs: both precisions take turns, each in a process of its own.
+
+# %%
+from rn50lib.workshop import figures_run
+from rn50lib.workshop.pairs import median_interval, time_pairs
+
+both = {dtype: replace(step, dtype=dtype) for dtype in (reduced, "float32")}
+count = pairs or session.pick(ci=2, cpu=6 if emulated else 10)
+timed = time_pairs(both, pairs=count, steps=session.pick(cpu=1, gpu=10))
+published = {
+    name: session.results[f"published.v100.1gpu.{name}.ips"].value for name in ("fp16", "fp32")
+}
+factor = published["fp16"] / published["fp32"]
+fig, finding = figures_run.pairs(timed, {"1 V100, FP16, published": factor})
+workshop.figure(fig, alt=f"Milliseconds a step in both precisions, and their ratio. {finding}")
+done = timed.experiment
+print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
+speedup = median_interval(timed.ratios)[0]
+session.note("speedup", speedup, "times", f"speed of a training step in {reduced} over float32")
+
+# %%
+if emulated:
+    print(f"This processor imitates bfloat16: it is {1 / speedup:.1f} times as slow as float32.")
+    print("Train in float32 here; a run with --dtype auto does so by itself.")
+else:
+    gain = by_layer.peaks[reduced] / by_layer.peaks["float32"]
+    print(
+        f"The arithmetic alone is {gain:.1f} times as fast in {reduced}, a step {speedup:.2f} times."
+    )
+    print("The difference is what memory, casts and small layers keep for themselves.")
+
+# %% [markdown]
+# ### And the V100's 3.6?
+#
+# The same sum can be done for a machine that is not here. A V100 computes 15.7 TFLOP per second in FP32 and 125 in FP16 with Tensor Cores, eight times as many, and moves 900 GB per second in either: this is its data sheet. Work and traffic are those of ResNet-50. What does the roofline allow?
+
+# %%
+sheet = {key: session.results[f"v100.{key}"] for key in ("fp32", "fp16", "bandwidth")}
+v100 = roofline.Device(
+    "V100",
+    {"float32": 1e12 * sheet["fp32"].value, "float16": 1e12 * sheet["fp16"].value},
+    1e9 * sheet["bandwidth"].value,
+)
+fig, finding = figures_roofline.bounds(v100, resnet50, 224, batch=96)
+workshop.figure(fig, alt=f"Least milliseconds an image on a V100 by kind of layer. {finding}")
+print(finding)
+workshop.table(
+    [["FP32", published["fp32"]], ["FP16", published["fp16"]], ["FP16 / FP32", factor]],
+    columns=["published, 1 V100", "img/s"],
+    caption=session.results["published.v100.1gpu.fp16.ips"].provenance,
+)
+
+# %% [markdown]
+# The published speed-up is what one should expect. Convolutions become eight times as fast at best, batch norm, ReLU and addition only twice, and then *these* take most of the time. The sum assumes that each layer goes to memory by itself. Whoever wants more must save traffic: by **fusing** layers, so that a batch norm and its ReLU read and write once, which is what compilers (`--compile`) do.
+#
+# One more thing is hidden in the published numbers: 1,442.6 was measured with a batch of 208 and 400.2 with one of 96. Part of the gain comes from the larger batch, which fits only because the activations are half as large. Newer GPUs tell the same story. On an A100, MXNet's figures are these, where FP32 has been replaced by TF32, whose *traffic* is that of FP32:
+
+# %%
+keys = [f"published.a100.{n}gpu.{kind}.ips" for n in (1, 8) for kind in ("mixed", "tf32")]
+workshop.table(
+    [[session.results[key].what, session.results[key].value] for key in keys],
+    columns=["", "img/s"],
+    caption=session.results[keys[0]].provenance,
+)
+a100 = session.results[keys[0]].value / session.results[keys[1]].value
+print(f"Mixed precision over TF32 on one A100: {a100:.2f} times.")
+
+# %% [markdown]
+# ## The same accuracy?
+#
+# Speed is worth nothing if the result is another one. Here is the run from above once more, in 16 bits: the same network, pictures, order, recipe and seed.
+
+# %%
+half = workshop.train(replace(common, dtype=reduced), name=reduced).wait()
+
+# %%
+from rn50lib.workshop import figures_scaling
+
+runs = {"float32": full, reduced: half}
+fig, finding = figures_scaling.curves(
+    {name: run.progress for name, run in runs.items()}, "The same run in two precisions"
+)
+workshop.figure(fig, alt=f"Training loss over the epochs in both precisions. {finding}")
+print(finding)
+rows = []
+for name, run in runs.items():
+    metrics = run.report["metrics"]
+    rows.append([name, metrics["train.loss"][-1], metrics["val.top1"][-1], run.seconds])
+workshop.table(
+    rows, columns=["", "training loss", "validation top-1, %", "seconds, start included"],
+    caption=f"{full.report['model']}, {epochs} epochs of a part of the road signs",
+)  # fmt: skip
+apart = rows[1][2] - rows[0][2]
+session.note("top1_apart", apart, "points", f"top-1 in {reduced} less that in float32, short run")
+
+# %% [markdown]
+# The curves start as one and drift apart. Rounding differs in the last bits, and training amplifies every difference, just as another seed would. Two short runs prove nothing either way. So look at whole runs of the road-sign recipe, recorded with three seeds in each precision:
+
+# %%
+recorded = {
+    dtype: [session.results[f"precision.{dtype}.seed{s}.top1"].value for s in range(3)]
+    for dtype in ("float32", "bfloat16")
+}
+workshop.table(
+    [[dtype, *values, sum(values) / 3, max(values) - min(values)]
+     for dtype, values in recorded.items()],
+    columns=["top-1, %", "seed 0", "seed 1", "seed 2", "mean", "from best to worst"],
+    caption=session.results["precision.float32.seed0.top1"].provenance,
+)  # fmt: skip
+means = {dtype: sum(values) / 3 for dtype, values in recorded.items()}
+difference = means["float32"] - means["bfloat16"]
+spread = max(max(values) - min(values) for values in recorded.values())
+print(f"The means differ by {difference:.1f} points; seeds of one precision by up to {spread:.1f}.")
+
+# %% [markdown]
+# The difference between the precisions is smaller than that between two seeds, so these runs show none. To see a tenth of a point one needs many more runs, or ImageNet. There, the reference publishes one run for each number of GPUs:
+
+# %%
+rows = []
+for n in (1, 4, 8):
+    item = {p: session.results[f"published.v100.{n}gpu.{p}.top1"].value for p in ("fp16", "fp32")}
+    values = (item["fp16"], item["fp32"], item["fp16"] - item["fp32"])
+    rows.append([n, *(f"{value:.3f}" for value in values)])
+workshop.table(
+    rows, columns=["V100s", "FP16", "FP32", "difference, points"],
+    caption="Top-1 on ImageNet after 90 epochs, " + session.results[
+        "published.v100.1gpu.fp16.top1"].source,
+)  # fmt: skip
+
+# %% [markdown]
+# All three differences have the same sign, and all are below 0.2 points; the FP32 runs differ as much among each other.
+
+# %% [markdown]
+# ## Beside the recorded numbers
+
+# %%
+yours = {
+    "precision.memory.float32": peaks.per_image("float32") / 1e6,
+    "precision.memory.bfloat16": peaks.per_image(reduced) / 1e6 if reduced == "bfloat16" else None,
+    "precision.vanish": zero,
+}
+if emulated or session.profile == "ci":  # other sizes and another network
+    yours = dict.fromkeys(yours)
+session.expect({key: value for key, value in yours.items() if key in session.results})
+
+# %% [markdown]
+# ## Where is the time going now?
+
+# %%
+shares = {}
+for dtype in by_layer.dtypes:
+    seconds = {k: by_layer.seconds(dtype, k) for k in (*roofline.KINDS, roofline.REST)}
+    shares[dtype] = {kind: 100 * value / sum(seconds.values()) for kind, value in seconds.items()}
+before, now = shares["float32"], shares[reduced]
+moved = ("batch norm", "ReLU", "addition", "pooling")
+print(f"Convolutions: {before['convolution']:.0f} % of a step in float32,", end=" ")
+print(f"{now['convolution']:.0f} % in {reduced}.")
+print(f"Layers that only move numbers: {sum(before[k] for k in moved):.0f} %,", end=" ")
+print(f"then {sum(now[k] for k in moved):.0f} %.")
+print(
+    f"Casts, update and the rest: {before[roofline.REST]:.0f} %, then {now[roofline.REST]:.0f} %."
+)
+share = now["convolution"]
+session.note("convolution_share", share, "%", f"of a step in {reduced} spent in convolutions")
+
+# %% [markdown]
+# Only the first of the three lines is arithmetic. And beware of what has happened to everything around the step: a step that is faster waits a larger part of its time for the input and for the other workers. A run that was bound by computing may now be bound by decoding, and then FP32 and 16 bits "take the same time". `rn50 diagnose` measures loader, step and communication each by itself and says which of them it is; run it with `--dtype float32` and with yours.
+#
+# ## What to take with you
+#
+# - Exponent bits are range, mantissa bits are resolution. `float16` lacks range, `bfloat16` lacks resolution.
+# - Activations fill the memory, and 16 bits halve them: that is where the larger batch comes from.
+# - In `float16` small gradients vanish. A loss scale moves them into its range, and a simple rule finds the scale.
+# - Updates are too small for 16 bits, so the weights stay in `float32`.
+# - Channels in multiples of 8 and NHWC suit the units that multiply matrices.
+# - Arithmetic gets much faster, traffic only twice as fast; a step gains what its mix of layers allows.
+# - Judge accuracy by several seeds. One pair of runs shows the noise.
+#
+# Something to try: give the second cell `batch = 64`, and predict what that does to the gradients that vanish.
+#
+# The network is trained. What is left is to use it: how fast is one answer, and how fast are many? That is the next notebook, on inference.
