@@ -55,8 +55,9 @@ def connect(name: str = "local", backend: str = "torch") -> Comm:
     return Local()
 
 
-def agree(facts: dict[str, float], comm: Comm) -> None:
-    """Raise UserError, on every rank, when the ranks do not have the same `facts`.
+def agree(facts: dict[str, float], comm: Comm, hashed: bool = False) -> None:
+    """Raise UserError, on every rank, when the ranks do not have the same `facts`. Values that are
+    `hashed` stand for something longer, and are not shown.
 
     Ranks that do not take the same number of steps wait for each other for ever, and ranks that
     see different data sets train something that nobody asked for; neither says a word by itself.
@@ -69,9 +70,11 @@ def agree(facts: dict[str, float], comm: Comm) -> None:
     for name, column in zip(facts, table.T, strict=True):
         if (column != column[0]).any():
             other = int(np.argmax(column != column[0]))
+            has = f"rank 0 has {column[0]:g}, rank {other} has {column[other]:g}"
+            if hashed:
+                has = f"rank {other} has another than rank 0"
             raise UserError(
-                f"the ranks disagree on {name}: rank 0 has {column[0]:g}, rank {other} has"
-                f" {column[other]:g}: give every host the same data and flags"
+                f"the ranks disagree on {name}: {has}: give every host the same data and flags"
             )
 
 
