@@ -46,7 +46,7 @@ LATE = {"records.tfrecord": "google_crc32c"}
 HOMES = {
     "torch": (
         "backends/torch/",
-        "pipelines/torch_loader.py",
+        "pipelines/torch_",
         "pipelines/dali.py",  # tensors on the GPU
         "comm/ddp.py",
         "comm/horovod.py",

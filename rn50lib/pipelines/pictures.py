@@ -29,12 +29,7 @@ class Pictures:
 
     def from_bytes(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """The same from the encoded image, which has been read already."""
-        name = self.source.name(index)
-        opened = open_image(data, name)
-        box, mirror = self.choose(epoch, index, *opened.size)
-        pixels = crop(opened, box, self.size, name)
-        if mirror:
-            pixels = pixels[:, ::-1]
+        pixels = self.part(data, epoch, index)
         upside_down, degrees = self.turn(epoch, index)
         if upside_down:
             pixels = pixels[::-1]
@@ -42,6 +37,14 @@ class Pictures:
             turned = Image.fromarray(pixels).rotate(degrees, Image.Resampling.BILINEAR)
             pixels = np.asarray(turned)
         return pixels
+
+    def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+        """The crop of an encoded image, made small and mirrored where that was chosen."""
+        name = self.source.name(index)
+        opened = open_image(data, name)
+        box, mirror = self.choose(epoch, index, *opened.size)
+        pixels = crop(opened, box, self.size, name)
+        return pixels[:, ::-1] if mirror else pixels
 
     def choose(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
         """The crop of image `index` and whether to mirror it; for validation, its centre."""

@@ -22,8 +22,8 @@ from rn50lib import seams
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.pictures import Pictures
 from rn50lib.pipelines.plan import Plan
+from rn50lib.pipelines.torch_images import TorchPictures
 from rn50lib.records.source import Source
 
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
@@ -33,7 +33,7 @@ class Images(torch.utils.data.Dataset):
     """Batches by their keys. Lives in the workers; `source` opens its files there, each its own."""
 
     def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
-        self.pictures = Pictures(source, train, experiment)
+        self.pictures = TorchPictures(source, train, experiment)
         self.size, self.overrides = experiment.image_shape, experiment.override
 
     def __getitems__(self, keys: list[Key]) -> np.ndarray | UserError:

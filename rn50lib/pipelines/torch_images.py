@@ -1,0 +1,75 @@
+"""Pictures for PyTorch's loader, faster: libjpeg-turbo itself decodes, PyTorch makes small.
+
+The pixels are Pillow's to within a rounding. Decoding takes a fifth less time than in Pillow, which
+keeps a fourth byte for every pixel, and making small a fifth of Pillow's time, because PyTorch does
+it in the processor's vector unit. What is no plain JPEG goes through Pillow, and so does all where
+simplejpeg, which brings libjpeg-turbo, is not installed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+from rn50lib.pipelines.pictures import Pictures
+from rn50lib.recipe import Box
+
+try:
+    import simplejpeg
+except ImportError:  # it has no wheel for some machines
+    simplejpeg = None
+
+RATIOS = (8, 4, 2, 1)
+"""libjpeg decodes at 1 / ratio of the size for little more than the reading: the largest is taken
+with which the crop still has as many pixels as the network gets."""
+
+
+class TorchPictures(Pictures):
+    """See `Pictures`."""
+
+    def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+        if simplejpeg is None:
+            return super().part(data, epoch, index)
+        try:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+        except ValueError:
+            colours = "none"
+        if colours not in ("YCbCr", "RGB", "Gray"):
+            return super().part(data, epoch, index)
+        box, mirror = self.choose(epoch, index, width, height)
+        ratio = next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * self.size)
+        try:
+            pixels = simplejpeg.decode_jpeg(
+                data,
+                min_height=-(-height // ratio),
+                min_width=-(-width // ratio),
+                min_factor=ratio,
+            )
+        except ValueError:  # damaged: Pillow says how, or shows what it can
+            return super().part(data, epoch, index)
+        return shrink(pixels, box, ratio, self.size, mirror)
+
+
+def shrink(pixels_HWC: np.ndarray, box: Box, ratio: int, size: int, mirror: bool) -> np.ndarray:
+    """The `box` of an image that was decoded at 1 / `ratio` of its size, as uint8 (size, size, 3),
+    antialiased; a mirror image if `mirror`."""
+    left, top, width, height = box
+    if ratio > 1:  # the box begins and ends within pixels, which PyTorch cannot do
+        x, y = left // ratio, top // ratio
+        right, bottom = (left + width) / ratio, (top + height) / ratio
+        part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
+        exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
+        made = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR, box=exact))
+        return made[:, ::-1] if mirror else made
+    part_NHWC = torch.from_numpy(pixels_HWC[None, top : top + height, left : left + width])
+    # as a view: the fast kernels are those for channels_last
+    small = F.interpolate(
+        part_NHWC.permute(0, 3, 1, 2), (size, size), mode="bilinear", antialias=True
+    )
+    if mirror:
+        small = small.flip(3)
+    return small[0].permute(1, 2, 0).numpy()
