@@ -48,7 +48,7 @@ class Peaks:
 
 
 def measure(experiment: Experiment, batches: Sequence[int], dtypes: Sequence[str]) -> Peaks:
-    """Take a few training steps on random images at each point; the notebook's profile holds.
+    """Take a training step on random images at each point; the notebook's profile holds.
 
     Raises UserError when the process that measures fails.
     """

@@ -95,6 +95,8 @@ def profiled(step: Any, batch: Any) -> dict[str, float]:
         whole(step, batch)
     found = dict.fromkeys((*KINDS, REST), 0.0)
     for event in profile.key_averages():
+        if event.device_type != torch.autograd.DeviceType.CPU:
+            continue  # a kernel, whose time stands with the operation that launched it too
         own = event.self_device_time_total if GPU else event.self_cpu_time_total
         found[part_of(event.key)] += own / 1e6
     return found
@@ -127,12 +129,7 @@ def peak(dtype: str) -> float:
     """FLOP per second of the product of two square matrices."""
     kind, device = AUTOCAST[dtype], "cuda" if GPU else "cpu"
     left, right = (torch.randn(SIDE, SIDE).to(device, kind) for _ in range(2))
-    if GPU:  # the step keeps the last layer, the only product that it has, in full float32
-        torch.backends.cuda.matmul.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
-    found = 2 * SIDE**3 / best(lambda: left @ right, 4)
-    if GPU:
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
-    return found
+    return 2 * SIDE**3 / best(lambda: left @ right, 4)
 
 
 def bandwidth() -> float:

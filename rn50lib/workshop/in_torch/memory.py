@@ -1,4 +1,4 @@
-"""The process behind `step_memory.measure`: training steps, and the most memory that they had.
+"""The process behind `step_memory.measure`: a training step, and the most memory that it had.
 
 python -m rn50lib.workshop.in_torch.memory DTYPE:BATCH,... FLAGS...
 """
@@ -19,8 +19,6 @@ from rn50lib.hardware import machine
 from rn50lib.pipelines import open_pipeline
 from rn50lib.workshop import measuring
 
-STEPS = 2  # the second one has the momentum of the first
-
 
 def main(argv: list[str]) -> int:
     launch.die_with_parent()
@@ -29,18 +27,17 @@ def main(argv: list[str]) -> int:
     found = []
     for point in argv[0].split(","):
         dtype, batch = point.split(":")
-        measuring.tell(f"{STEPS} steps in {dtype} with {batch} images")
+        measuring.tell(f"a step in {dtype} with {batch} images")
         this = replace(done, dtype=dtype, batch_size=int(batch))
         found.append(on_gpu(this) if torch.cuda.is_available() else in_a_child(this))
     measuring.answer(found)
     return 0
 
 
-def take_steps(done: FullExperiment) -> None:
+def take_step(done: FullExperiment) -> None:
     step = build_step(done, done.to_network(), comm.connect())
     batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
-    for _ in range(STEPS):
-        step.train_step(batch, lr=0.0)
+    step.train_step(batch, lr=0.0)  # momentum is there from the beginning
     step.read_sums()
 
 
@@ -48,7 +45,7 @@ def on_gpu(done: FullExperiment) -> int:
     """Bytes that were allocated at once, at most."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    take_steps(done)
+    take_step(done)
     return int(torch.cuda.max_memory_allocated())
 
 
@@ -62,13 +59,13 @@ def in_a_child(done: FullExperiment) -> int:
     if child == 0:
         status = 1
         try:
-            take_steps(done)
+            take_step(done)
             status = 0
         finally:
             os._exit(status)
     _, status, usage = os.wait4(child, 0)
     if status != 0:
-        sys.exit(f"the steps in {done.dtype} with {done.batch_size} images did not end")
+        sys.exit(f"the step in {done.dtype} with {done.batch_size} images did not end")
     return usage.ru_maxrss * 1024
 
 

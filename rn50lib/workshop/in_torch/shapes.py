@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from rn50lib import launch
+from rn50lib.backends.torch import precision
 from rn50lib.workshop import measuring
 from rn50lib.workshop.shapes import NHWC
 
@@ -24,6 +25,7 @@ def main(argv: list[str]) -> int:
     rounds, batch, side, threads = map(int, argv[:4])
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision.configure(device, "float32")  # on a GPU: no TF32 under the name of float32
     runs = [Case(text, batch, side, device) for text in argv[4:]]
     began, rows = time.monotonic(), list[list[float]]()
     for round_ in range(rounds + 1):  # the first one chooses kernels and is dropped
