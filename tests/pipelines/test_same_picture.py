@@ -1,0 +1,118 @@
+"""The same file and the same crop through every loader: the same picture, and the same predictions.
+
+Truth is Pillow, antialiased, from the image decoded whole.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rn50lib import recipe
+from rn50lib.pipelines import open_pipeline
+from rn50lib.records.source import Source, open_source
+from tests.support import full
+
+pytestmark = pytest.mark.needs("torch", "tensorflow", "dali")
+
+LOADERS = {
+    "native, torch": {"loader": "native", "backend": "torch"},
+    "native, tensorflow": {"loader": "native", "backend": "tensorflow"},
+    "dali": {"loader": "dali", "backend": "torch"},
+}
+
+
+def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
+    """All validation images as one loader gives them, in their order."""
+    experiment = full(**LOADERS[loader], num_classes=len(source.classes), **fields)
+    pipeline = open_pipeline(experiment, source, "val", 0, 1)
+    try:
+        return np.concatenate([np.asarray(b.images)[: b.valid] for b in pipeline.epoch(0)])
+    finally:
+        pipeline.close()
+
+
+def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    left, top, width, height = recipe.center_crop_box(*image.size, size, resize)
+    box = (left, top, left + width, top + height)
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+def photograph(rng: np.random.Generator, width: int, height: int) -> Image.Image:
+    """Noise on every scale, as photographs have detail on every scale."""
+    total = np.full((height, width, 3), 128.0)
+    for scale, strength in ((1, 8), (2, 8), (4, 10), (16, 25), (64, 40)):
+        small = rng.normal(size=(height // scale + 2, width // scale + 2, 3)).astype(np.float32)
+        for c in range(3):
+            layer = Image.fromarray(small[..., c]).resize((width, height), Image.Resampling.BICUBIC)
+            total[..., c] += strength * np.asarray(layer)
+    return Image.fromarray(np.clip(total, 0, 255).astype(np.uint8))
+
+
+@pytest.mark.slow
+def test_every_loader_shows_pillow_s_picture(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, i in itertools.product(("train", "val"), range(3)):
+        path = tmp_path / split / "a" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photograph(rng, *((300, 225), (210, 340), (160, 160))[i]).save(path, quality=90)
+    source = open_source(tmp_path, "val", "files")
+    for size, resize in ((128, 146), (64, 73)):  # the second is decoded at a part of the size
+        wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(3)])
+        for loader in LOADERS:
+            made = validation(source, loader, image_shape=size, val_resize=resize)
+            apart = np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3))
+            assert apart.max() <= 3, (loader, size, apart)
+
+
+@pytest.mark.acceptance
+def test_predictions_of_one_checkpoint_agree(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    """The built-in data's 1,200 validation images, through each loader, by a network that has
+    learned them: pairs agree on 99 %, and top-1 is within half a point."""
+    from data_prep import im2rec, roadsigns
+    from rn50lib import checkpoint, comm
+    from rn50lib.backends import build_step
+    from rn50lib.predict import trained_as
+
+    root = tmp_path / "roadsigns"
+    roadsigns.ensure(root)
+    im2rec.ensure_records(root)
+    done = run_cli("run", "--data-root", root, "--preset", "roadsigns", "--num-layers", "18",
+                   "--model-prefix", "m", "--no-val", timeout=7200)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    experiment = trained_as(tmp_path / "m", 9)
+    step = build_step(experiment, experiment.to_network(), comm.connect())
+    step.load(checkpoint.load(tmp_path / "m", 9).arrays)
+    source = open_source(root, "val", "files")
+    assert len(source) == 1200
+    size, resize = experiment.image_shape, experiment.val_resize
+    images = {
+        name: validation(source, name, image_shape=size, val_resize=resize) for name in LOADERS
+    }
+    images["Pillow"] = np.stack([by_pillow(source.read(i), size, resize) for i in range(1200)])
+    images["tf.data, fast"] = validation(
+        source, "native, tensorflow", image_shape=size, val_resize=resize, resample="fast"
+    )
+    images["DALI, fast"] = validation(
+        source, "dali", image_shape=size, val_resize=resize, resample="fast"
+    )
+    found = {
+        name: np.concatenate([step.predict(part).argmax(axis=1) for part in np.split(made, 24)])
+        for name, made in images.items()
+    }
+    top1 = {name: 100 * float((classes == source.labels).mean()) for name, classes in found.items()}
+    print(json.dumps(top1, indent=2))
+    careful = [name for name in found if "fast" not in name]
+    assert min(top1.values()) > 60  # it has learned something
+    for one, other in itertools.combinations(careful, 2):
+        assert (found[one] == found[other]).mean() >= 0.99, (one, other)
+        assert abs(top1[one] - top1[other]) <= 0.5, top1
