@@ -1,0 +1,69 @@
+"""Whether a file of answers works away from its notebook: `python -m …alone FILE NAME…`.
+
+It imports the file and looks for names that its functions use and nobody defines there, which
+Python itself would find only when the line is reached, in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+
+
+def load(path: Path) -> ModuleType:
+    """The file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def globals_of(code: CodeType) -> Iterator[str]:
+    """The global names that a function's code asks for, those of functions inside it too."""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_GLOBAL":
+            yield str(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from globals_of(constant)
+
+
+def lacking(module: ModuleType) -> list[tuple[str, str]]:
+    """(function, name) for each global name that a function uses and the file does not have."""
+    found = []
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) == module.__name__ and hasattr(value, "__code__"):
+            found += [
+                (name, used)
+                for used in dict.fromkeys(globals_of(value.__code__))
+                if not hasattr(module, used) and not hasattr(builtins, used)
+            ]
+    return found
+
+
+def main(argv: list[str]) -> int:
+    path, names = Path(argv[0]), argv[1:]
+    remedy = "write everything that it needs, imports too, into the same cell"
+    try:
+        module = load(path)
+    except (Exception, SystemExit) as error:
+        print(f"your cell does not work outside of the notebook: {error!r}: {remedy}")
+        return 1
+    for function, used in lacking(module):
+        print(f"{function} uses `{used}`, which its cell does not define: {remedy}")
+        return 1
+    for name in names:
+        if not callable(getattr(module, name, None)):
+            print(f"{path.name} has no function {name}: {remedy}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

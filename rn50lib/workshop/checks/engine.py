@@ -1,0 +1,156 @@
+"""From an answer to one of four outcomes: passed, wrong with a diagnosis, not attempted, error.
+
+`judge("ex03.shard", shard)` runs the check and tells how it went; it prints, stores and raises
+nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
+
+from rn50lib.workshop.checks import table
+
+PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
+MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
+
+
+class Wrong(Exception):
+    """What a check raises: what is wrong with the answer, and what to do about it."""
+
+    def __init__(self, diagnosis: str, remedy: str) -> None:
+        super().__init__(diagnosis)
+        self.diagnosis, self.remedy = diagnosis, remedy
+
+
+def wrong(diagnosis: str, remedy: str) -> NoReturn:
+    """Say what is wrong with the answer, and what to do about it."""
+    raise Wrong(diagnosis, remedy)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a check went: the two lines that the learner reads are `said` and `then`."""
+
+    exercise: str
+    outcome: str
+    said: str
+    then: str
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == PASSED
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        how = {
+            PASSED: f"passed: {self.said}",
+            WRONG: f"is not right yet: {self.said}",
+            NOT_ATTEMPTED: f"is not attempted yet: {self.said}",
+            ERROR: f"stopped with {self.said}",
+        }[self.outcome]
+        return f"{MARKS[self.outcome]} {self.exercise} {how}", f"  {self.then}"
+
+    @property
+    def record(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def judge(name: str, answer: Any) -> Result:
+    """Check an answer. Raises UserError only for an exercise that does not exist."""
+    exercise = table.find(name)
+    help_ = f'workshop.hint("{name}") helps.'
+    if left := unanswered(answer):
+        then = f"Fill it in, run that cell and then this one again; {help_}"
+        return Result(name, NOT_ATTEMPTED, left, then)
+    if exercise.function and not callable(answer):
+        said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
+        return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
+    try:
+        said = exercise.check(answer)
+    except Wrong as problem:
+        return Result(name, WRONG, problem.diagnosis, f"{problem.remedy} {capital(help_)}")
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {first_line(error)}"
+        if place := own_frame(error, answer):
+            return Result(name, ERROR, what, f"{place} {capital(help_)}")
+        said = f"the check can do nothing with this answer ({what})."
+        return Result(name, WRONG, said, f"Compare its form with the one asked for; {help_}")
+    return Result(name, PASSED, said, onward(exercise))
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if not text.startswith("workshop.") else text
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or "without a message").splitlines()[0]
+
+
+def onward(exercise: table.Exercise) -> str:
+    """What a passed exercise says last."""
+    all_here = table.of_notebook(exercise.notebook)
+    place = all_here.index(exercise)
+    if place + 1 < len(all_here):
+        return f"Next: {all_here[place + 1].name}."
+    return "That was the last one of this notebook."
+
+
+def unanswered(answer: Any) -> str:
+    """Where an answer still holds `...`, as the end of a sentence; empty where it does not."""
+    if inspect.isfunction(answer):
+        found = dotted_line(answer)
+        return f"`{answer.__name__}` still holds `...` in line {found}." if found else ""
+    if answer is ... or any(item is ... for item in flat(answer)):
+        return "the answer still holds `...`."
+    return ""
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """The values inside containers."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set):
+        yield value
+        return
+    for item in value:
+        yield from flat(item)
+
+
+def dotted_line(function: Any) -> int:
+    """The line, from 1 at the `def`, where `...` stands for code still to be written; 0: nowhere.
+
+    `...` as an index, as in `pixels[..., 0]`, is code.
+    """
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        tree = ast.parse(source)
+    except (OSError, TypeError, SyntaxError):
+        return 1 if Ellipsis in function.__code__.co_consts else 0
+    for node in ast.walk(tree):
+        value = getattr(node, "value", None)
+        kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
+        if isinstance(node, kinds) and isinstance(value, ast.Constant) and value.value is ...:
+            return node.lineno
+    return 0
+
+
+def own_frame(error: BaseException, answer: Any) -> str:
+    """Where in the learner's own code an error arose, innermost; empty where it was elsewhere."""
+    code = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
+    if code is None:
+        return ""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame.f_code
+        if frame.co_filename == code.co_filename:
+            line = linecache.getline(frame.co_filename, trace.tb_lineno).strip()
+            number = trace.tb_lineno - frame.co_firstlineno + 1
+            place = f"In {frame.co_name}, line {number}: `{line}`."
+        trace = trace.tb_next
+    return place

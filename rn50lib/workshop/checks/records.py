@@ -1,0 +1,54 @@
+"""What a learner has done, in `answers/ex03.json`: outcomes, tries, hints seen.
+
+The folder is `answers/` of the checkout; where RN50_RUNS leads elsewhere, as for the learners of a
+class who share one checkout, it is `$RN50_RUNS/answers`.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rn50lib.report import write_json
+from rn50lib.workshop import places
+from rn50lib.workshop.checks.engine import NOT_ATTEMPTED, Result
+
+Record = dict[str, Any]
+
+
+def answers_home() -> Path:
+    """The folder of a learner's answers and records."""
+    runs, root = places.runs_home(), places.checkout()
+    if root is not None and runs == root / "runs":
+        return root / "answers"
+    return runs / "answers"
+
+
+def load(notebook: str) -> dict[str, Record]:
+    """The records of "ex03" by exercise; none where there is no file, or no readable one."""
+    try:
+        found = json.loads((answers_home() / f"{notebook}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: item for name, item in found.items() if isinstance(item, dict)}
+
+
+def update(name: str, **values: Any) -> Record:
+    """Set fields in the record of an exercise; returns the record."""
+    found = load(name[:4])
+    found[name] = found.get(name, {}) | values
+    write_json(answers_home() / f"{name[:4]}.json", found)
+    return found[name]
+
+
+def store(result: Result) -> Record:
+    """Note how a check went. What was passed once stays passed."""
+    before = load(result.exercise[:4]).get(result.exercise, {})
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    tries = int(before.get("tries", 0)) + (result.outcome != NOT_ATTEMPTED)
+    passed_at = before.get("passed_at") or (now if result.passed else None)
+    return update(result.exercise, **result.record, tries=tries, passed_at=passed_at, at=now)
