@@ -225,6 +225,8 @@ def test_the_bars_add_up_to_what_was_measured() -> None:
     [
         (["--change", "--loadr dali"], "did you mean --loader"),
         (["--change", " "], "--change is empty"),
+        (["--change"], "expected one argument"),
+        (["--change", "-b 0"], "must be at least 1"),
         (["--change", "--seed '"], "No closing quotation"),
         (["--seconds", "0"], "more than 0"),
         (["--loader", "dalli"], "invalid choice"),
@@ -310,11 +312,11 @@ def test_two_workers_with_little_to_compute_are_bound_by_communication(
 ) -> None:
     held = diagnosed(
         run_cli, tmp_path, "--loader", "synthetic", "--image-shape", "32", "-b", "2", "-n", "2",
-        "--dtype", "float32", "--num-layers", "50",
+        "--dtype", "float32", "--network", "tiny",
     )  # fmt: skip
     assert held["bound"]["part"] == COMMUNICATION
     assert "03" in held["lesson"]
-    assert held["exchange"]["bytes"] > 90e6
+    assert held["exchange"]["bytes"] == 4 * tiny(1000).num_parameters
     assert 0 < held["exchange"]["all_reduce_s"] < held["exchange"]["step_s"]
 
 

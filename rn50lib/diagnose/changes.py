@@ -26,6 +26,18 @@ STEP_ONLY = (
 BOTH = "the input and the step"
 
 
+def joined(argv: list[str]) -> list[str]:
+    """The same arguments with each `--change FLAGS` as one, `--change=FLAGS`: argparse would take
+    flags such as '-b 64' for its own."""
+    found: list[str] = []
+    for word in argv:
+        if found and found[-1] == "--change":
+            found[-1] = f"--change={word}"
+        else:
+            found.append(word)
+    return found
+
+
 def parse(text: str) -> Experiment:
     """'--loader dali' as an experiment of which only that is given. Raises UserError, or
     ends as the command line does, for flags that are none."""

@@ -311,7 +311,7 @@ def main(
         "--seconds", type=float, metavar="SECONDS",
         help=f"length of a measurement (default: {SECONDS:g})",
     )  # fmt: skip
-    asked, extra = parse_experiment(parser, argv)
+    asked, extra = parse_experiment(parser, changes.joined(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: give more than 0 and at most 120")
     wanted = [changes.parse(text) for text in extra.change]

@@ -80,11 +80,13 @@ def text(found: Diagnosis) -> str:
     rows = [("loader alone", "loader", rates.loader), ("step alone", "step", rates.compute)]
     if rates.without_exchange != rates.compute:
         rows.append(("step without exchange", "", rates.without_exchange))
-    rows += [("both together", "both", rates.both), ("  predicted", "", found.predicted)]
+    if rates.loader != model.FREE:
+        rows += [("both together", "both", rates.both), ("  predicted", "", found.predicted)]
     for name, part, ips in rows:
         if ips != model.FREE:
             lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}  {in_use(found, part)}")
-    lines[-1] += f"{found.sharing.words}: {percent(found.predicted / rates.both - 1)}"
+    if rates.loader != model.FREE:
+        lines[-1] += f"{found.sharing.words}: {percent(found.predicted / rates.both - 1)}"
     if found.stages:
         parts = ", ".join(f"{name} {1000 * s:.3g} ms" for name, s in found.stages.items())
         lines.append(f"  an image on one core: {parts}")
