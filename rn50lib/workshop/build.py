@@ -97,6 +97,23 @@ def with_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
     return [first, *cells[1:], last]
 
 
+def with_exercise_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
+    """A cell at the end that leads to the lesson and to the exercises before and after."""
+    parts = [
+        f"[Notebook {item.number} {item.short}](../notebooks/{item.name}.ipynb)"
+        for item in course.existing(root)
+        if item.number == master.stem[2:4]
+    ]
+    names = [path.stem for path in masters(root) if is_exercise(path)]
+    at = names.index(master.stem) if master.stem in names else 0
+    parts = [f"[← {name[:4]}]({name}.ipynb)" for name in names[max(0, at - 1) : at]] + parts
+    parts += [f"[{name[:4]} →]({name}.ipynb)" for name in names[at + 1 : at + 2]]
+    if not parts:
+        return cells
+    text = "---\n" + " · ".join(parts)
+    return [*cells, {"cell_type": "markdown", "source": text, "tags": ["navigation"]}]
+
+
 def cell_ids(name: str, cells: list[Cell]) -> list[str]:
     """An id per cell that depends on the notebook's name and the cell's text alone.
 
@@ -152,6 +169,7 @@ def build(root: Path, master: Path, solved: bool = False) -> Built:
             else cell
             for cell in cells
         ]
+        cells = with_exercise_links(root, master, cells)
     else:
         item = course.lesson(master.stem[:2])
         about = {"number": item.number, "minutes": item.minutes, "ci_seconds": item.ci_seconds}

@@ -12,6 +12,7 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.workshop import build, course, expected, parameters
+from rn50lib.workshop.checks import table
 
 MAX_LINES = 25
 MAX_PARAMETERS = 7
@@ -60,14 +61,13 @@ def lint_cells(cells: list[dict[str, Any]], exercise: bool, name: str) -> list[s
 def _first_cell(cells: list[dict[str, Any]], exercise: bool, name: str) -> list[str]:
     if not cells or cells[0]["cell_type"] != "markdown":
         return ["the first cell must be text: title, outcome, time"]
-    if exercise:
-        return [] if cells[0]["source"].startswith("# ") else ["the first line must be `# Title`"]
+    number = name[:4] if exercise else name[:2]
     parts = [part.strip() for part in cells[0]["source"].strip().split("\n\n")]
     if len(parts) < 3:
         return ["the first cell must hold the title, one sentence of outcome and the time line"]
     found = []
-    if not re.fullmatch(rf"# {name[:2]} · \S.*", parts[0]):
-        found.append(f"the first line must be `# {name[:2]} · Title`")
+    if not re.fullmatch(rf"# {number} · \S.*", parts[0]):
+        found.append(f"the first line must be `# {number} · Title`")
     sentence = " ".join(parts[1].split())
     if not sentence.endswith(".") or re.search(r"[.!?] +[A-Z]", sentence):
         found.append("the outcome must be one sentence, ending with a full stop")
@@ -76,10 +76,16 @@ def _first_cell(cells: list[dict[str, Any]], exercise: bool, name: str) -> list[
         found.append(
             "the first cell must end with `**Time:** N minutes · **Needs:** … · **On a CPU:** …`"
         )
-    elif int(times[1]) != course.lesson(name[:2]).minutes:
-        minutes = course.lesson(name[:2]).minutes
+    elif int(times[1]) != (minutes := _minutes(number)):
         found.append(f"the time says {times[1]} minutes, the course table {minutes}")
     return found
+
+
+def _minutes(number: str) -> int:
+    """A lesson's minutes, or those of an exercise notebook's exercises together."""
+    if number.startswith("ex"):
+        return sum(item.minutes for item in table.of_notebook(number))
+    return course.lesson(number).minutes
 
 
 def _parameters(cells: list[dict[str, Any]], exercise: bool) -> list[str]:

@@ -1,5 +1,6 @@
 """`start("02", profile)`: what a notebook begins with. It shows the machine, says which profile
-fits and why, and makes sure that the data is there."""
+fits and why, and makes sure that the data is there. An exercise notebook, `start("ex02", profile)`,
+shows its exercises instead, and makes the data when a run needs it."""
 
 from __future__ import annotations
 
@@ -125,17 +126,24 @@ def _unit(unit: str) -> str:
 def start(number: str, profile: str = "auto") -> Session:
     """Begin notebook `number`: show the machine and the profile, and make sure the data is there.
 
+    For an exercise notebook, "ex02", show its exercises and what has been passed.
+
     Raises UserError for an unknown number or profile, or where the data cannot be made.
     """
     global _current
     errors.show_user_errors_plainly()
-    course.lesson(number)
+    course.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
     data, runs = places.settle()
-    _show_machine(machine, chosen, reason)
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
-    ensure_data(root, chosen)
+    if number.startswith("ex"):
+        from rn50lib.workshop.checks import ask
+
+        ask.show_exercises(number)
+    else:
+        _show_machine(machine, chosen, reason)
+        ensure_data(root, chosen)
     checkout = places.checkout()
     folder = checkout / "notebooks" / "expected" if checkout else None
     results = expected.load(folder) if folder and folder.is_dir() else {}
