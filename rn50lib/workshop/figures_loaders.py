@@ -103,8 +103,8 @@ def who_waits(
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.legend(loc="lower right", fontsize=9)
     text = (
-        f"{cores} {'core' if cores == 1 else 'cores'} with {loader} deliver {short(given)} images"
-        f" per second, the devices take {short(wanted)}: "
+        f"{cores} {'core delivers' if cores == 1 else 'cores deliver'} {short(given)} images per"
+        f" second with {loader}, the devices take {short(wanted)}: "
     )
     if given < wanted:
         return figure, text + (

@@ -5,17 +5,19 @@ A loader runs in a process of its own: its framework goes with it.
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from rn50lib import launch
+from rn50lib import launch, recipe
 from rn50lib.experiment import Experiment, FullExperiment, resolve
 from rn50lib.hardware import machine
 from rn50lib.pipelines.plan import Plan
@@ -25,46 +27,67 @@ from rn50lib.workshop import measuring
 from rn50lib.workshop.input_stages import resolved
 
 MODULE = "rn50lib.workshop.loader_pictures"
-FAST = "--resample fast"
+PILLOW = "Pillow"
 
 
 def seen(
-    experiment: Experiment, chosen: Mapping[str, Mapping[str, Any]], count: int
-) -> dict[str, np.ndarray]:
-    """The first `count` validation pictures as each loader gives them, uint8 (count, S, S, 3).
+    experiment: Experiment,
+    chosen: Mapping[str, Mapping[str, Any]],
+    count: int,
+    sizes: Sequence[int],
+) -> dict[int, dict[str, np.ndarray]]:
+    """The first `count` validation pictures, by size and loader: uint8 (count, size, size, 3).
 
-    A loader that has a fast variant is there twice. Profile and data come from the session where
-    they are not given. Raises UserError when a loader fails.
+    A loader that has a fast variant is there twice, and PILLOW comes first. Profile and data come
+    from the session where they are not given. Raises UserError when a loader fails.
     """
-    found = {}
+    source = open_source(resolved(experiment).data_root, "val", "files")
+    found = {size: {PILLOW: plain(source, count, size)} for size in sizes}
     for name, fields in chosen.items():
         done = resolved(replace(experiment, **fields))
         with tempfile.TemporaryDirectory(prefix="rn50-pictures-") as folder:
-            words = [folder, str(count), *done.to_argv()]
+            words = [folder, str(count), ",".join(map(str, sizes)), *done.to_argv()]
             env = launch.rank_environment(done)
             for way in measuring.ask(MODULE, words, env, f"{name}: {count} pictures"):
                 title = name if way == "antialias" else f"{name}, fast"
-                found[title] = np.load(Path(folder) / f"{way}.npy")
+                for size in sizes:
+                    found[size][title] = np.load(Path(folder) / f"{way}-{size}.npy")
     return found
 
 
+def plain(source: Source, count: int, size: int) -> np.ndarray:
+    """The same pictures by Pillow without any shortcut: decoded whole, cut, averaged."""
+    made = []
+    for i in range(count):
+        image = Image.open(io.BytesIO(source.read(i))).convert("RGB")
+        left, top, width, height = recipe.center_crop_box(
+            *image.size, size, recipe.val_resize(size)
+        )
+        box = (left, top, left + width, top + height)
+        made.append(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box)))
+    return np.stack(made)
+
+
 def main(argv: list[str]) -> int:
-    """Writes FOLDER/antialias.npy, and fast.npy where the loader knows it; answers their names."""
+    """Writes FOLDER/antialias-SIZE.npy, and fast-SIZE.npy where the loader knows that; answers with
+    the ways there are."""
     from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.pipelines import open_pipeline
 
     launch.die_with_parent()
-    folder, count = Path(argv[0]), int(argv[1])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[2:])
+    folder, count, sizes = Path(argv[0]), int(argv[1]), argv[2].split(",")
+    asked, _ = parse_experiment(experiment_parser("train"), argv[3:])
     done = resolve(asked, machine(), asked.num_classes).experiment
     source = open_source(Path(done.data_root), "val", done.data_format)
     ways = ["antialias"]
     if done.loader == "dali" or done.backend == "tensorflow":
         ways.append("fast")
-    for way in ways:
-        pipeline = open_pipeline(replace(done, resample=way), source, "val", 0, 1)
-        np.save(folder / f"{way}.npy", first(pipeline.epoch(0), count))
-        pipeline.close()
+    for size in map(int, sizes):
+        small = replace(done, image_shape=size, val_resize=recipe.val_resize(size))
+        for way in ways:
+            pipeline = open_pipeline(replace(small, resample=way), source, "val", 0, 1)
+            np.save(folder / f"{way}-{size}.npy", first(pipeline.epoch(0), count))
+            pipeline.close()
     measuring.answer(ways)
     return 0
 
@@ -83,7 +106,7 @@ def first(batches: Iterable[Any], count: int) -> np.ndarray:
 
 
 def differences(
-    pictures: Mapping[str, np.ndarray], truth: str
+    pictures: Mapping[str, np.ndarray], truth: str = PILLOW
 ) -> dict[str, tuple[float, float, int]]:
     """How far each loader's pictures are from those of `truth`, of 255: the mean, that of the
     picture that differs most, and the largest of a single value."""

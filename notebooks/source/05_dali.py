@@ -1,0 +1,595 @@
+# %% [markdown]
+# # 05 · DALI
+#
+# After this notebook you can say who decodes the pictures, read and time a DALI graph operator by operator, and tell in advance whether another loader makes a training run faster.
+#
+# **Time:** 40 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 5 minutes to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+device: float = 1442.6  # images per second of the accelerator that is imitated: a V100 in FP16
+rounds: int | None = None  # turns of everything that is timed; None: 5
+epochs: int | None = None  # epochs of the training run; None: 3
+seed: int = 0  # start of all randomness
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("05", profile)
+
+# %% [markdown]
+# ## Where is the time going?
+#
+# So far you have found the bottleneck by hand, one measurement at a time. There is a program for it: `rn50 diagnose` times the loader alone, the step alone and both together, and says in one sentence what holds the run up. Its patient is a run as the last notebook left it: JPEGs, the published crops of 224 pixels, PyTorch's loader, and in the model's place a wait that is as long as a V100 in FP16 would compute.
+#
+# Before you run it, guess: which share of its time does that device work?
+
+# %%
+from dataclasses import replace
+
+from rn50lib.experiment import Experiment
+from rn50lib.workshop import dali_lesson
+
+scratch = session.runs / "05-dali"
+scratch.mkdir(parents=True, exist_ok=True)
+fed = Experiment(
+    data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
+    seed=seed, profile=session.profile,
+)  # fmt: skip
+if session.profile == "ci":  # the lesson in small; its numbers mean nothing
+    fed = replace(fed, profile="cpu", image_shape=32, batch_size=4, threads=1, data_nthreads=1)
+paced = replace(fed, step=device, loader="native")
+seconds = ("--seconds", session.pick(ci=0.3, cpu=2))
+change = ("--change", "--loader dali") if dali_lesson.HERE else ()
+before = dali_lesson.diagnose(scratch, "before", *paced.to_argv(), *seconds, *change)
+
+# %%
+idle = 100 - 100 * before["rates"]["both"] / before["rates"]["compute"]
+stages = before["stages"]
+decoding = 100 * (stages["decode"] + stages["augment"]) / sum(stages.values())
+print(before["verdict"])
+print(f"Of the work on a picture, {decoding:.0f} % is decoding it and making it small.")
+session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, paced device")
+
+# %% [markdown]
+# Reading is nearly free and copying is too. A JPEG has to be *decoded*, and that is arithmetic: the stored bits are unpacked into coefficients one after the other, the coefficients become blocks of 8 × 8 pixels by a cosine transform, the colours are blown up to full size. There is no faster disk that would help.
+#
+# **DALI** is NVIDIA's library for exactly this work. It does two things: it runs the whole chain in threads of its own, without Python, and the parts of the chain that it is told to it runs on the GPU.
+#
+# ## Three loaders
+#
+# This workbook has three ways from a file to a batch, and they take the same flags:
+#
+# | loader | what decodes | where |
+# |---|---|---|
+# | PyTorch's (`--loader native`) | libjpeg-turbo, in worker processes | the processor |
+# | tf.data (`--backend tensorflow`) | TensorFlow's libjpeg, in threads | the processor |
+# | DALI (`--loader dali`) | DALI's libjpeg or nvJPEG, in threads | the processor, or the GPU |
+#
+# On a CPU all three call some build of the same library for JPEGs, so none of them can work wonders. Which one do you expect to be the fastest, and by how much?
+#
+# The cell lets them take turns, on the same files and with the same careful resizing. In each round every loader runs alone and then in front of the paced device; last comes this machine's own ResNet-50, on images that cost nothing.
+
+# %%
+from rn50lib.workshop import figures_loaders, loader_turns
+
+turns = rounds or session.pick(ci=1, cpu=5)
+own = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=4, gpu=64))
+if session.profile == "ci":
+    own = replace(own, network="tiny", image_shape=32, profile="cpu", threads=1)
+measured = loader_turns.compare(
+    fed, loader_turns.loaders(), device, turns, steps=session.pick(ci=2, cpu=12), model=own
+)
+fig, finding = figures_loaders.loaders(measured, device)
+workshop.figure(fig, alt=f"Images per second of the loaders and of the model. {finding}")
+print(finding)
+
+# %%
+import statistics
+
+threads = measured.experiment.data_nthreads
+per_core = {name: measured.rate(name) / max(1, threads) for name in measured.alone}
+first = loader_turns.PYTORCH
+rows = []
+for name, rate in per_core.items():
+    ratios = measured.ratios(name, first)
+    rows.append([name, measured.rate(name), rate, statistics.median(ratios), min(ratios),
+                 max(ratios), device / rate])  # fmt: skip
+workshop.table(
+    rows,
+    columns=["loader", "img/s", "per core", f"times {first}", "from", "to", "cores for a V100"],
+    caption=f"{threads} threads or workers, {measured.experiment.image_shape} px, antialiased; "
+    f"medians of {measured.rounds} rounds",
+)
+if dali_lesson.here(session, "dali.over_native"):
+    gain = statistics.median(measured.ratios(loader_turns.DALI, first))
+    session.note("dali_over_native", gain, "times", "DALI's speed over PyTorch's loader")
+
+# %% [markdown]
+# ### Is decoding the bottleneck here?
+#
+# Compare two of the numbers: what this machine's own model takes, and what the slowest of the loaders gives.
+
+# %%
+model_ips = statistics.median(measured.model)
+slowest = min(measured.alone, key=measured.rate)
+times = measured.rate(slowest) / model_ips
+print(f"The model on this machine takes {model_ips:,.1f} images per second;")
+print(f"{slowest}, the slowest loader, gives {measured.rate(slowest):,.0f}: {times:.1f} times as many.")
+if times > 3:
+    print("In front of this machine's own model no loader makes training noticeably faster.")
+print(f"The published V100 takes {device:,.1f}, {device / measured.rate(slowest):.2f} times as many.")
+session.note("loader_over_model", times, "times", "slowest loader over this machine's model")
+
+# %% [markdown]
+# So the answer depends on the device. In front of a processor the model is the bottleneck, and the rest of this notebook would gain nothing for a training run *here*. In front of a fast accelerator it is the other way round, and the more so the faster the accelerator is.
+#
+# Turn the knobs. How many cores do eight V100 need? The DGX-1, the server that the published numbers come from, has 40. Then find a device for which one core is enough.
+
+# %%
+from ipywidgets import Dropdown, IntSlider
+
+speeds = {"this machine's model": model_ips}
+for what in ("fp32", "fp16"):
+    speeds[f"V100, {what.upper()}"] = session.results[f"published.v100.1gpu.{what}.ips"].value
+options = [(f"{name}, {speed:,.1f} img/s", speed) for name, speed in speeds.items()]
+
+
+def wait(loader, cores, device, devices):
+    return figures_loaders.who_waits(per_core, loader, cores, device, devices)
+
+
+waiting = workshop.explore(
+    wait,
+    alt="Images per second that a number of cores delivers, a line per loader, and what the "
+    "devices take as a level line; where the lines cross, neither waits",
+    loader=list(per_core),
+    cores=IntSlider(max(1, threads), min=1, max=64),
+    device=Dropdown(options=options, value=speeds["V100, FP16"]),
+    devices=IntSlider(1, min=1, max=8),
+)
+
+# %% [markdown]
+# ## The graph, operator by operator
+#
+# A DALI pipeline is a function that describes what happens to *one* picture. This is the library's, for training. Read it from `encoded` to `delivered`, and leave the branch `look.engine` for later.
+
+# %%
+workshop.show("rn50lib.pipelines.dali_graph:training")
+
+# %% [markdown]
+# What flows through it is easiest to see. The cell runs the graph on one file and shows what comes out behind each operator: the file as it lies on the disk, the part that the random crop has chosen, that part at the network's size, and the normalised numbers that a network is fed. Of those, which have mean 0 and float values, the picture shows the red plane.
+
+# %%
+from rn50lib.records.source import open_source
+from rn50lib.workshop import figures_dali
+from rn50lib.workshop.input_stages import resolved
+
+done = resolved(replace(fed, loader="native"))
+files = open_source(session.data_root, "train", "files")
+paths = [files.path / files.name(i) for i in range(len(files))]
+example = paths[int((files.labels < files.classes.index("yield")).sum()) + 1]
+found = dali_lesson.outputs(done, example, seed + 3)
+fig, finding = figures_dali.outputs(found)
+workshop.figure(fig, alt=f"The file as noise, the crop, the small picture, a plane. {finding}")
+print(f"Drawn by {dali_lesson.DRAWN_BY}. {finding}")
+
+# %% [markdown]
+# Mind the sizes. Decoding multiplies the bytes, resizing brings them down, and normalising multiplies them by four again, because a byte becomes a float of 32 bits. Many pipelines normalise in the loader, since DALI has an operator for it (`crop_mirror_normalize`), and then send four times as much to the GPU. The library stops one step earlier: it hands over bytes, and the training step normalises them where arithmetic is cheap. You have seen that line in notebook 02.
+#
+# ### What each one costs
+#
+# Guess before you measure: which operator takes most of the time, and what does the mirror image cost?
+#
+# The cell cuts the graph off behind each operator and times the stumps in turns, on one core. The difference between two stumps is the time of the operator between them. The second bar is a graph that does the same work apart: decode all of the picture, then cut the crop out.
+
+# %%
+if dali_lesson.here(session, "dali.decode.share", "dali.fused.saved"):
+    from rn50lib.workshop import dali_steps as steps
+
+    look, some = dali_lesson.look(done), paths[:: max(1, len(paths) // 64)]
+    until = steps.step_times(some, look, turns, batch=done.batch_size)
+    fused, apart = "crop while decoding", "decode all, then crop"
+    ways = {fused: [steps.READ, steps.DECODE, steps.RESIZE, steps.NORMALISE]}
+    ways[apart] = [steps.READ, steps.WHOLE, steps.CROP]
+    fig, finding, ms = figures_dali.step_times(until, ways)
+    workshop.figure(fig, alt=f"Milliseconds of each operator, stacked. {finding}")
+    print(finding)
+    share = 100 * ms[fused][steps.DECODE] / sum(ms[fused][s] for s in ways[fused][:3])
+    session.note("decode_share", share, "%", "decoding's part of the graph up to uint8 pixels")
+
+# %% [markdown]
+# The mirror image has no bar of its own. In the source above, a mirrored picture is resized *from right to left*: the same work, read in the other direction. A `flip` of its own would have copied every pixel once more.
+#
+# ### Decoding a part
+#
+# The recipe's crops take between 5 % and 100 % of a picture. Somebody who decodes all of it and then cuts throws most of the work away, it seems. So DALI, tf.data and libjpeg all offer to decode only the part that is needed. How much does that save? Think of a quarter of the pixels: is it a quarter of the time? And does it matter *which* quarter?
+
+# %%
+if dali_lesson.here(session, "dali.part.upper", "dali.part.lower"):
+    parts = steps.part_times(some, look, turns, batch=done.batch_size)
+    fig, finding = figures_dali.part_times(parts, steps.PARTS)
+    workshop.figure(fig, alt=f"Bars of pixels and of time for parts of a picture. {finding}")
+    print(finding)
+    for name in ("upper quarter", "lower quarter"):
+        time_share = 100 - 100 * steps.saved(parts["all of it"], parts[name])
+        session.note(name.replace(" ", "_"), time_share, "%", f"time to decode the {name}")
+
+# %% [markdown]
+# A JPEG is one long string of bits of variable length. Where row 300 begins is known only to somebody who has unpacked the 299 rows before it. A part at the top is cheap, because the decoder may stop early; one at the bottom needs nearly all of the unpacking and saves only the cosine transforms; and a part at the left has to unpack every row to its end. That is why cropping while decoding saves less than the pixels suggest:
+
+# %%
+from rn50lib.workshop import crop_figures
+
+shares = crop_figures.crop_shares(done.to_recipe().augmentation, 500, 375, 2000)
+print(f"A crop of the recipe has {100 * shares.mean():.0f} % of the pixels, on average:")
+print(f"{100 - 100 * shares.mean():.0f} % of the pixels need not be decoded.")
+if dali_lesson.HERE:
+    spared = 100 * steps.saved(until[steps.WHOLE], until[steps.DECODE])
+    whole = 100 * steps.saved(until[steps.CROP], until[steps.RESIZE])
+    print(f"Cropping while decoding spares {spared:.0f} % of the time for reading and decoding,")
+    print(f"and {whole:.0f} % of the whole graph.")
+    session.note("fused_saved", whole, "%", "time saved by cropping while decoding")
+
+# %% [markdown]
+# ### Chance inside the graph
+#
+# Every operator has defaults, and those of the random crop are not the recipe's. The document that this course follows passed no area to DALI, so its runs took DALI's smallest crop and not the 5 % that it describes. The library passes every number. Look at both, and at what the pictures become when you change them; the pictures are drawn by the graph itself.
+#
+# Three things to try: raise the smallest area to 1, and see what is left to chance; set it to 0.01 and ask whether you could still name the sign; set the widest aspect to 3.
+
+# %%
+import inspect
+
+if dali_lesson.HERE:
+    from nvidia.dali import fn
+
+    known = inspect.signature(fn.decoders.image_random_crop).parameters["random_area"].default
+    print(f"DALI's own area: {known}; the recipe's: {list(done.to_recipe().augmentation.area)}")
+else:
+    print(f"The recipe's area: {list(done.to_recipe().augmentation.area)}")
+recipe_says = done.to_recipe().augmentation
+
+
+def draw(smallest, widest, mirrored, epoch):
+    chosen = replace(recipe_says, area=(smallest, 1.0), aspect=(1 / widest, widest), flip=mirrored)
+    images = dali_lesson.crops(done, example, chosen, 10, seed + epoch)
+    return figures_dali.crop_sheet(
+        images, f"Ten crops of at least {100 * smallest:.0f} % of the picture, drawn by "
+        f"{dali_lesson.DRAWN_BY}; their aspect reaches from 1:{widest:.2f} to {widest:.2f}:1.",
+    )  # fmt: skip
+
+
+# %%
+from ipywidgets import FloatSlider
+
+crop_knobs = workshop.explore(
+    draw,
+    alt="Ten random crops of one picture, each another part of it, some mirrored",
+    smallest=FloatSlider(recipe_says.area[0], min=0.01, max=1.0, step=0.01),
+    widest=FloatSlider(recipe_says.aspect[1], min=1.0, max=3.0, step=0.01),
+    mirrored=FloatSlider(recipe_says.flip, min=0.0, max=1.0, step=0.1),
+    epoch=IntSlider(0, min=0, max=20),
+)
+
+# %% [markdown]
+# ## Building and running
+#
+# The function above looks as if it worked on pictures. It does not: `fn.resize` returns no pixels but a node, a note that says "here something is resized". Python runs through the function **once**, when the graph is built. From then on DALI's threads do the work, and Python only asks for the next batch. The cell counts.
+
+# %%
+import time
+
+if dali_lesson.here(session, "dali.python_calls"):
+    calls = []
+
+    def counted():
+        calls.append("Python was here")
+        return steps.fused(steps.reader(some), look)[steps.RESIZE]
+
+    begin = time.perf_counter()
+    graph = steps.graph(counted, done.batch_size)
+    built = time.perf_counter()
+    for _ in range(10):
+        graph.run()
+    ran = (time.perf_counter() - built) / 10
+    print(f"Built in {1000 * (built - begin):.0f} ms, then {1000 * ran:.0f} ms a batch.")
+    print(f"Ten batches of {done.batch_size}, and the function was called {len(calls)} time(s).")
+    session.note("python_calls", len(calls), "", "calls of the graph's function for ten batches")
+
+# %% [markdown]
+# Two things follow. A learner's own Python function for the crop cannot be put in here, and `--override augment` says so where you try it. And a random number that *Python* draws in this function is drawn once and is the same for the whole training: the mistake of notebook 04 with the angle, in another library. Chance belongs into the graph: `fn.random.coin_flip`.
+#
+# ### The queue in front of the device
+#
+# DALI makes batches ahead and keeps them in a queue, like tf.data's `prefetch` and the workers of PyTorch's loader. Why more than one? Because batches are not equally fast: a few large photographs, a busy disk, another process, and one of them takes twice as long. A queue lends time from the fast ones to the slow ones. What it cannot do is make the loader faster on average.
+#
+# The pictures below come from a queue that is played through, batch by batch. Set the speed to 1, where the loader is exactly as fast as the device. How much does a queue of 1 leave on the table, and what do 4 batches bring? Now let the loader be slower than the device, at 0.7: what is the best depth?
+
+# %%
+queue_knobs = workshop.explore(
+    figures_loaders.queue,
+    alt="Left: ready batches over time, shaded where the device waits. Right: the device's share "
+    "of work against the depth of the queue, which rises quickly and then levels off.",
+    depth=IntSlider(2, min=0, max=8),
+    jitter=FloatSlider(0.5, min=0.0, max=1.0, step=0.1),
+    speed=FloatSlider(1.1, min=0.5, max=2.0, step=0.1),
+)
+
+# %% [markdown]
+# The library makes two batches ahead with DALI. On a GPU each batch in the queue lies in the GPU's memory, which a deeper queue would take from the model.
+#
+# ## On the GPU
+#
+# The same function describes the graph for a processor and for a GPU. One word per operator decides where it runs:
+#
+# - `cpu`: from host memory to host memory,
+# - `mixed`: begins on the processor and ends on the GPU; the decoder is of this kind, because unpacking begins with bytes in host memory,
+# - `gpu`: from the GPU's memory to the GPU's memory. It follows from where its input is, and an operator on the CPU cannot come after it.
+
+# %%
+workshop.show("rn50lib.pipelines.dali_graph:decoding")
+workshop.show("rn50lib.pipelines.dali_graph:delivered")
+if dali_lesson.here(session):
+    places = steps.devices(look)
+    workshop.table(
+        [[name, *where] for name, where in places.items()],
+        columns=["operator", "graph for a CPU", "graph for a GPU"],
+        caption="Asked of both graphs; writing one down needs no GPU",
+    )
+
+# %% [markdown]
+# Everything behind the reader moves. Now the branch that you left out: some GPUs (A100, H100 and their successors) have a **JPEG engine**, a piece of silicon that decodes beside everything else. It knows whole pictures only. There the order is turned round, `decoders.image` and then `random_resized_crop`: more pixels, on a unit that has nothing else to do. And what comes out stays there: this is how PyTorch gets its batch, from DALI's buffer in the GPU's memory to a tensor in the GPU's memory.
+
+# %%
+workshop.show("rn50lib.pipelines.dali:Dali.batch")
+on_gpu = session.machine.gpus and loader_turns.ON_CPU in measured.alone
+if on_gpu:
+    ratio = statistics.median(measured.ratios(loader_turns.DALI, loader_turns.ON_CPU))
+    print(f"Decoding on this GPU is {ratio:.2f} times as fast as on the {threads} cores.")
+    session.note("gpu_over_cpu", ratio, "times", "DALI decoding on the GPU over on the CPU")
+else:
+    print("There is no GPU here, so nothing was decoded on one. What follows was published.")
+
+# %% [markdown]
+# And this is what others measured, on a server with eight V100 and with TensorFlow. *Synthetic* stands for pictures that cost nothing, the ceiling.
+
+# %%
+kinds = {"tf.data": "tfdata", "DALI": "dali", "synthetic pictures": "synthetic"}
+items = {n: session.results[f"published.v100.8gpu.input.{k}.ips"] for n, k in kinds.items()}
+ceiling = items["synthetic pictures"].value
+kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
+workshop.table(
+    [[name, item.value, 100 * item.value / ceiling, item.value * kilobytes / 1000]
+     for name, item in items.items()],
+    columns=["input", "img/s", "per cent of synthetic", f"MB/s at {kilobytes:.0f} KB a picture"],
+    caption=items["DALI"].provenance,
+)  # fmt: skip
+shares = {name: 100 * item.value / ceiling for name, item in items.items()}
+closed = (shares["DALI"] - shares["tf.data"]) / (100 - shares["tf.data"])
+print(f"tf.data left {100 - shares['tf.data']:.1f} % of the eight GPUs unused, DALI "
+      f"{100 - shares['DALI']:.1f} %:")  # fmt: skip
+print(f"it closed {100 * closed:.0f} % of the gap, and did not close it all.")
+
+# %% [markdown]
+# ## The same picture?
+#
+# Three libraries decode the same file. Do they give the same pixels? If not, a network that was trained behind one of them sees other pictures behind another, and its accuracy may suffer without any error message. The cell takes the first validation pictures through each loader: no chance is in them, so every difference is the library's. tf.data and DALI come twice, the second time with `--resample fast`. The measure is Pillow, taking no shortcut at all.
+
+# %%
+from rn50lib.workshop import loader_pictures
+
+count, sizes = session.pick(ci=8, cpu=32), (fed.image_shape or 224, session.pick(ci=16, cpu=64))
+chosen = {name: f for name, f in loader_turns.loaders().items() if name != loader_turns.ON_CPU}
+pictures = loader_pictures.seen(fed, chosen, count, sizes)
+fig = figures_dali.same_picture(pictures[sizes[0]], loader_pictures.PILLOW, which=count // 2)
+differ = {size: loader_pictures.differences(pictures[size]) for size in sizes}
+told = ", ".join(f"{name} {values[0]:.2f}" for name, values in differ[sizes[0]].items())
+workshop.figure(fig, alt=f"A picture through each loader, and what differs. Means: {told} of 255")
+
+# %%
+rows = [[name, *differ[sizes[0]][name], differ[sizes[1]][name][0]] for name in differ[sizes[0]]]
+columns = ["loader", f"mean at {sizes[0]} px", "of the worst picture", "largest value"]
+workshop.table(
+    rows,
+    columns=[*columns, f"mean at {sizes[1]} px"],
+    caption=f"How far pixels are from Pillow's, of 255; {count} validation pictures",
+)
+for name, far, *_ in rows:
+    key = name.lower().replace(".", "").replace(", ", "_")
+    session.note(f"{key}_differs", far, "of 255", f"mean difference of {name} from Pillow")
+
+# %% [markdown]
+# With care, the three agree at 224 pixels to a fraction of one step in 255; what is left is rounding. At 64 pixels something else comes in: PyTorch's and tf.data's loaders let libjpeg decode such a picture at a quarter of its size, which is nearly free and averages in blocks, where DALI decodes all of it. That, too, is within the three steps that this project allows a loader.
+#
+# In a hurry, they do not agree. `--resample fast` takes three shortcuts at once, and it is worth knowing which of them does the damage:
+#
+# - a **faster cosine transform**, which rounds more coarsely,
+# - **plain colour upsampling**: many JPEGs store colour at half the size, and the careful way interpolates between the stored values where the plain one repeats them,
+# - **no antialiasing**: to make a picture small, the careful way averages over all pixels that become one; without that, each new pixel is mixed from its four neighbours, and what lies between is passed over.
+#
+# Guess which one matters most, and whether that depends on the size of the result.
+
+# %%
+if dali_lesson.here(session, "dali.shortcut.idct", "dali.shortcut.antialias"):
+    import numpy as np
+
+    apart_by = {}
+    for size in sizes:
+        made = steps.shortcuts(some[:32], replace(look, pixels=size))
+        truth = made[next(iter(steps.WAYS))].astype(int)
+        apart_by[size] = {name: np.abs(image - truth).mean() for name, image in made.items()}
+    names = list(steps.WAYS)[1:]
+    workshop.table(
+        [[name, *(float(apart_by[size][name]) for size in sizes)] for name in names],
+        columns=["shortcut", *(f"at {size} px" for size in sizes)],
+        caption="Mean difference from the careful way, of 255; whole pictures, DALI on the CPU",
+    )
+    worst = max(names[:3], key=lambda name: apart_by[sizes[1]][name])
+    print(f"'{worst}' does most of it, and more of it the smaller the result is.")
+    unused = [name for name in names if not apart_by[sizes[0]][name]]
+    if unused:
+        print(f"A row of zeros ({', '.join(unused)}): this DALI's CPU decoder ignores it.")
+
+# %% [markdown]
+# ### Does the network notice?
+#
+# Pixels are not the point, predictions are. A small network now learns from DALI's careful pictures, and then the same checkpoint answers all validation pictures through each loader. What do you expect of the fast ones, at 64 pixels?
+
+# %%
+length = epochs or session.pick(cpu=3)
+loader = "dali" if dali_lesson.HERE else "native"
+small = Experiment(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
+                   threads=1, disp_batches=25)  # fmt: skip
+trained = workshop.train(small, name="trained", loader=loader, model_prefix="model").wait()
+
+# %%
+prefix, last = str(trained.dir / "model"), len(trained.report["metrics"]["val.top1"])
+readers = {name: {**fields, "resample": "antialias"} for name, fields in chosen.items()}
+for name in set(chosen) - {loader_turns.PYTORCH}:
+    readers[f"{name}, fast"] = {**chosen[name], "resample": "fast"}
+if session.profile == "ci":
+    readers = {name: fields for name, fields in readers.items() if "tf" not in name}
+scores = {}
+for name, fields in readers.items():
+    print(f"\n{name}")
+    run = workshop.train(name="scored", only_inference=True, num_epochs=1, load_epoch=last,
+                         network="tiny", model_prefix=prefix, batch_size=48, **fields).wait()  # fmt: skip
+    scores[name] = run.report["metrics"]["val.top1"][-1]
+careful = [score for name, score in scores.items() if "fast" not in name]
+workshop.table([[n, s] for n, s in scores.items()], columns=["read by", "validation top-1, %"])
+print(f"The careful loaders lie {max(careful) - min(careful):.2f} points apart.")
+session.note("loaders_apart", max(careful) - min(careful), "points", "top-1 of one checkpoint")
+if dali_lesson.HERE:
+    lost = scores[loader_turns.DALI] - scores[f"{loader_turns.DALI}, fast"]
+    session.note("fast_costs", lost, "points", "top-1 lost by reading with --resample fast")
+
+# %% [markdown]
+# A network can be trained on fast pictures too, and then reads fast pictures best. What one must not do is to train with one and to answer with the other: production code that resizes "a little differently" is a classic way to lose points that nobody finds again. That is why the careful way is this library's default, and why loaders are compared in speed only within the same variant.
+#
+# ## Who reads what
+#
+# What notebook 04 said about streams holds here too: **shard first, then shuffle.** DALI's readers do both, and like most of DALI they have defaults that one should know: a shuffle buffer of 1,024 pictures, shards that rotate from epoch to epoch, and a last batch that is filled up with pictures which were there already. This is what the library passes instead:
+
+# %%
+workshop.show("rn50lib.pipelines.dali_readers:Stream.read")
+
+# %% [markdown]
+# What it promises is what tf.data's streams promise: in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again. Class folders promise more, because they are read by number: exactly the order of PyTorch's loader. The cell asks DALI's readers, for two ranks.
+
+# %%
+from rn50lib.workshop import input_data
+
+data = input_data.make_shards(session.data_root, scratch)
+roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": data}
+if dali_lesson.here(session, "dali.twice"):
+    rows = []
+    for name, root in roots.items():
+        asked = resolved(replace(fed, data_root=str(root), data_format=name, loader="dali"))
+        read = loader_pictures.reads(asked, open_source(root, "train", name), ranks=2)
+        both = read.together
+        assert len(set(both)) == len(both), "a picture came twice"
+        rows.append([name, *map(len, read.epochs[0]), len(set(both)), len(files),
+                     read.again == read.epochs[0], read.epochs[1] == read.epochs[0]])  # fmt: skip
+    workshop.table(
+        rows,
+        columns=["format", "rank 0", "rank 1", "different ones", "in the data set",
+                 "epoch 0 again the same", "epoch 1 in the order of epoch 0"],
+    )  # fmt: skip
+    session.note("twice", 0, "", "pictures that came twice in an epoch, over both ranks")
+
+# %% [markdown]
+# ### The index
+#
+# To give rank 1 its half, DALI must know where that half begins. It reads that from an index beside each record file, and sorts or counts nothing itself. The two formats write it differently:
+
+# %%
+from rn50lib.records.tfrecord import find_shards
+
+shards = find_shards(data / "tfrecord", "train")
+indexes = {"RecordIO: key, offset": session.data_root / "records" / "train.idx"}
+indexes["TFRecord: offset, size"] = shards[0].index
+for name, index in indexes.items():
+    print(f"{name:24}{index.name:28}{index.read_text().splitlines()[:3]}")
+
+# %% [markdown]
+# What if it is missing? The cell makes a folder of the same shards without their indexes, asks DALI for it, and then does what the error message says.
+
+# %%
+import shutil
+
+from rn50lib.errors import UserError
+from rn50lib.pipelines import open_pipeline
+from rn50lib.workshop.programs import program
+
+bare = scratch / "no-index"
+shutil.rmtree(bare, ignore_errors=True)
+(bare / "tfrecord").mkdir(parents=True)
+for file in (data / "tfrecord").iterdir():
+    if file.is_file():
+        (bare / "tfrecord" / file.name).symlink_to(file)
+if dali_lesson.here(session):
+    without = open_source(bare, "train", "tfrecord")
+    try:
+        asked = resolved(replace(fed, data_root=str(bare), data_format="tfrecord", loader="dali"))
+        open_pipeline(asked, without, "train", 0, 1)
+    except UserError as error:
+        print(error)
+program("data_prep.tfrecord", "--index", "tfrecord", folder=bare)
+
+# %% [markdown]
+# ## Where is the time going now?
+#
+# Back to the patient. At the beginning the diagnosis also predicted what DALI would bring, from the loaders and the step alone. Now the run itself, with DALI in the place of PyTorch's loader. Did the prediction hold? Is the input still the bottleneck?
+
+# %%
+if dali_lesson.here(session, "dali.over_native"):
+    with_dali = replace(paced, loader="dali")
+    after = dali_lesson.diagnose(scratch, "after", *with_dali.to_argv(), *seconds)
+    runs = {"PyTorch's loader": before, "DALI": after}
+    workshop.table(
+        dali_lesson.diagnosed(runs),
+        columns=["input", "loader alone", "step alone", "both", "step at work, %"],
+        caption=f"Images per second in front of a device paced at {device:,.1f}",
+    )
+    gained = after["rates"]["both"] / before["rates"]["both"]
+    print(after["verdict"])
+    for change in before["changes"]:
+        print(f"Predicted for {change['flags']}: {change['predicted']:,.0f} images per second;")
+        print(f"measured: {after['rates']['both']:,.0f}.")
+    session.note("gained", gained, "times", "speed in front of the paced device, DALI over native")
+
+# %% [markdown]
+# On a processor, exchanging one decoder for another moves the bottleneck little or not at all: all of them unpack the same bits on the same cores. What moves it is other hardware for the same work, and that is what `mixed` stands for. Where you have a GPU, run this notebook there and look at the same table.
+#
+# Your numbers beside the recorded ones:
+
+# %%
+yours = {
+    "dali.crop_share": 100 * float(crop_figures.crop_shares(recipe_says, 500, 375, 2000).mean()),
+    "dali.native_differs": differ[sizes[0]][loader_turns.PYTORCH][0],
+    "dali.tfdata_differs": differ[sizes[0]][loader_turns.TF_DATA][0],
+}
+if dali_lesson.HERE:
+    yours |= {
+        "dali.over_native": gain, "dali.decode.share": share, "dali.fused.saved": whole,
+        "dali.differs": differ[sizes[0]][loader_turns.DALI][0],
+        "dali.fast_differs": differ[sizes[0]][f"{loader_turns.DALI}, fast"][0],
+        "dali.fast_costs": lost if length == 3 else None,
+    }  # fmt: skip
+session.expect({key: value for key, value in yours.items() if key in session.results})
+
+# %% [markdown]
+# ## What to take with you
+#
+# - Ask what the device takes and what the loader gives before you change anything. In front of this machine's model no loader helps; in front of a V100 every one of them is measured in cores.
+# - A DALI graph is written once and run by threads without Python. Chance belongs inside it, and its defaults are not your recipe's.
+# - Cropping while decoding saves less than the pixels suggest, because a JPEG can only be unpacked from its beginning.
+# - Hand over bytes, and normalise on the device.
+# - A queue evens out; it does not speed up.
+# - Careful decoders agree to a fraction of a step. Antialiasing is what fast resizing gives away, and a network notices.
+# - `cpu`, `mixed`, `gpu`: one word moves the decoding. The gap to synthetic pictures says whether it was worth it.
+#
+# Something to try: give the second cell `device = 400.2`, the V100 in FP32, and predict the verdict of the first diagnosis.
+#
+# The input now keeps up, or you know what it would take. What is left is the arithmetic itself, and the next notebook asks how few bits it can be done with.
