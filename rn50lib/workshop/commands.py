@@ -67,6 +67,14 @@ def parser() -> Parser:
         "reset", help="put a notebook back as it was built, keeping a copy of yours"
     )
     reset.add_argument("notebook", help='number ("02") or name')
+    script = verbs.add_parser(
+        "check-script",
+        help="what a training script lacks for many GPUs; reads it, never runs it",
+        epilog="Exit status: 0 all is there, 1 something is missing, wrong or out of sight, 2 FILE"
+        " cannot be read.",
+    )
+    script.add_argument("file", type=Path, metavar="FILE", help="a Python file")
+    script.add_argument("--json", action="store_true", help="the findings as JSON")
     return made
 
 
@@ -93,6 +101,7 @@ def main(argv: list[str]) -> int:
         "lint": lint_masters,
         "run": run_course,
         "reset": reset_notebook,
+        "check-script": check_script_file,
     }
     status: int = verbs[args.verb](args)
     return status
@@ -236,3 +245,15 @@ def reset_notebook(args: argparse.Namespace) -> int:
     build.write(made)
     print(f"as it was built: {made.path}")
     return 0
+
+
+def check_script_file(args: argparse.Namespace) -> int:
+    from rn50lib.workshop.check_script import check, show
+    from rn50lib.workshop.check_script.finding import PRESENT
+
+    findings = check(args.file)
+    if args.json:
+        print(show.as_json(args.file, findings))
+    else:
+        print("\n".join(show.table(args.file, findings)))
+    return 0 if all(finding.kind == PRESENT for finding in findings) else 1
