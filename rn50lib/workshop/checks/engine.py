@@ -65,9 +65,20 @@ def judge(name: str, answer: Any) -> Result:
     """Check an answer. Raises UserError only for an exercise that does not exist."""
     exercise = table.find(name)
     help_ = f'workshop.hint("{name}") helps.'
-    if left := unanswered(answer):
+    left = unanswered(answer)
+    if left:
         then = f"Fill it in, run that cell and then this one again; {help_}"
-        return Result(name, NOT_ATTEMPTED, left, then)
+        untouched = Result(name, NOT_ATTEMPTED, left, then)
+        if not inspect.isfunction(answer) or only_dots(answer):
+            return untouched
+    result = tried(exercise, answer, help_)
+    # a line `name = ...` of the stub that a right answer did not need is no reason to refuse it
+    return untouched if left and not result.passed else result
+
+
+def tried(exercise: table.Exercise, answer: Any, help_: str) -> Result:
+    """The result of running the check."""
+    name = exercise.name
     if exercise.function and not callable(answer):
         said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
         return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
@@ -122,22 +133,44 @@ def flat(value: Any) -> Iterator[Any]:
         yield from flat(item)
 
 
-def dotted_line(function: Any) -> int:
-    """The line, from 1 at the `def`, where `...` stands for code still to be written; 0: nowhere.
-
-    `...` as an index, as in `pixels[..., 0]`, is code.
-    """
+def parsed(function: Any) -> ast.FunctionDef | None:
+    """The definition of a function, None where its source is not to be had."""
     try:
-        source = textwrap.dedent(inspect.getsource(function))
-        tree = ast.parse(source)
-    except (OSError, TypeError, SyntaxError):
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    return node if isinstance(node, ast.FunctionDef) else None
+
+
+def is_dots(node: ast.AST) -> bool:
+    """Whether a statement is `...`, `name = ...` or `return ...`; an index as in `pixels[..., 0]`
+    is code."""
+    value = getattr(node, "value", None)
+    kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
+    return isinstance(node, kinds) and isinstance(value, ast.Constant) and value.value is ...
+
+
+def dotted_line(function: Any) -> int:
+    """The line, from 1 at the `def`, where `...` stands for code still to be written; 0: nowhere."""
+    tree = parsed(function)
+    if tree is None:
         return 1 if Ellipsis in function.__code__.co_consts else 0
-    for node in ast.walk(tree):
-        value = getattr(node, "value", None)
-        kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
-        if isinstance(node, kinds) and isinstance(value, ast.Constant) and value.value is ...:
-            return node.lineno
-    return 0
+    return next((node.lineno for node in ast.walk(tree) if is_dots(node)), 0)
+
+
+def only_dots(function: Any) -> bool:
+    """Whether nothing has been written into a stub yet."""
+    tree = parsed(function)
+    return tree is None or all(is_left(node) for node in tree.body)
+
+
+def is_left(node: ast.stmt) -> bool:
+    """Whether a statement stands in a stub: a docstring, an import, dots, a function of these."""
+    if isinstance(node, ast.FunctionDef):
+        return all(is_left(inner) for inner in node.body)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return is_dots(node) or isinstance(node, ast.Import | ast.ImportFrom | ast.Pass)
 
 
 def own_frame(error: BaseException, answer: Any) -> str:

@@ -1,0 +1,164 @@
+# %% [markdown]
+# # ex01 · Records
+#
+# After these exercises you have written both record formats byte by byte, and a test that notices a leaking split.
+#
+# **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** seconds
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+
+# %% [markdown]
+# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? `workshop.hint("ex01.frame")` gives three hints, each saying more than the last, and `workshop.solution("ex01.frame")` a solution. What you have passed is kept in the folder `answers/`.
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("ex01", profile)
+
+# %% [markdown]
+# ## ex01.frame · A RecordIO record
+#
+# *fill in · medium · 12 minutes*
+#
+# Write `frame(payload)`, which returns the bytes of one record. All numbers are little-endian.
+#
+# | bytes | what |
+# |---|---|
+# | 4 | the magic, `0xced7230a`, in the file `0a 23 d7 ce` |
+# | 4 | `cflag << 29 \| length`; the length is that of the part, without padding |
+# | length | the part |
+# | 0 to 3 | zeros, up to a multiple of 4 |
+#
+# A record is usually one part with `cflag` 0. But a reader that looks for the next record must never find the magic inside one. So where the payload holds the magic at an offset that is a multiple of 4, **the part ends, those 4 bytes are left out, and a new part begins** behind them. The first part then has `cflag` 1, the last 3, all between them 2, and each has its own magic, length and padding. The reader puts the magic back between the parts.
+
+# %% tags=["answer", "ex01.frame"]
+import struct
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+
+
+def frame(payload: bytes) -> bytes:
+    """One RecordIO record that holds the payload."""
+    ### BEGIN SOLUTION
+    cuts = []
+    at = 0
+    while at + 4 <= len(payload):
+        if payload[at : at + 4] == MAGIC:
+            cuts.append(at)
+        at += 4
+    starts = [0] + [cut + 4 for cut in cuts]
+    parts = [payload[a:b] for a, b in zip(starts, cuts + [len(payload)], strict=True)]
+    record = b""
+    for number, part in enumerate(parts):
+        flag = 0 if not cuts else 1 if number == 0 else 3 if number == len(cuts) else 2
+        record += MAGIC + struct.pack("<I", flag << 29 | len(part))
+        record += part + bytes(-len(part) % 4)
+    return record
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex01.frame"]
+workshop.check("ex01.frame", frame)
+
+# %% [markdown]
+# ## ex01.crc · A TFRecord and its checksums
+#
+# *fill in · medium · 10 minutes*
+#
+# Write `tfrecord(data)`, which returns the bytes of one record:
+#
+# | bytes | what |
+# |---|---|
+# | 8 | the length of the data, uint64, little-endian |
+# | 4 | the masked checksum of those 8 bytes, uint32 |
+# | length | the data |
+# | 4 | the masked checksum of the data, uint32 |
+#
+# The checksum is CRC-32C, which `crc32c(data)` computes. It is stored *masked*, so that the checksum of data that hold checksums stays meaningful: rotated right by 15 bits, plus a constant, modulo 2**32.
+#
+# ```
+# masked = ((crc >> 15 | crc << 17) + 0xa282ead8) mod 2**32
+# ```
+
+# %% tags=["answer", "ex01.crc"]
+import struct
+
+from google_crc32c import value as crc32c
+
+
+def tfrecord(data: bytes) -> bytes:
+    """One TFRecord that holds the data."""
+
+    ### BEGIN SOLUTION
+    def masked(crc):
+        return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+
+    size = struct.pack("<Q", len(data))
+    head = size + struct.pack("<I", masked(crc32c(size)))
+    return head + data + struct.pack("<I", masked(crc32c(data)))
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex01.crc"]
+workshop.check("ex01.crc", tfrecord)
+
+# %% [markdown]
+# ## ex01.index · Where the records start
+#
+# *fill in · easy · 8 minutes*
+#
+# A shard is records, one behind the other. DALI wants an index: a line `offset size` for each record, where the size includes the 16 bytes of framing. Write `index(shard)`, which takes the bytes of a shard and returns the list of pairs `(offset, size)`. You need not verify the checksums.
+
+# %% tags=["answer", "ex01.index"]
+import struct
+
+
+def index(shard: bytes) -> list[tuple[int, int]]:
+    """(offset, size) of each record of a TFRecord shard."""
+    ### BEGIN SOLUTION
+    entries = []
+    offset = 0
+    while offset < len(shard):
+        (length,) = struct.unpack_from("<Q", shard, offset)
+        entries.append((offset, length + 16))
+        offset += length + 16
+    return entries
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex01.index"]
+workshop.check("ex01.index", index)
+
+# %% [markdown]
+# ## ex01.leak · A split that leaks
+#
+# *write the test · medium · 12 minutes*
+#
+# Somebody photographed each of many objects several times. The name of a picture says which object it shows: `017_b.jpg` is the second picture of object `017`. A function `split(names)` divides such a list of names into two, `(train, val)`.
+#
+# If one picture of an object is trained on and another is validated on, the network can recognise the object instead of the class. The validation accuracy is then too good, and nobody notices before the model meets new objects.
+#
+# Write `test_split(split)`. It calls `split` with names of your own making, and **raises `AssertionError`** unless three promises hold: no object is in both halves, neither half is empty, and every picture is in exactly one half. The check hands it right splits, which must pass, and wrong ones, which must not.
+
+
+# %% tags=["answer", "ex01.leak"]
+def object_of(name: str) -> str:
+    """The object that a picture shows: "017" for "017_b.jpg"."""
+    return name.split("_")[0]
+
+
+def test_split(split) -> None:
+    """Raises AssertionError unless split(names) gives two halves that do not leak."""
+    ### BEGIN SOLUTION
+    names = [f"{number:03d}_{letter}.jpg" for number in range(40) for letter in "abc"]
+    train, val = split(names)
+    assert train and val, "a half is empty"
+    assert sorted(train + val) == sorted(names), "pictures are lost, or there twice"
+    shared = {object_of(name) for name in train} & {object_of(name) for name in val}
+    assert not shared, f"in both halves: {shared}"
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex01.leak"]
+workshop.check("ex01.leak", test_split)

@@ -1,0 +1,157 @@
+# %% [markdown]
+# # ex03 · Many workers
+#
+# After these exercises two workers have trained one model with your own shard, your own start and your own validation.
+#
+# **Time:** 34 minutes · **Needs:** notebook 03 · **On a CPU:** about a minute to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+
+# %% [markdown]
+# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? `workshop.hint("ex03.shard")` gives three hints, each saying more than the last, and `workshop.solution("ex03.shard")` a solution. What you have passed is kept in the folder `answers/`.
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("ex03", profile)
+
+# %% [markdown]
+# ## ex03.shard · Own pictures for every rank
+#
+# *fill in · medium · 10 minutes*
+#
+# All ranks hold the same `order`, an array with the numbers of all images in the order of the epoch. Write `shard(order, rank, size, batch)`, which returns what one rank reads, an array of shape `(steps, batch)`.
+#
+# - A step of all ranks takes the next `G = size · batch` images of the order: step `s` takes `order[s·G : (s+1)·G]`.
+# - Of those, rank `r` takes the rows `r·batch … (r+1)·batch`.
+# - All ranks take `len(order) // G` steps. What is left over is dropped.
+
+
+# %% tags=["answer", "ex03.shard"]
+def shard(order, rank: int, size: int, batch: int):
+    """The images of one rank, an array of shape (steps, batch)."""
+    ### BEGIN SOLUTION
+    steps = len(order) // (size * batch)
+    table = order[: steps * size * batch].reshape(steps, size, batch)
+    return table[:, rank]
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex03.shard"]
+workshop.check("ex03.shard", shard)
+
+# %% [markdown]
+# The reward: two workers train, and what they read is what your function says. `workshop.use` writes your cell to `answers/ex03.py`, from where the workers import it.
+
+# %%
+run = workshop.use(shard=shard)
+
+# %% [markdown]
+# ## ex03.start · The same start for all
+#
+# *fill in · easy · 6 minutes*
+#
+# Each rank has drawn weights of its own, or rank 0 has read a checkpoint. Before the first step all must have rank 0's. Write `broadcast_start(arrays, comm)`: `arrays` is a dictionary of NumPy arrays by name, and it returns such a dictionary, with rank 0's values.
+#
+# | | |
+# |---|---|
+# | `comm.rank`, `comm.size` | who I am, and how many we are |
+# | `comm.broadcast(arrays)` | rank 0's dictionary of arrays, on every rank |
+# | `comm.sum([array, …])` | a list: each array added up over all ranks, on every rank |
+#
+# The last two are conversations of all ranks: they return when every rank has called them.
+
+
+# %% tags=["answer", "ex03.start"]
+def broadcast_start(arrays, comm):
+    """Rank 0's arrays, by name, on every rank."""
+    ### BEGIN SOLUTION
+    return comm.broadcast(arrays)
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex03.start"]
+workshop.check("ex03.start", broadcast_start)
+
+# %%
+run = workshop.use(broadcast_start=broadcast_start)
+
+# %% [markdown]
+# ## ex03.sums · A wrong accuracy
+#
+# *find the bug · medium · 10 minutes*
+#
+# Two ranks validate 40 pictures. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below says something else. Run it, and find out why.
+#
+# Each rank calls it with `sums`, an array of four numbers: its summed loss, how many first guesses were right, how many times the right class was among five guesses, and how many images it had.
+
+# %%
+import numpy as np
+
+
+def broken_sums(sums, comm):
+    """Loss, top1 and top5 (per cent) over all ranks. Something is wrong here."""
+    loss, top1, top5, images = sums
+    mine = np.array([loss / images, 100 * top1 / images, 100 * top5 / images])
+    (total,) = comm.sum([mine])
+    loss, top1, top5 = total / comm.size
+    return {"loss": loss, "top1": top1, "top5": top5}
+
+
+from rn50lib.workshop.checks import ranks
+
+two = [np.array([64.0, 24, 30, 32]), np.array([16.0, 2, 6, 8])]
+print(ranks.together(2, lambda comm: broken_sums(two[comm.rank], comm))[0])
+
+# %% [markdown]
+# Copy it into the next cell as `metric_sums` and mend it. Three more things should hold: a rank without any image is no problem, where there is no image on any rank all three metrics are `None`, and all ranks get the same answer.
+
+
+# %% tags=["answer", "ex03.sums"]
+def metric_sums(sums, comm):
+    """Loss, top1 and top5 (per cent) over all ranks; None where there are no images."""
+    ### BEGIN SOLUTION
+    (total,) = comm.sum([sums])
+    loss, top1, top5, images = (float(value) for value in total)
+    if not images:
+        return {"loss": None, "top1": None, "top5": None}
+    return {"loss": loss / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images}
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex03.sums"]
+workshop.check("ex03.sums", metric_sums)
+
+# %%
+run = workshop.use(metric_sums=metric_sums)
+
+# %% [markdown]
+# ## ex03.ring · What travels around the ring
+#
+# *predict, then measure · medium · 8 minutes*
+#
+# In a ring all-reduce each of `n` workers cuts its gradients into `n` chunks. It sends one chunk to its right neighbour in every step: `n − 1` steps until the sums are complete, and `n − 1` more until everybody has all of them.
+#
+# How much does **one** worker send in all, in multiples of the size of the gradients? Predict it for 2, 8 and 64 workers.
+
+# %% tags=["answer", "ex03.ring"]
+# {workers: what one of them sends, in sizes of the gradients}
+### BEGIN SOLUTION
+sent = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
+### END SOLUTION
+
+# %% tags=["check", "ex03.ring"]
+workshop.check("ex03.ring", sent)
+
+# %% [markdown]
+# Now count the messages of notebook 03's simulation.
+
+# %%
+from rn50lib.workshop import figures_ring
+
+for workers in (2, 8, 64):
+    gradients = np.ones((workers, 6400), np.float32)
+    _, messages = figures_ring.all_reduce(gradients)
+    first = sum(message.bytes for message in messages if message.sender == 0)
+    print(f"{workers:2} workers: each sends {first / gradients[0].nbytes:.3f} times the gradients")
