@@ -22,7 +22,6 @@ from tests.conftest import clean_environment
 from tests.support import TINY, Ended, Photos, full, strict_json, timeless
 
 Run = Callable[..., Ended]
-LARGE = pytest.mark.acceptance
 SHORT = (*TINY, "-e", "1", "--benchmark-iters", "2", "--no-val", "--report", "r.json")
 
 
@@ -69,17 +68,24 @@ def test_what_xla_cannot_compile_runs_as_it_is() -> None:
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow")
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_compiled_step_is_the_same_step(backend: str, dtype: str) -> None:
-    plain, fast = build(backend, dtype=dtype), build(backend, dtype=dtype, compile=True)
-    for step in (plain, fast):
-        for i in range(3):
-            step.train_step(batch(8, seed=i), 0.01)
-        step.eval_step(batch(8, seed=9))
-    assert not fast.remarks
-    assert distance(trained(plain), trained(fast)) < (1e-2 if dtype == "float32" else 0.3)
-    allowed = 1e-3 if dtype == "float32" else 0.05
-    np.testing.assert_allclose(fast.read_sums()[0], plain.read_sums()[0], rtol=allowed)
+def test_a_compiled_step_is_the_same_step(backend: str) -> None:
+    """In float32 but for the order of sums. In bfloat16 kernels that are joined round at other
+    places: they may not be further from float32 than before."""
+    made, sums = {}, {}
+    for dtype in ("float32", "bfloat16"):
+        for fast in (False, True):
+            step = build(backend, dtype=dtype, compile=fast)
+            step.train_step(batch(8), 0.0)
+            step.eval_step(batch(8, seed=9))
+            assert not step.remarks
+            made[dtype, fast] = {n: a for n, a in trained(step).items() if "velocity/" in n}
+            sums[dtype, fast] = step.read_sums()
+    exact = made["float32", False]
+    assert distance(exact, made["float32", True]) < 1e-3
+    np.testing.assert_allclose(sums["float32", True], sums["float32", False], rtol=1e-4)
+    plain, fast = (distance(exact, made["bfloat16", way]) for way in (False, True))
+    assert 0 < fast < 2 * plain
+    np.testing.assert_allclose(sums["bfloat16", True][0], sums["bfloat16", False][0], rtol=0.05)
 
 
 # --- recorded, traced -----------------------------------------------------------------------------
@@ -128,14 +134,14 @@ def test_the_batch_that_would_fit_is_named() -> None:
 
 # The process may take 1 GB more than it has, and the batch wants 2.4 as float32.
 FULL = """
-import resource, sys
+import resource
 import numpy as np
 from pathlib import Path
 from tests.backends.test_precision import build
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch
 
-step = build(sys.argv[1], batch_size=4096)
+step = build("torch", batch_size=4096)
 has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 images = np.zeros((4096, 224, 224, 3), np.uint8)
 resource.setrlimit(resource.RLIMIT_AS, (has + images.nbytes + 2**30,) * 2)
@@ -149,11 +155,11 @@ for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "linux_x86_64")
-@pytest.mark.parametrize("backend", ["torch", pytest.param("tensorflow", marks=LARGE)])
-def test_a_full_memory_is_one_line(backend: str, tmp_path: Path) -> None:
+def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
+    """PyTorch's: TensorFlow itself dies where a processor's memory has a limit."""
     (tmp_path / "full.py").write_text(FULL)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "full.py"), backend],
+        [sys.executable, str(tmp_path / "full.py")],
         env=clean_environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -175,6 +181,22 @@ def test_a_gpu_s_full_memory_is_told_too() -> None:
     step.model.layer2.register_forward_hook(no_room)
     with pytest.raises(UserError, match=r"^--batch-size 4: .* is full: use -b 2"):
         step.train_step(batch(4), 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_a_gpu_s_full_memory_is_told_by_tensorflow_too() -> None:
+    import tensorflow as tf
+
+    step = build("tensorflow")
+
+    def no_room(*given: Any) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    step.train_graph = step.eval_graph = no_room
+    for act in (lambda: step.train_step(batch(4), 0.1), lambda: step.eval_step(batch(4))):
+        with pytest.raises(UserError, match=r"^--batch-size 4: .* is full: use -b 2"):
+            act()
 
 
 @pytest.mark.needs("torch")
