@@ -54,8 +54,7 @@ HOMES = {
     ),
     "tensorflow": (
         "backends/tensorflow/",
-        "pipelines/tf_data.py",
-        "pipelines/tf_stages.py",
+        "pipelines/tf_",
         "pipelines/dali.py",  # which GPU it has chosen
         "comm/horovod.py",
         "workshop/input_streams.py",  # the lesson shows what TensorFlow's own buffer does

@@ -1,0 +1,184 @@
+"""What tf.data reads for one rank and one epoch: images by number, or shards as streams."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rn50lib import seams
+from rn50lib.backends.tensorflow import tf
+from rn50lib.errors import UserError
+from rn50lib.experiment import FullExperiment
+from rn50lib.pipelines.plan import Plan
+from rn50lib.records import order
+from rn50lib.records.imageinfo import image_info
+from rn50lib.records.shards import HEIGHT, IMAGE, LABEL, RAW, RAW_LABEL, WIDTH, ShardSource
+
+if TYPE_CHECKING:
+    from rn50lib.pipelines.tf_data import TfData
+
+SHARDS_AT_ONCE = 16
+"""A constant, not a number of threads: the order of a stream must not depend on the machine."""
+
+SHUFFLE_BYTES = 128_000_000
+"""What the shuffle buffer may hold of encoded images: some 1,300 of ImageNet's."""
+
+READ_BYTES = 1 << 20
+"""What is read of a shard at a time."""
+
+as_written = tf.autograph.experimental.do_not_convert
+"""The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
+
+
+class Ordered:
+    """Images of files and RecordIO, by their number, in the order of `records.order`."""
+
+    def __init__(self, pipeline: TfData, plan: Plan) -> None:
+        self.pipeline, self.plan = pipeline, plan
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def valid(self, epoch: int, done: int) -> np.ndarray:
+        return self.plan.rows(epoch, done)[1]
+
+    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+        """The images of one batch."""
+        return self.plan.rows(epoch, done)[0][step]
+
+    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+        """(number, encoded image, label, size, crop, turn) of one image after the other.
+
+        A batch is read by one call: opening a file, or copying a record, needs no more than some
+        microseconds of Python each, and reading waits for the disk without Python's lock.
+        """
+        rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, done)[0][start_step:])
+
+        @as_written
+        def read(row: Any) -> tuple:
+            types = [tf.string, tf.int32, tf.int32, tf.int32, tf.float32]
+            read = functools.partial(self.read, epoch)
+            found = self.pipeline.in_python(read, [row], types)
+            shapes = [(None,), (None,), (None, 2), (None, 4), (None, 3)]
+            return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
+
+        return rows.map(read, **self.pipeline.at_once("interleave")).unbatch()
+
+    def read(self, epoch: int, row: np.ndarray) -> tuple:
+        pipeline = self.pipeline
+        data = [pipeline.source.read(number) for number in row.tolist()]
+        sizes = np.zeros((len(row), 2), np.int32)
+        for i, encoded in enumerate(data):
+            info = image_info(encoded)
+            if info and info.format == "JPEG":
+                sizes[i] = info.height, info.width
+        boxes, turns = pipeline.choose(epoch, row, sizes)
+        return np.array(data, object), pipeline.labels[row], sizes, boxes, turns
+
+
+class Stream:
+    """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
+
+    def __init__(self, pipeline: TfData, source: ShardSource, experiment: FullExperiment) -> None:
+        if seams.get("shard") is not order.shard:
+            raise UserError(
+                "--override shard: TFRecord streams are cut at their ends, not by this function;"
+                " use --data-format files or recordio"
+            )
+        self.pipeline, self.source, self.raw = pipeline, source, source.raw
+        examples, group = pipeline.examples, pipeline.size * pipeline.batch_size
+        steps = examples // group if pipeline.train else -(-examples // group)
+        self.steps = min(steps, experiment.benchmark_iters or steps)
+        # --num-examples takes the same part of every shard
+        self.counts = np.diff(examples * source.firsts // len(source))
+        stored = sum(os.path.getsize(path) for path in source.shards)
+        self.buffer = max(2 * pipeline.batch_size, SHUFFLE_BYTES * len(source) // max(1, stored))
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def ranges(self, epoch: int) -> np.ndarray:
+        """What this rank reads, int64 (k, 3): shard, records to pass over, records to take."""
+        pipeline = self.pipeline
+        shards = np.arange(len(self.counts))
+        if pipeline.train:  # another part for every rank, and other images left over, each epoch
+            shards = order.epoch_order(len(self.counts), pipeline.seed, epoch)
+        ranges = order.stream_shard(self.counts[shards], pipeline.rank, pipeline.size)
+        ranges[:, 0] = shards[ranges[:, 0]]
+        return ranges
+
+    def valid(self, epoch: int, done: int) -> np.ndarray:
+        size = self.pipeline.batch_size
+        count = int(self.ranges(epoch)[:, 2].sum())
+        return np.clip(count - size * np.arange(self.steps), 0, size)
+
+    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+        """The images of one batch: the same streams again, up to there."""
+        size = self.pipeline.batch_size
+        records = self.records(epoch).skip(step * size).take(size)
+        records = records.with_options(self.pipeline.options())
+        return np.array([number.numpy() for number, _ in records], np.int64)
+
+    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+        """(number, encoded image, label, size, crop, turn) of one image after the other."""
+        pipeline = self.pipeline
+        records = self.records(epoch).skip(start_step * pipeline.batch_size)
+        parsed = records.map(self.parse, **pipeline.at_once("parallel_map"))
+
+        @as_written
+        def choose(number: Any, data: Any, label: Any, size: Any) -> tuple:
+            choose = functools.partial(pipeline.choose, epoch)
+            boxes, turns = pipeline.in_python(choose, [number, size], [tf.int32, tf.float32])
+            boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, 3))
+            return number, data, label, size, boxes, turns
+
+        batches = parsed.batch(pipeline.batch_size)
+        return batches.map(choose, **pipeline.at_once("parallel_map")).unbatch()
+
+    def records(self, epoch: int) -> tf.data.Dataset:
+        """(number, serialised example) of every record that this rank uses, shuffled."""
+        ranges = self.ranges(epoch)
+        paths = np.array([str(self.source.shards[shard]) for shard in ranges[:, 0]], object)
+        firsts = self.source.firsts[ranges[:, 0]] + ranges[:, 1]
+        shards = tf.data.Dataset.from_tensor_slices((paths, firsts, ranges[:, 1], ranges[:, 2]))
+
+        @as_written
+        def read(path: Any, first: Any, skip: Any, take: Any) -> tf.data.Dataset:
+            records = tf.data.TFRecordDataset(path, buffer_size=READ_BYTES).skip(skip).take(take)
+            return tf.data.Dataset.zip((tf.data.Dataset.range(first, first + take), records))
+
+        if self.pipeline.stages.interleave:
+            at_once = self.pipeline.at_once("interleave")
+            records = shards.interleave(read, cycle_length=SHARDS_AT_ONCE, **at_once)
+        else:
+            records = shards.flat_map(read)
+        if self.pipeline.train:
+            seed = order.image_seed(self.pipeline.seed, epoch, self.pipeline.rank)
+            records = records.shuffle(self.buffer, seed=seed, reshuffle_each_iteration=False)
+        return records.take(self.steps * self.pipeline.batch_size)
+
+    @as_written
+    def parse(self, number: Any, record: Any) -> tuple:
+        """The encoded image of an example, its label from 0 on, and its size; 0 x 0 for what is no
+        JPEG."""
+        if self.raw:
+            keys: dict[str, Any] = {HEIGHT: tf.int64, WIDTH: tf.int64, RAW: tf.string}
+            keys[RAW_LABEL] = tf.float32
+        else:
+            keys = {IMAGE: tf.string, LABEL: tf.int64}
+        found = tf.io.parse_single_example(
+            record, {key: tf.io.FixedLenFeature((), kind) for key, kind in keys.items()}
+        )
+        if self.raw:
+            size = tf.cast(tf.stack([found[HEIGHT], found[WIDTH]]), tf.int32)
+            return number, found[RAW], tf.cast(found[RAW_LABEL], tf.int32), size
+        data = found[IMAGE]
+        size = tf.cond(
+            tf.io.is_jpeg(data),
+            lambda: tf.io.extract_jpeg_shape(data)[:2],
+            lambda: tf.zeros(2, tf.int32),
+        )
+        return number, data, tf.cast(found[LABEL], tf.int32) - 1, size
