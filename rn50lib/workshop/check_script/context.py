@@ -11,6 +11,7 @@ from rn50lib.workshop.check_script.script import LIBRARIES, LOOPS, Function, Scr
 DDP, TORCH, TAPE, KERAS, TF1 = "ddp", "horovod torch", "tape", "keras", "tf1"
 
 UPDATES = ("backward", "apply_gradients", "minimize", "train_on_batch", "fit", "fit_generator")
+QUEUES = ("string_input_producer", "make_one_shot_iterator", "make_initializable_iterator")
 FITS = ("fit", "fit_generator")
 TF1_NAMES = (
     "placeholder",
@@ -161,7 +162,7 @@ class Context:
         """The expressions that the training takes its pictures and labels from."""
         found: list[ast.AST] = []
         feeds = [argument(call, 1, "feed_dict") for call in self.session_runs()]
-        if any(feeds):
+        if any(feeds) and not self.script.find(*QUEUES):
             return [feed for feed in feeds if feed is not None]
         for call in self.training_calls():
             last = call.func.attr if isinstance(call.func, ast.Attribute) else ""

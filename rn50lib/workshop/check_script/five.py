@@ -110,7 +110,7 @@ def pin(context: Context) -> Iterator[Finding]:
             yield present(PIN, line(node), "each process takes the GPU of its local rank")
             return
     for node, value in places:
-        if context.flow.depends(value, RANK):
+        if context.flow.depends(value.slice if isinstance(value, ast.Subscript) else value, RANK):
             if spawned:  # the index of a spawned process is its number on this machine
                 yield present(PIN, line(node), "each process takes the GPU of its number")
             else:

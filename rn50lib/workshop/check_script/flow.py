@@ -1,6 +1,8 @@
 """Which values depend on which: on the rank, the number of ranks, or another expression.
 
-All assignments of a name count, whatever their order, and an attribute is one variable in the whole
+What is read by a rank is not itself the rank: the rank goes through arithmetic, comparisons and
+texts, and not through calls of libraries, while the number of ranks goes through everything. All
+assignments of a name count, whatever their order, and an attribute is one variable in the whole
 file. So a dependence that is there is found, and one that is found may not be there.
 """
 
@@ -11,7 +13,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from rn50lib.workshop.check_script.script import LIBRARIES, SCOPES, Function, Script, constant
+from rn50lib.workshop.check_script.script import (
+    LIBRARIES,
+    SCOPES,
+    Function,
+    Script,
+    constant,
+    dotted,
+)
 
 Key = tuple[object, str]  # (scope, name); (None, ".attribute"); (function, "return")
 
@@ -32,6 +41,10 @@ VARIABLES = {
     SIZE: {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "HOROVOD_SIZE"},
 }
 MAIN = re.compile(r"is_main|main_process|is_master|is_chief|rank_?zero|is_rank_?0|is_first", re.I)
+PLAIN = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
+         ast.IfExp, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List, ast.Starred, ast.Slice,
+         ast.NamedExpr, ast.keyword)  # fmt: skip
+THROUGH = {"int", "str", "float", "bool", "hash", "abs", "Path", "join", "format"}  # calls
 MANY = 20
 GROWS = {"append", "extend", "add", "insert", "update"}  # methods that put something in
 
@@ -45,7 +58,7 @@ class Flow:
         self.conditions: dict[Key, list[ast.AST]] = defaultdict(list)
         self.bound: dict[ast.AST, set[str]] = defaultdict(set)
         self.call_sites: dict[Function, list[ast.Call]] = defaultdict(list)
-        self._uses: dict[ast.AST, list[Key]] = {}
+        self._uses: dict[tuple[ast.AST, bool], list[Key]] = {}
         self._guarded: dict[ast.AST, bool] = {}
         for node in script.nodes:
             self._names(node)
@@ -168,15 +181,19 @@ class Flow:
 
     # --- what depends on what ---------------------------------------------------------------------
 
-    def within(self, expression: ast.AST) -> Iterator[ast.AST]:
+    def within(self, expression: ast.AST, plain: bool = False) -> Iterator[ast.AST]:
         """The nodes of an expression; what a function of this file is given only if it returns it.
 
-        A lambda's body belongs to its expression.
+        A lambda's body belongs to its expression. `plain`: not what libraries are given.
         """
         stack = [expression]
         while stack:
             node = stack.pop()
             yield node
+            if plain and not isinstance(node, (*PLAIN, ast.Call)):
+                continue
+            if plain and isinstance(node, ast.Call) and dotted(node).split(".")[-1] not in THROUGH:
+                continue
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
@@ -185,18 +202,18 @@ class Flow:
                 continue
             stack += ast.iter_child_nodes(node)
 
-    def uses(self, expression: ast.AST) -> list[Key]:
+    def uses(self, expression: ast.AST, plain: bool = False) -> list[Key]:
         """The variables and returned values that an expression is made of."""
-        if expression not in self._uses:
+        if (expression, plain) not in self._uses:
             keys: list[Key] = []
-            for node in self.within(expression):
+            for node in self.within(expression, plain):
                 key = self.key(node)
                 if key:
                     keys.append(key)
                 elif isinstance(node, ast.Call):
                     keys += [(function, "return") for function in self.called(node)]
-            self._uses[expression] = keys
-        return self._uses[expression]
+            self._uses[expression, plain] = keys
+        return self._uses[expression, plain]
 
     def source(self, node: ast.AST, kind: str) -> bool:
         """Whether a node is itself the rank, the local rank or the number of ranks."""
@@ -233,9 +250,9 @@ class Flow:
             if kind == RANK:  # what only rank 0 sets differs between the ranks
                 sources = [*sources, *self.conditions.get(key, [])]
             for value in sources:
-                if any(self.source(node, kind) for node in self.within(value)):
+                if any(self.source(node, kind) for node in self.within(value, kind == RANK)):
                     found.add(key)
-                for used in self.uses(value):
+                for used in self.uses(value, kind == RANK):
                     users[used].append(key)
         work = list(found)
         while work:
@@ -249,8 +266,9 @@ class Flow:
         """Whether an expression differs with RANK, LOCAL or SIZE."""
         if expression is None:
             return False
-        return any(key in self.depending[kind] for key in self.uses(expression)) or any(
-            self.source(node, kind) for node in self.within(expression)
+        plain = kind == RANK
+        return any(key in self.depending[kind] for key in self.uses(expression, plain)) or any(
+            self.source(node, kind) for node in self.within(expression, plain)
         )
 
     def reach(

@@ -43,19 +43,13 @@ def feeds(context: Context) -> Iterator[Finding]:
     unseen = False
     runs = [c for c in script.find("run", "eval") if argument(c, 1, "feed_dict") is not None]
     for run in runs:
-        given = context.flow.reach(argument(run, 1, "feed_dict"))
-        dictionaries = [n for n in given if isinstance(n, ast.Dict)]
-        hidden = [
-            name for n in given if isinstance(n, ast.Call) and (name := script.foreign(n.func))
-        ]
-        if not dictionaries and hidden:
-            unseen = True
+        dictionaries, elsewhere = fed_with(context, argument(run, 1, "feed_dict"))
+        unseen = unseen or elsewhere is not None
+        if elsewhere:
             yield cannot_tell(
-                FEEDS, run.lineno, f"what is fed comes from `{hidden[0]}`, defined elsewhere",
+                FEEDS, run.lineno, f"what is fed comes from `{elsewhere}`, defined elsewhere",
                 "See there that its keys are the placeholders.",
             )  # fmt: skip
-        if not dictionaries:
-            unseen = True
         for dictionary in dictionaries:
             for key, value in zip(dictionary.keys, dictionary.values, strict=True):
                 if key is None:
@@ -74,6 +68,29 @@ def feeds(context: Context) -> Iterator[Finding]:
                 FEEDS, made.lineno, f"the placeholder `{name}` is never fed: the first step fails",
                 f"Feed it, `{{{name}: ...}}`, or use `tf.placeholder_with_default`.",
             )  # fmt: skip
+
+
+def fed_with(context: Context, node: ast.AST | None) -> tuple[list[ast.Dict], str | None]:
+    """The dictionaries that a feed may be, and what else it is: "" where that has no name."""
+    flow, found, other = context.flow, [], None
+    work, seen = [node], set()
+    while work:
+        node = work.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        key = flow.key(node)
+        if isinstance(node, ast.Dict):
+            found.append(node)
+        elif isinstance(node, ast.Call) and flow.called(node):
+            work += [v for f in flow.called(node) for v in flow.values.get((f, "return"), [])]
+        elif key and flow.values.get(key):
+            work += flow.values[key]
+        else:
+            other = (
+                other or (context.script.foreign(node) if isinstance(node, ast.Call) else "") or ""
+            )
+    return found, other
 
 
 def feed(

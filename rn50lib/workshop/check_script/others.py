@@ -61,11 +61,9 @@ def double_softmax(context: Context) -> Iterator[Finding]:
                 isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute))
             ):
                 continue
-            made = flow.values.get(flow.key(node.func) or (None, ""), [])
-            if any(loss in made for loss in losses) or node.func in losses:
-                place = 1 if script.mentions("tensorflow") else 0
-                given = argument(node, place, "input", "y_pred")
-                if given is not None and softmaxes(context, given):
+            given = argument(node, 1 if script.mentions("tensorflow") else 0, "input", "y_pred")
+            if given is not None and softmaxes(context, given):
+                if node.func in losses or flow.reach(node.func) & set(losses):
                     last = node.lineno
     if last is not None:
         yield mistake(LOSS, last, f"softmax here, and again in the loss of line {losses[0].lineno}",

@@ -45,7 +45,9 @@ def checkpoints(context: Context) -> Iterator[Finding]:
             return
         receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
         of_rank_0 = call.args + [k.value for k in call.keywords]
-        if isinstance(receiver, (ast.Name, ast.Attribute)):
+        if folder is not None and name.endswith("MonitoredTrainingSession"):
+            of_rank_0 = [folder]
+        elif isinstance(receiver, (ast.Name, ast.Attribute)):
             of_rank_0.append(receiver)
         if not flow.guarded(call) and not any(flow.depends(a, RANK) for a in of_rank_0):
             yield missing(

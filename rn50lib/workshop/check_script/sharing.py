@@ -81,7 +81,8 @@ def sharding(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
             )  # fmt: skip
         return
     sources = [n for n in context.reached if isinstance(n, ast.Call) and last_name(n) in SOURCES]
-    at = min((n.lineno for n in sources), default=None)
+    near = min(sources, key=lambda n: (SOURCES.index(last_name(n)), n.lineno), default=None)
+    at = near.lineno if near else None
     hidden = [
         (n.lineno, name, n)
         for n in context.reached
