@@ -102,8 +102,12 @@ def gradients(kinds: Sequence[Gradients], scale: int, name: str = "float16") -> 
     to = FORMATS[name]
     with plot.style():
         figure = Figure(figsize=(10.5, 4.2))
+        named: dict[str, Any] = {}
         for axes, item in zip(np.ravel(figure.subplots(1, len(kinds))), kinds, strict=True):
             draw_gradients(axes, item, scale, to)
+            handles, labels = axes.get_legend_handles_labels()
+            named |= dict(zip(labels, handles, strict=True))
+        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
     told = [f"{fate(item, to, scale)} of those {item.kind}" for item in kinds]
     at = "without a loss scale" if scale == 0 else f"with a loss scale of 2^{scale} = {2**scale:,}"
     return figure, f"In {name}, {at}: {'; '.join(told)}."
@@ -136,7 +140,6 @@ def draw_gradients(axes: Axes, item: Gradients, scale: int, to: Format) -> None:
                   color=COLOUR[other.name])  # fmt: skip
     axes.set(xlabel="size, power of two", ylabel="per cent of them")
     axes.set_title(f"Gradients {item.kind}", fontsize=11)
-    axes.legend(loc="center left", fontsize=8.5, bbox_to_anchor=(0.0, 0.62))
 
 
 def fate(item: Gradients, to: Format, scale: int) -> str:
@@ -163,7 +166,7 @@ def lost_updates(
     names = ("float32", "bfloat16", "float16")
     first = next(iter(rates.values()))
     with plot.style():
-        figure = Figure(figsize=(10.5, 3.9))
+        figure = Figure(figsize=(10.5, 4.2))
         left, right = figure.subplots(1, 2)
         draw_relative(left, weights, velocity, rates)
         lost = {
@@ -181,7 +184,7 @@ def lost_updates(
             xscale="log", ylim=(-3, 101), xlabel="learning rate", ylabel="per cent of weights"
         )
         right.set_title("Updates that change nothing\n", fontsize=11)
-        right.legend(fontsize=9, loc="lower left", bbox_to_anchor=(0, 0.08))
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=3)
     told = []
     for name, rate in rates.items():
         shares = [
