@@ -77,7 +77,7 @@ def train(
         seconds = dict.fromkeys(("data", "step", "loop"), 0.0)
         run = Run(experiment, comm, step, progress, report, seconds, state)
         identity = identify(experiment, net, sources)
-        hashes = {f"the {name}": fingerprint(value) for name, value in identity.items()}
+        hashes = {f"the {name}": float(fingerprint(value)) for name, value in identity.items()}
         agree(hashes, comm, hashed=True)
         first = restore(run, net, identity)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:

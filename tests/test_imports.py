@@ -60,7 +60,7 @@ HOMES = {
         "workshop/input_streams.py",  # the lesson shows what TensorFlow's own buffer does
     ),
     "horovod": ("comm/horovod.py", "backends/torch/parallel.py", "backends/tensorflow/parallel.py"),
-    "nvidia": ("pipelines/dali",),
+    "nvidia": ("pipelines/dali", "workshop/dali_steps.py"),  # a lesson takes the graph apart
 }
 # the doctor asks each framework what it is, in processes of their own
 ASKS = "doctor/"
