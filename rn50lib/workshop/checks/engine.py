@@ -116,6 +116,8 @@ def unanswered(answer: Any) -> str:
     """Where an answer still holds `...`, as the end of a sentence; empty where it does not."""
     if inspect.isfunction(answer):
         found = dotted_line(answer)
+        if not found and parsed(answer) and only_dots(answer):
+            return f"`{answer.__name__}` is still empty."
         return f"`{answer.__name__}` still holds `...` in line {found}." if found else ""
     if answer is ... or any(item is ... for item in flat(answer)):
         return "the answer still holds `...`."
@@ -151,11 +153,12 @@ def is_dots(node: ast.AST) -> bool:
 
 
 def dotted_line(function: Any) -> int:
-    """The line, from 1 at the `def`, where `...` stands for code still to be written; 0: nowhere."""
+    """The line, from 1 at the `def`, where `...` waits for code; 0: nowhere."""
     tree = parsed(function)
     if tree is None:
         return 1 if Ellipsis in function.__code__.co_consts else 0
-    return next((node.lineno for node in ast.walk(tree) if is_dots(node)), 0)
+    found = (node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_dots(node))
+    return next(found, 0)
 
 
 def only_dots(function: Any) -> bool:

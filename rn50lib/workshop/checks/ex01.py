@@ -202,7 +202,7 @@ def record_of(data: bytes) -> bytes:
 def crc(answer: Callable[[bytes], bytes]) -> str:
     import zlib
 
-    cases = [b"", b"123456789", bytes(32), b"\xff" * 33, bytes(range(256)) * 3]
+    cases = [b"123456789", b"", bytes(32), b"\xff" * 33, bytes(range(256)) * 3]
     for data in cases:
         got, right = answer(data), record_of(data)
         if got == right:

@@ -316,9 +316,9 @@ def tune(answer: Any) -> str:
         wrong(f"with a learning rate of {lr:g} nothing is learned.", "Take one above 0.")
     with np.errstate(over="ignore", invalid="ignore"):
         shallow, steep = valley(lr, momentum)[-1]
-    if not steep <= 1:
+    if lr * CURVATURES[1] >= 2 * (1 + momentum):
         wrong(
-            f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is more than 2 (1 + momentum)"
+            f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is not below 2 (1 + momentum)"
             f" = {2 * (1 + momentum):.3g}.",
             "Take a smaller learning rate.",
         )

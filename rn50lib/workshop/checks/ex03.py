@@ -47,7 +47,14 @@ HINTS = {
 # --- ex03.shard -----------------------------------------------------------------------------------
 
 Shard = Callable[[np.ndarray, int, int, int], np.ndarray]
-GROUPS = ((48, 2, 4), (50, 3, 4), (7, 1, 2), (23, 4, 5), (40, 8, 2))  # images, ranks, batch
+GROUPS = (
+    (11, 2, 3),
+    (48, 2, 4),
+    (50, 3, 4),
+    (7, 1, 2),
+    (23, 4, 5),
+    (40, 8, 2),
+)  # images, ranks, batch
 
 
 def shard(answer: Shard) -> str:
@@ -125,12 +132,12 @@ Arrays = dict[str, np.ndarray]
 
 
 def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
-    for size in (1, 2, 4):
+    for size in (1, 3, 4):
         own = [
             {
-                "conv1.weight": np.full((2, 3), 10.0 + rank, np.float32),
-                "bn1.running_mean": np.full(3, 20.0 + rank, np.float32),
-                "fc.bias": np.full(4, 30.0 + rank, np.float32),
+                "conv1.weight": np.full((2, 3), 10.0 + rank**2, np.float32),
+                "bn1.running_mean": np.full(3, 20.0 + rank**2, np.float32),
+                "fc.bias": np.full(4, 30.0 + rank**2, np.float32),
             }
             for rank in range(size)
         ]
@@ -146,7 +153,7 @@ def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
             wrong("nothing comes back on some rank.", "Return the arrays on every rank.")
         for rank, arrays in enumerate(got):
             _like_first(arrays, own, rank, size)
-    return "1, 2 and 4 ranks, weights and running statistics: all have rank 0's."
+    return "1, 3 and 4 ranks, weights and running statistics: all have rank 0's."
 
 
 def _ask_with(answer: Callable[..., Any], given: list[Arrays]) -> Callable[[ranks.Threads], Any]:

@@ -1,0 +1,281 @@
+"""Every solution passes, every stub is "not attempted", every mistake gets its diagnosis."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rn50lib import network, optim
+from rn50lib.comm import broadcast_start
+from rn50lib.metrics import metric_sums
+from rn50lib.recipe import learning_rate
+from rn50lib.records import framing, order, tfrecord
+from rn50lib.workshop import build, solutions
+from rn50lib.workshop.checks import ask, engine, ex02, ex03, ex04, ranks, records, table
+from tests.conftest import ROOT
+from tests.exercises.wrong_answers import RIGHT_LINES, WRONG, WRONG_FEEDS
+
+NAMES = [item.name for item in table.EXERCISES]
+QUICK = [name for name in NAMES if name != "ex04.feed"]
+
+
+def cell_of(name: str, tag: str) -> str:
+    (master,) = (ROOT / "exercises" / "source").glob(f"{name[:4]}_*.py")
+    (cell,) = [c for c in build.read_master(master) if {tag, name} <= set(c["tags"])]
+    return cell["source"]
+
+
+def answered(name: str, source: str):
+    """What the cell defines, with its source to be found as in a notebook."""
+    file = f"<cell {name} {hash(source)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    space: dict = {"__name__": "cell"}
+    exec(compile(source, file, "exec"), space)
+    return space[table.find(name).answer]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """An empty folder of answers."""
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path))
+    monkeypatch.delenv("RN50_CHECK", raising=False)
+    return tmp_path / "answers"
+
+
+# --- the exercises --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_solution_passes(name):
+    result = engine.judge(name, answered(name, solutions.solved(cell_of(name, "answer"))))
+    assert result.passed, result.lines
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_untouched_is_not_attempted(name):
+    result = engine.judge(name, answered(name, solutions.stub(cell_of(name, "answer"))))
+    assert result.outcome == engine.NOT_ATTEMPTED
+    assert "still holds `...`" in result.lines[0]
+    assert f'workshop.hint("{name}")' in result.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "diagnosis"),
+    WRONG,
+    ids=lambda value: getattr(value, "__name__", None) or str(value)[:40],
+)
+def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
+    result = engine.judge(name, answer)
+    assert result.outcome == engine.WRONG, result.lines
+    assert diagnosis in result.said, result.lines
+    assert result.then.endswith("helps."), result.lines
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_tf_data_exercise():
+    solved = answered("ex04.feed", solutions.solved(cell_of("ex04.feed", "answer")))
+    result = engine.judge("ex04.feed", solved)
+    assert result.passed, result.lines
+    for name, answer, diagnosis in WRONG_FEEDS:
+        result = engine.judge(name, answer)
+        assert result.outcome == engine.WRONG and diagnosis in result.said, (diagnosis, result)
+
+
+def test_every_check_has_its_wrong_answers():
+    count = Counter(name for name, _, _ in [*WRONG, *WRONG_FEEDS])
+    assert set(count) == set(NAMES)
+    assert min(count.values()) >= 4 and sum(count.values()) == 108, count
+
+
+def test_table_and_masters_agree():
+    assert {item.kind for item in table.EXERCISES} == set(table.KINDS)
+    masters = [m for m in build.masters(ROOT) if build.is_exercise(m)]
+    assert [m.stem[:4] for m in masters] == table.notebooks()
+    for master in masters:
+        cells = build.read_master(master)
+        names = [item.name for item in table.of_notebook(master.stem[:4])]
+        assert len(names) >= 2
+        for tag in ("answer", "check"):
+            tagged = [c["tags"][1] for c in cells if c["tags"][:1] == [tag]]
+            assert tagged == names
+        for item in table.of_notebook(master.stem[:4]):
+            about = f"*{item.kind} · {item.difficulty} · {item.minutes} minutes*"
+            (text,) = [c["source"] for c in cells if f"## {item.name} · " in c["source"]]
+            assert about in text
+            check = cell_of(item.name, "check")
+            assert check == f'workshop.check("{item.name}", {item.answer})'
+            assert len(item.hints) == 3 and all(
+                hint.endswith((".", ")", "?")) for hint in item.hints
+            )
+            assert item.difficulty in table.DIFFICULTIES
+
+
+def test_built_exercises_hold_no_solution():
+    for master in (m for m in build.masters(ROOT) if build.is_exercise(m)):
+        text = (ROOT / "exercises" / f"{master.stem}.ipynb").read_text(encoding="utf-8")
+        cells = [c["source"] for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+        lines = {line.strip() for cell in cells for line in cell}
+        for cell in build.read_master(master):
+            for _, solution, secret in (
+                solutions.regions(cell["source"], "") if secret_in(cell) else []
+            ):
+                told = {line.strip() for line in solution if len(line.strip()) > 14}
+                told -= {line for line in told if line.startswith("def ")}
+                assert not (secret and told & lines), told & lines
+
+
+def secret_in(cell) -> bool:
+    return solutions.BEGIN in cell["source"]
+
+
+# --- the checks' ground truth against the library, which they do not use --------------------------
+
+
+def test_library_passes_its_own_exercises():
+    functions = {
+        "ex01.frame": framing.frame,
+        "ex01.crc": tfrecord.frame_record,
+        "ex03.shard": order.shard,
+        "ex03.start": broadcast_start,
+        "ex03.sums": metric_sums,
+        "ex02.schedule": learning_rate,
+    }
+    for name, function in functions.items():
+        assert engine.judge(name, function).passed, engine.judge(name, function)
+    # the reference decays everything, which this exercise does not
+    assert engine.judge("ex02.decay", optim.decay_groups).outcome == engine.WRONG
+
+
+def test_counts_of_the_checks_are_the_library_s():
+    v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
+    assert ex02.V1_MACS == v1
+    assert ex02.extra_percent() == pytest.approx(100 * (v15 - v1) / v1)
+    assert [ex03.counted(n) for n in (2, 8, 64)] == [1.0, 1.75, 1.96875]
+    blocks = list(network.resnet(50).blocks())
+    places = [(s, i) for s, count in enumerate((3, 4, 6, 3)) for i in range(count)]
+    for block, place in zip(blocks, places, strict=True):
+        strides = tuple(conv.stride for conv in block.convs)
+        shortcut = block.downsample.stride if block.downsample else None
+        assert ex02.v15(*place) == (*strides, shortcut)
+
+
+def test_usual_momentum_cannot_reach_the_target():
+    ends = [ex02.valley(lr / 1000, 0.9)[-1].max() for lr in range(1, 39)]
+    assert min(ends) > ex02.TARGET
+
+
+def test_hurried_script_has_the_lines_that_the_check_means():
+    compile(ex04.script().read_text(encoding="utf-8"), "script", "exec")
+    assert {ex04.line_of(text) for text in ex04.MISTAKES} == RIGHT_LINES
+    assert RIGHT_LINES.isdisjoint(ex04.line_of(text) for text in ex04.RIGHT)
+
+
+def test_ranks_that_wait_in_vain_are_found_out():
+    def some(comm):
+        return comm.sum([comm.rank])[0] if comm.rank else None
+
+    with pytest.raises(ranks.Stuck):
+        ranks.together(3, some)
+    assert ranks.together(3, lambda comm: int(comm.sum([comm.rank])[0])) == [3, 3, 3]
+
+
+# --- the four outcomes ----------------------------------------------------------------------------
+
+
+def test_error_shows_the_learner_s_own_line_only():
+    source = (
+        "def shard(order, rank, size, batch):\n    steps = len(order)\n    return order[nowhere]\n"
+    )
+    result = engine.judge("ex03.shard", answered("ex03.shard", source))
+    assert result.outcome == engine.ERROR
+    first, then = result.lines
+    assert first == "✗ ex03.shard stopped with NameError: name 'nowhere' is not defined"
+    assert then.startswith("  In shard, line 3: `return order[nowhere]`.")
+
+
+def test_answer_that_cannot_be_used_is_wrong_and_no_traceback():
+    result = engine.judge("ex03.shard", lambda order: order)
+    assert result.outcome == engine.WRONG and "can do nothing with this answer" in result.said
+    assert engine.judge("ex02.work", "much").outcome == engine.WRONG
+    assert engine.judge("ex02.tune", 0.1).outcome == engine.WRONG
+
+
+def test_leaving_python_is_an_error_like_any_other():
+    source = "def shard(order, rank, size, batch):\n    raise SystemExit(3)\n"
+    result = engine.judge("ex03.shard", answered("ex03.shard", source))
+    assert result.outcome == engine.ERROR and "SystemExit: 3" in result.said
+
+
+def test_dots_left_in_a_stub_do_not_fail_a_right_answer():
+    source = (
+        "def broadcast_start(arrays, comm):\n    spare = ...\n    return comm.broadcast(arrays)\n"
+    )
+    assert engine.judge("ex03.start", answered("ex03.start", source)).passed
+    half = "def broadcast_start(arrays, comm):\n    sent = ...\n    return comm.broadcast(sent)\n"
+    result = engine.judge("ex03.start", answered("ex03.start", half))
+    assert result.outcome == engine.NOT_ATTEMPTED and "in line 2" in result.said
+    empty = "def broadcast_start(arrays, comm):\n    pass\n"
+    assert "is still empty" in engine.judge("ex03.start", answered("ex03.start", empty)).said
+
+
+# --- what a learner calls -------------------------------------------------------------------------
+
+
+def test_check_says_two_lines_and_writes_a_record(home, capsys):
+    with pytest.raises(ask.CheckFailed) as failed:
+        ask.check("ex02.work", 8)
+    assert failed.value._render_traceback_() == list(failed.value.result.lines)
+    assert len(str(failed.value).splitlines()) == 2
+    ask.check("ex02.work", 6)
+    assert capsys.readouterr().out.startswith("✓ ex02.work passed: you said 6 %")
+    record = json.loads((home / "ex02.json").read_text())["ex02.work"]
+    assert record["outcome"] == "passed" and record["tries"] == 2 and record["passed_at"]
+    with pytest.raises(ask.CheckFailed):
+        ask.check("ex02.work", 0)
+    again = records.load("ex02")["ex02.work"]
+    assert again["outcome"] == "wrong" and again["passed_at"] == record["passed_at"]
+
+
+def test_recording_goes_on(home, capsys, monkeypatch):
+    monkeypatch.setenv("RN50_CHECK", "record")
+    ask.check("ex02.work", ...)
+    assert "○ ex02.work is not attempted yet" in capsys.readouterr().out
+    assert records.load("ex02")["ex02.work"]["tries"] == 0
+
+
+def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
+    said = []
+    for _ in range(4):
+        ask.hint("ex03.start")
+        said.append(capsys.readouterr().out)
+    hints = table.find("ex03.start").hints
+    assert all(hint in text for hint, text in zip(hints, said, strict=False))
+    assert said[3] == said[2] and 'workshop.solution("ex03.start")' in said[2]
+    ask.solution("ex03.start")
+    assert "return comm.broadcast(arrays)" in capsys.readouterr().out
+    ask.solution("ex03.shard")
+    refused = capsys.readouterr().out
+    assert "0 of 3 hints" in refused and "reshape" not in refused
+    ask.solution("ex03.shard", now=True)
+    assert "reshape" in capsys.readouterr().out
+    assert records.load("ex03")["ex03.shard"]["solution"] is True
+
+
+def test_unknown_exercise_is_told_with_the_nearest(home):
+    with pytest.raises(ask.UserError, match="did you mean ex03.start"):
+        ask.hint("ex03.shart")
+    with pytest.raises(ask.UserError, match="levels are 1, 2 and 3"):
+        ask.hint("ex03.shard", 4)
+
+
+def test_damaged_record_file_is_no_obstacle(home):
+    home.mkdir()
+    (home / "ex02.json").write_text("{")
+    with pytest.raises(ask.CheckFailed):
+        ask.check("ex02.work", 0)
+    assert records.load("ex02")["ex02.work"]["tries"] == 1
