@@ -1,4 +1,4 @@
-"""`rn50 workshop`: list, build, lint, run and reset the notebooks of the course."""
+"""`rn50 workshop`: list, build, lint, run and reset the notebooks, and what has been passed."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def parser() -> Parser:
         "reset", help="put a notebook back as it was built, keeping a copy of yours"
     )
     reset.add_argument("notebook", help='number ("02") or name')
+    status = verbs.add_parser("status", help="the exercises that have been passed here")
+    status.add_argument("--json", action="store_true", help="print it as JSON")
     script = verbs.add_parser(
         "check-script",
         help="what a training script lacks for many GPUs; reads it, never runs it",
@@ -101,6 +103,7 @@ def main(argv: list[str]) -> int:
         "lint": lint_masters,
         "run": run_course,
         "reset": reset_notebook,
+        "status": show_status,
         "check-script": check_script_file,
     }
     status: int = verbs[args.verb](args)
@@ -142,6 +145,16 @@ def build_notebooks(args: argparse.Namespace) -> int:
         made = build.build(root, master)
         state = "written" if build.write(made) else "unchanged"
         print(f"{made.path.relative_to(root)}: {state}")
+    return 0
+
+
+def show_status(args: argparse.Namespace) -> int:
+    import json
+
+    from rn50lib.workshop.checks import status
+
+    found = status.collect()
+    print(json.dumps(found, indent=4) if args.json else status.text(found))
     return 0
 
 
