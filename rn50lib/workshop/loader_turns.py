@@ -9,6 +9,7 @@ of the machine then hits all of them, and ratios are taken round by round.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import sys
 import time
@@ -64,10 +65,9 @@ def loaders() -> dict[str, dict[str, Any]]:
 
     With a GPU, DALI is there twice: decoding on it, and on the CPU.
     """
-    found: dict[str, dict[str, Any]] = {
-        PYTORCH: {"backend": "torch", "loader": "native"},
-        TF_DATA: {"backend": "tensorflow", "loader": "native"},
-    }
+    found: dict[str, dict[str, Any]] = {PYTORCH: {"backend": "torch", "loader": "native"}}
+    if importlib.util.find_spec("tensorflow") is not None:
+        found[TF_DATA] = {"backend": "tensorflow", "loader": "native"}
     if has_dali():
         found[DALI] = {"backend": "torch", "loader": "dali"}
         if machine().gpus:
