@@ -279,3 +279,53 @@ def test_damaged_record_file_is_no_obstacle(home):
     with pytest.raises(ask.CheckFailed):
         ask.check("ex02.work", 0)
     assert records.load("ex02")["ex02.work"]["tries"] == 1
+
+
+def test_status_counts_what_was_passed(rn50, home, monkeypatch):
+    monkeypatch.setenv("RN50_RUNS", str(home.parent))
+    assert "0 of 16 exercises passed" in rn50("workshop", "status").out
+    ask.check("ex01.frame", framing.frame)
+    ask.hint("ex03.ring")
+    found = json.loads(rn50("workshop", "status", "--json").out)
+    assert found["passed"] == 1
+    entries = {entry["exercise"]: entry for entry in found["exercises"]}
+    assert entries["ex01.frame"]["passed"] and entries["ex01.frame"]["tries"] == 1
+    assert not entries["ex03.ring"]["passed"] and entries["ex03.ring"]["hints"] == 1
+    shown = rn50("workshop", "status").out
+    assert "1 of 16 exercises passed" in shown and "Next: ex01.crc" in shown
+
+
+# --- the notebook itself --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_untouched_notebook_stops_kindly_and_records_to_its_end(home, tmp_path, monkeypatch):
+    """Executed as it is committed, with papermill alone."""
+    import papermill
+
+    def execute(name: str):
+        out = tmp_path / name
+        papermill.execute_notebook(
+            ROOT / "exercises" / "ex01_records.ipynb", out, {"profile": "ci"},
+            kernel_name="python3", cwd=tmp_path, progress_bar=False,
+        )  # fmt: skip
+
+    with pytest.raises(papermill.PapermillExecutionError):
+        execute("stopped.ipynb")
+    cells = json.loads((tmp_path / "stopped.ipynb").read_text())["cells"]
+    errors = [out for c in cells for out in c.get("outputs", []) if out["output_type"] == "error"]
+    (trace,) = [out["traceback"] for out in errors]
+    assert len(trace) == 2, trace
+    assert trace[0].startswith("○ ex01.frame is not attempted yet: `frame` still holds `...`")
+    assert list(records.load("ex01")) == ["ex01.frame"]
+
+    monkeypatch.setenv("RN50_CHECK", "record")
+    execute("recorded.ipynb")
+    found = records.load("ex01")
+    assert list(found) == [item.name for item in table.of_notebook("ex01")]
+    assert {record["outcome"] for record in found.values()} == {engine.NOT_ATTEMPTED}
+    cells = json.loads((tmp_path / "recorded.ipynb").read_text())["cells"]
+    outputs = [out for c in cells for out in c.get("outputs", []) if "data" in out]
+    shown = [out["data"]["application/vnd.rn50.result+json"] for out in outputs
+             if "application/vnd.rn50.result+json" in out["data"]]  # fmt: skip
+    assert [record["exercise"] for record in shown] == list(found)

@@ -21,6 +21,7 @@ def test_committed_notebooks_are_what_their_masters_give(rn50, repository):
     status, out, err = rn50(repository, "workshop", "build", "--check")
     assert status == 0, err
     count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
+    count += len(list((repository / "exercises" / "source").glob("ex[0-9][0-9]_*.py")))
     assert f"{count} notebooks are as their masters give them" in out
 
 
