@@ -22,7 +22,6 @@ from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 
 FEWEST_IMAGES, MOST_IMAGES = 16, 512
-SHRINKS = (8, 4, 2)  # how much smaller libjpeg decodes where the crop allows it
 
 
 def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
@@ -39,7 +38,9 @@ def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
 
         taken = by_difference(tf_stages.shortened(done, source, split), done, limit_s)
     else:
-        taken = one_by_one(Pictures(source, split == "train", done), len(source), limit_s)
+        from rn50lib.pipelines.torch_images import TorchPictures
+
+        taken = one_by_one(TorchPictures(source, split == "train", done), len(source), limit_s)
     image = np.zeros((done.image_shape, done.image_shape, 3), np.uint8)
     return taken | {"copy": copy_seconds(done, [image.copy() for _ in range(done.batch_size)])}
 
@@ -103,17 +104,15 @@ def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
     """Seconds to resize and mirror the crop of an image whose pixels are there."""
     import io
 
+    from rn50lib.pipelines.torch_images import decoding_ratio, shrink
+
     with Image.open(io.BytesIO(data)) as header:
         width, height = header.size
-    (left, top, wide, high), mirror = pictures.choose(0, index, width, height)
-    shrink = next((s for s in SHRINKS if min(wide, high) // s >= pictures.size), 1)
-    image = Image.new("RGB", (-(-width // shrink), -(-height // shrink)))
-    part = (left / shrink, top / shrink, (left + wide) / shrink, (top + high) / shrink)
+    box, mirror = pictures.choose(0, index, width, height)
+    ratio = decoding_ratio(box, pictures.size)
+    decoded = np.zeros((-(-height // ratio), -(-width // ratio), 3), np.uint8)
     start = time.perf_counter()
-    pixels = np.asarray(
-        image.resize((pictures.size, pictures.size), Image.Resampling.BILINEAR, box=part)
-    )
-    np.ascontiguousarray(pixels[:, ::-1] if mirror else pixels)
+    np.ascontiguousarray(shrink(decoded, box, ratio, pictures.size, mirror))
     return time.perf_counter() - start
 
 

@@ -41,7 +41,7 @@ class TorchPictures(Pictures):
         if colours not in ("YCbCr", "RGB", "Gray"):
             return super().part(data, epoch, index)
         box, mirror = self.choose(epoch, index, width, height)
-        ratio = next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * self.size)
+        ratio = decoding_ratio(box, self.size)
         try:
             pixels = simplejpeg.decode_jpeg(
                 data,
@@ -52,6 +52,11 @@ class TorchPictures(Pictures):
         except ValueError:  # damaged: Pillow says how, or shows what it can
             return super().part(data, epoch, index)
         return shrink(pixels, box, ratio, self.size, mirror)
+
+
+def decoding_ratio(box: Box, size: int) -> int:
+    """By how much smaller a picture is decoded whose `box` is made `size` pixels wide and high."""
+    return next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * size)
 
 
 def shrink(pixels_HWC: np.ndarray, box: Box, ratio: int, size: int, mirror: bool) -> np.ndarray:
