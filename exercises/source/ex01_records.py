@@ -91,12 +91,13 @@ def tfrecord(data: bytes) -> bytes:
     """One TFRecord that holds the data."""
 
     ### BEGIN SOLUTION
-    def masked(crc):
-        return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-
     size = struct.pack("<Q", len(data))
-    head = size + struct.pack("<I", masked(crc32c(size)))
-    return head + data + struct.pack("<I", masked(crc32c(data)))
+    record = b""
+    for piece in (size, data):
+        crc = crc32c(piece)
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+        record += piece + struct.pack("<I", masked)
+    return record
     ### END SOLUTION
 
 

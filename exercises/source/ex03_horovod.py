@@ -102,7 +102,9 @@ def broken_sums(sums, comm):
 from rn50lib.workshop.checks import ranks
 
 two = [np.array([64.0, 24, 30, 32]), np.array([16.0, 2, 6, 8])]
-print(ranks.together(2, lambda comm: broken_sums(two[comm.rank], comm))[0])
+found = ranks.together(2, lambda comm: broken_sums(two[comm.rank], comm))
+for name, value in found[0].items():
+    print(f"{name}: {value:.4g}")
 
 # %% [markdown]
 # Copy it into the next cell as `metric_sums` and mend it. Three more things should hold: a rank without any image is no problem, where there is no image on any rank all three metrics are `None`, and all ranks get the same answer.

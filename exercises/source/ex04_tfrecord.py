@@ -87,6 +87,13 @@ workshop.check("ex04.order", stages)
 # - Every rank reads other pictures, in a random order that is new in every epoch; one pass over the dataset is one epoch.
 # - All ranks take `len(labels) // (size · batch)` batches, all of them full.
 # - The next batch is made ready while a step computes.
+#
+# This kernel only reads pictures, so it leaves the GPUs alone: TensorFlow would otherwise take their memory.
+
+# %%
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 # %% tags=["answer", "ex04.feed"]

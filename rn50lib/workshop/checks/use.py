@@ -55,7 +55,8 @@ def use(**given: Any) -> runs.Run | None:
         raise UserError("use() needs to know the notebook: run the cell with workshop.start first")
     file = write(here.number, list(functions.values()))
     check_alone(file, [function.__name__ for function in functions.values()])
-    session.ensure_data(here.data_root, here.profile)
+    if "data_root" not in given:
+        session.ensure_data(here.data_root, here.profile)
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
     fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
     fields |= {name: value for name, value in given.items() if name not in SEAMS}

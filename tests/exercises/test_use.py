@@ -1,0 +1,117 @@
+"""`workshop.use`: what is written for the ranks, what is refused, and a run with it."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+from rn50lib.seams import SEAMS
+from rn50lib.workshop import session
+from rn50lib.workshop.checks import alone
+from rn50lib.workshop.checks import use as using
+from tests.support import LAPTOP
+
+CELL = """import math
+
+HALF = 0.5
+print("shown, not kept")
+
+
+def helper(x):
+    return math.floor(x) * HALF
+
+
+def schedule(progress, global_batch, recipe):
+    return 0.25 + 0 * helper(progress)
+
+
+schedule(1, 2, None)
+"""
+
+
+def in_cell(source: str, name: str):
+    """The function that a notebook's cell defines."""
+    file = f"<cell {hash(source)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    space: dict = {"__name__": "__main__", "print": lambda *args: None}
+    exec(compile(source, file, "exec"), space)
+    return space[name]
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """A session of ex02 without a notebook."""
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("RN50_CHECK", raising=False)
+    here = session.Session("ex02", "ci", "", LAPTOP, tmp_path / "data", tmp_path / "runs")
+    monkeypatch.setattr(session, "_current", here)
+    return tmp_path / "runs" / "answers"
+
+
+def test_file_holds_the_cell_without_what_it_only_calls(started):
+    path = using.write("ex02", [in_cell(CELL, "schedule"), in_cell(CELL, "helper")])
+    assert path == started / "ex02.py"
+    text = path.read_text()
+    assert "HALF = 0.5" in text and "def helper" in text
+    assert "shown, not kept" not in text and "schedule(1, 2" not in text
+    assert alone.main([str(path), "schedule"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def schedule(a, b, c):\n    return np.sqrt(a)\n", "schedule uses `np`, which its cell"),
+        ("def f(a):\n    return [g(x) for x in a]\n\nschedule = f\n", "f uses `g`"),
+        ("x = nowhere\ndef schedule(a, b, c):\n    return x\n", "does not work outside"),
+        ("def other(a):\n    return a\n", "has no function schedule"),
+        ("raise SystemExit\n", "does not work outside"),
+    ],
+)
+def test_file_that_lacks_something_is_told(tmp_path, capsys, source, said):
+    path = tmp_path / "ex02.py"
+    path.write_text(source)
+    assert alone.main([str(path), "schedule"]) == 1
+    printed = capsys.readouterr().out
+    assert said in printed and "the same cell" in printed and len(printed.splitlines()) == 1
+
+
+def test_stub_is_refused_or_passed_over(started, monkeypatch, capsys):
+    stub = in_cell("def schedule(a, b, c):\n    return ...\n", "schedule")
+    with pytest.raises(UserError, match="still holds `...` in line 2. Pass its check first"):
+        using.use(schedule=stub)
+    monkeypatch.setenv("RN50_CHECK", "record")
+    assert using.use(schedule=stub) is None
+    assert capsys.readouterr().out.startswith("Not run:")
+
+
+def test_what_cannot_be_used_is_refused(started, monkeypatch):
+    with pytest.raises(UserError, match="needs a function for one of schedule, shard"):
+        using.use(num_epochs=3)
+    with pytest.raises(UserError, match="needs the function itself"):
+        using.use(schedule=0.1)
+    with pytest.raises(UserError, match="cell that defines"):
+        using.use(schedule=eval("lambda progress, batch, recipe: 0.1"))
+    monkeypatch.setattr(session, "_current", None)
+    with pytest.raises(UserError, match="workshop.start first"):
+        using.use(schedule=in_cell(CELL, "schedule"))
+
+
+def test_no_field_of_a_run_is_called_like_a_seam():
+    assert not set(SEAMS) & set(Experiment.__dataclass_fields__)
+    assert set(using.TWO_RANKS) <= set(SEAMS)
+    assert set(using.SMALL) <= set(Experiment.__dataclass_fields__)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_real_loop_runs_with_the_learner_s_function(started, photos):
+    run = using.use(
+        schedule=in_cell(CELL, "schedule"), data_root=str(photos.root), recipe="reference",
+        batch_size=8, num_epochs=1, num_examples=16, disp_batches=1, no_val=True,
+    )  # fmt: skip
+    rates = [line["lr"] for line in run.progress if line["phase"] == "train"]
+    assert rates and set(rates) == {0.25}
