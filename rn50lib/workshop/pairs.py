@@ -92,6 +92,30 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
     return Pairs(first, second, seconds, resolved[first])
 
 
+def first_steps(experiment: Experiment, count: int) -> list[float]:
+    """Seconds of each of the first `count` training steps of a process, on random images.
+
+    The profile of the session holds where none is given. Raises UserError when the process that
+    measures fails.
+    """
+    from dataclasses import replace
+
+    here = session.current()
+    if here is not None and experiment.profile == "auto":
+        experiment = replace(experiment, profile=here.profile)
+    asked = replace(experiment, loader="synthetic", no_metrics=True)
+    done = resolve(asked, machine(), asked.num_classes or 1000).experiment
+    slot, found = output.Slot(), list[float]()
+    slot.html('<div class="dim">a process is starting</div>', "a process is starting")
+    with _worker(done, 1) as worker:
+        _read(worker)
+        for i in range(1, count + 1):
+            found.append(_measure(worker))
+            line = f"step {i} of {count}: {1000 * found[-1]:.0f} ms"
+            slot.html(f'<div class="dim">{line}</div>', line)
+    return found
+
+
 @contextlib.contextmanager
 def _worker(done: FullExperiment, steps: int) -> Iterator[subprocess.Popen[str]]:
     """A process that times `steps` training steps for every line that it is sent."""
