@@ -62,6 +62,12 @@ def frame(payload: bytes) -> bytes:
 workshop.check("ex01.frame", frame)
 
 # %% [markdown]
+# The reward: some road signs go into a record file that your function frames, and the reader behind every training run of this course reads them back.
+
+# %%
+workshop.use(record_framing=frame)
+
+# %% [markdown]
 # ## ex01.crc · A TFRecord and its checksums
 #
 # *fill in · medium · 10 minutes*

@@ -280,6 +280,19 @@ def test_damaged_record_file_is_no_obstacle(home):
     assert records.load("ex02")["ex02.work"]["tries"] == 1
 
 
+def test_folder_that_cannot_be_written_costs_no_result(home, capsys):
+    home.write_text("a file, where the folder should be")
+    ask.check("ex02.work", 6)
+    ask.hint("ex02.work")
+    ask.hint("ex02.work")
+    printed = capsys.readouterr().out
+    assert "✓ ex02.work passed" in printed and "Hint 2 of 3" in printed
+    assert printed.count("Your progress is not kept") == 1
+    home.unlink()
+    ask.check("ex02.work", 6)
+    assert records.load("ex02")["ex02.work"]["hints"] == 2 and (home / "ex02.json").exists()
+
+
 def test_status_counts_what_was_passed(rn50, home, monkeypatch):
     monkeypatch.setenv("RN50_RUNS", str(home.parent))
     assert "0 of 16 exercises passed" in rn50("workshop", "status").out

@@ -8,6 +8,7 @@ import pytest
 
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
+from rn50lib.records import framing
 from rn50lib.seams import SEAMS
 from rn50lib.workshop import session
 from rn50lib.workshop.checks import alone
@@ -104,6 +105,13 @@ def test_no_field_of_a_run_is_called_like_a_seam():
     assert not set(SEAMS) & set(Experiment.__dataclass_fields__)
     assert set(using.TWO_RANKS) <= set(SEAMS)
     assert set(using.SMALL) <= set(Experiment.__dataclass_fields__)
+
+
+def test_learner_s_framing_is_read_back_by_the_library(started, photos, capsys):
+    using.use(record_framing=framing.frame, data_root=photos.root)
+    assert "7 records that you framed" in capsys.readouterr().out
+    with pytest.raises(UserError, match="yours.rec"):
+        using.use(record_framing=lambda payload: payload, data_root=photos.root)
 
 
 @pytest.mark.slow

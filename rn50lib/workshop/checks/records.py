@@ -11,11 +11,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from rn50lib.errors import UserError
 from rn50lib.report import write_json
 from rn50lib.workshop import places
 from rn50lib.workshop.checks.engine import NOT_ATTEMPTED, Result
 
 Record = dict[str, Any]
+
+_unwritten: dict[str, dict[str, Record]] = {}  # by notebook, where the folder cannot be written
 
 
 def answers_home() -> Path:
@@ -28,6 +31,8 @@ def answers_home() -> Path:
 
 def load(notebook: str) -> dict[str, Record]:
     """The records of "ex03" by exercise; none where there is no file, or no readable one."""
+    if notebook in _unwritten:
+        return _unwritten[notebook]
     try:
         found = json.loads((answers_home() / f"{notebook}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -38,10 +43,21 @@ def load(notebook: str) -> dict[str, Record]:
 
 
 def update(name: str, **values: Any) -> Record:
-    """Set fields in the record of an exercise; returns the record."""
-    found = load(name[:4])
+    """Set fields in the record of an exercise; returns the record.
+
+    Where the folder cannot be written, that is said once, and the records last as long as the
+    kernel.
+    """
+    notebook = name[:4]
+    found = load(notebook)
     found[name] = found.get(name, {}) | values
-    write_json(answers_home() / f"{name[:4]}.json", found)
+    try:
+        write_json(answers_home() / f"{notebook}.json", found)
+        _unwritten.pop(notebook, None)
+    except UserError as problem:
+        if notebook not in _unwritten:
+            print(f"Your progress is not kept ({problem}): set RN50_RUNS to a folder of your own.")
+        _unwritten[notebook] = found
     return found[name]
 
 

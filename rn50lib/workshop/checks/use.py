@@ -11,7 +11,7 @@ import linecache
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rn50lib import launch
 from rn50lib.errors import UserError
 from rn50lib.seams import SEAMS
 from rn50lib.workshop import runs, session
-from rn50lib.workshop.checks import ask, engine, records
+from rn50lib.workshop.checks import ask, engine, framed, records
 from rn50lib.workshop.errors import show_user_errors_plainly
 
 SMALL: dict[str, Any] = {
@@ -30,16 +30,20 @@ TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
 IMPORT_S = 60.0
 
 
+FRAMING = "record_framing"  # no part of a run, so it is tried on a record file
+
+
 def use(**given: Any) -> runs.Run | None:
     """Run the real loop with your functions in it, and return the run.
 
     Keywords named like a seam (schedule, shard, …) are functions, all others fields of the
-    experiment: `use(shard=shard, num_epochs=3)`. Raises UserError when a function cannot be used,
+    experiment: `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` writes and reads a
+    record file instead of a run, and returns None. Raises UserError when a function cannot be used,
     RunFailed when the run fails with it. With RN50_CHECK=record a function that is not written yet
     is passed over.
     """
     show_user_errors_plainly()
-    functions = {name: value for name, value in given.items() if name in SEAMS}
+    functions = {name: value for name, value in given.items() if name in (*SEAMS, FRAMING)}
     if not functions:
         raise UserError(f"use() needs a function for one of {', '.join(SEAMS)}")
     for name, function in functions.items():
@@ -53,10 +57,12 @@ def use(**given: Any) -> runs.Run | None:
     here = session.current()
     if here is None:
         raise UserError("use() needs to know the notebook: run the cell with workshop.start first")
+    if FRAMING in functions:
+        framed.pack(functions[FRAMING], data_root(here, given))
+        return None
     file = write(here.number, list(functions.values()))
     check_alone(file, [function.__name__ for function in functions.values()])
-    if "data_root" not in given:
-        session.ensure_data(here.data_root, here.profile)
+    data_root(here, given)
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
     fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
     fields |= {name: value for name, value in given.items() if name not in SEAMS}
@@ -65,6 +71,14 @@ def use(**given: Any) -> runs.Run | None:
     names = " and ".join(functions)
     print(f"This run used your {names} from {file.name} on {fields['n']} rank(s).")
     return run
+
+
+def data_root(here: session.Session, given: Mapping[str, Any]) -> Path:
+    """The data set that was given, else the session's, which is drawn where it is not there yet."""
+    if "data_root" in given:
+        return Path(given["data_root"])
+    session.ensure_data(here.data_root, here.profile)
+    return here.data_root
 
 
 def write(number: str, functions: list[Callable[..., Any]]) -> Path:
