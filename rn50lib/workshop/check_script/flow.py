@@ -45,7 +45,8 @@ PLAIN = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Bool
          ast.IfExp, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List, ast.Starred, ast.Slice,
          ast.NamedExpr, ast.keyword)  # fmt: skip
 THROUGH = {"int", "str", "float", "bool", "hash", "abs", "Path", "join", "format"}  # calls
-MANY = 20
+MANY = 20  # functions of one name
+MOST = 200  # assignments of one name that are followed; scripts have fewer
 GROWS = {"append", "extend", "add", "insert", "update"}  # methods that put something in
 
 
@@ -58,7 +59,7 @@ class Flow:
         self.conditions: dict[Key, list[ast.AST]] = defaultdict(list)
         self.bound: dict[ast.AST, set[str]] = defaultdict(set)
         self.call_sites: dict[Function, list[ast.Call]] = defaultdict(list)
-        self._uses: dict[tuple[ast.AST, bool], list[Key]] = {}
+        self._facts: dict[tuple[ast.AST, bool], tuple[list[Key], set[str]]] = {}
         self._guarded: dict[ast.AST, bool] = {}
         for node in script.nodes:
             self._names(node)
@@ -200,20 +201,26 @@ class Flow:
                 and node.func.id in self.script.functions
             ):
                 continue
-            stack += ast.iter_child_nodes(node)
+            stack += self.script.children.get(node, ())
 
-    def uses(self, expression: ast.AST, plain: bool = False) -> list[Key]:
-        """The variables and returned values that an expression is made of."""
-        if (expression, plain) not in self._uses:
+    def facts(self, expression: ast.AST, plain: bool) -> tuple[list[Key], set[str]]:
+        """The variables and returned values that an expression is made of, and which of RANK,
+        LOCAL and SIZE stand in it."""
+        if (expression, plain) not in self._facts:
             keys: list[Key] = []
+            kinds: set[str] = set()
             for node in self.within(expression, plain):
                 key = self.key(node)
                 if key:
                     keys.append(key)
                 elif isinstance(node, ast.Call):
                     keys += [(function, "return") for function in self.called(node)]
-            self._uses[expression, plain] = keys
-        return self._uses[expression, plain]
+                kinds.update(kind for kind in self.kinds(plain) if self.source(node, kind))
+            self._facts[expression, plain] = (keys, kinds)
+        return self._facts[expression, plain]
+
+    def kinds(self, plain: bool) -> tuple[str, ...]:
+        return (RANK,) if plain else (LOCAL, SIZE)
 
     def source(self, node: ast.AST, kind: str) -> bool:
         """Whether a node is itself the rank, the local rank or the number of ranks."""
@@ -250,9 +257,10 @@ class Flow:
             if kind == RANK:  # what only rank 0 sets differs between the ranks
                 sources = [*sources, *self.conditions.get(key, [])]
             for value in sources:
-                if any(self.source(node, kind) for node in self.within(value, kind == RANK)):
+                keys, kinds = self.facts(value, kind == RANK)
+                if kind in kinds:
                     found.add(key)
-                for used in self.uses(value, kind == RANK):
+                for used in keys:
                     users[used].append(key)
         work = list(found)
         while work:
@@ -266,10 +274,8 @@ class Flow:
         """Whether an expression differs with RANK, LOCAL or SIZE."""
         if expression is None:
             return False
-        plain = kind == RANK
-        return any(key in self.depending[kind] for key in self.uses(expression, plain)) or any(
-            self.source(node, kind) for node in self.within(expression, plain)
-        )
+        keys, kinds = self.facts(expression, kind == RANK)
+        return kind in kinds or any(key in self.depending[kind] for key in keys)
 
     def reach(
         self, *expressions: ast.AST | None, without: frozenset[Key] = frozenset()
@@ -282,10 +288,10 @@ class Flow:
         while work:
             expression = work.pop()
             found.update(self.within(expression))
-            for key in self.uses(expression):
+            for key in self.facts(expression, False)[0]:
                 if key not in seen:
                     seen.add(key)
-                    work += self.values.get(key, [])
+                    work += self.values.get(key, [])[:MOST]
         return found
 
     # --- what only some ranks do ------------------------------------------------------------------

@@ -220,7 +220,7 @@ def ends_in_loop(context: Context) -> Iterator[Finding]:
 
 def innermost(context: Context, loop: ast.AST) -> bool:
     """Whether a loop takes steps, and not only epochs."""
-    return not any(other is not loop and other in set(ast.walk(loop)) for other in context.loops)
+    return not any(loop in context.script.above(other) for other in context.loops)
 
 
 def ends_training(context: Context, call: ast.Call) -> bool:

@@ -72,9 +72,15 @@ class Script:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.nodes = list(ast.walk(tree))
-        self.parents: dict[ast.AST, ast.AST] = {
-            child: node for node in self.nodes for child in ast.iter_child_nodes(node)
-        }
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.children: dict[ast.AST, list[ast.AST]] = {}  # without constants and the like
+        for node in self.nodes:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, (ast.expr_context, ast.operator, ast.cmpop)):
+                    continue  # one object for all of its kind
+                self.parents[child] = node
+                if not isinstance(child, ast.Constant):
+                    self.children.setdefault(node, []).append(child)
         self.aliases: dict[str, str] = {}  # name → what it was imported as, in full
         self.imports: dict[str, int] = {}  # module → line of its first import
         self.stars: list[str] = []  # modules of `from m import *`

@@ -88,8 +88,8 @@ def sharding(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
         for n in context.reached
         if isinstance(n, ast.Call) and (name := context.script.foreign(n.func))
     ]
-    fed = not context.script.find("placeholder") and any(last_name(n) in SOURCES for n in sources)
-    graph = context.library == TF1 and fed  # its model, too, is part of what is reached
+    # in a graph that reads by itself, the model, too, is part of what is reached
+    graph = context.library == TF1 and any(last_name(n) in SOURCES[:5] for n in sources)
     if hidden and not graph and not context.other:
         at, name, call = min(hidden, key=lambda item: item[:2])
         told = any(flow.depends(a, RANK) for a in [*call.args, *(k.value for k in call.keywords)])
