@@ -94,6 +94,7 @@ workshop.check("ex04.order", stages)
 import os
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
 
 
 # %% tags=["answer", "ex04.feed"]

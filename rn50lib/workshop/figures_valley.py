@@ -42,12 +42,14 @@ def sentence(far: float) -> str:
 
 def explore() -> None:
     """The figure with a control for each of the two settings."""
+    from ipywidgets import FloatSlider
+
     output.explore(
         draw,
         alt=lambda lr, momentum: (
             f"Two lines: the distance from the bottom over {STEPS} steps, along the valley and"
             f" across it, with learning rate {lr:g} and momentum {momentum:g}."
         ),
-        lr=(0.002, 0.04, 0.002),
-        momentum=(0.0, 0.96, 0.02),
+        lr=FloatSlider(value=0.02, min=0.001, max=0.04, step=0.001, readout_format=".3f"),
+        momentum=FloatSlider(value=0.9, min=0.0, max=0.98, step=0.01),
     )

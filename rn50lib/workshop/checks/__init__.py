@@ -3,5 +3,5 @@
 
 A check is the function of an exercise's name in its notebook's module: `ex03.shard` is
 `checks/ex03.py:shard`. It takes the learner's answer, raises `engine.Wrong` with a diagnosis, and
-returns a sentence on what it saw to be right. The three hints stand beside it in `HINTS`.
+returns a sentence on what it saw to be right. The hints of all exercises are in `hints`.
 """

@@ -13,42 +13,6 @@ from typing import Any
 
 from rn50lib.workshop.checks.engine import wrong
 
-HINTS = {
-    "frame": (
-        "Begin with a payload without the magic: 8 bytes in front, zeros behind. "
-        "struct.pack(\"<II\", …) writes two little-endian numbers of 32 bits.",
-        "For the escape, walk over the offsets 0, 4, 8 … of the payload and note each one where "
-        "payload[i:i + 4] == MAGIC. Each of them ends a part, and the next one begins 4 bytes "
-        "later.",
-        "The parts are the pieces between the cuts. A single part has cflag 0; else "
-        "the first has 1, the last 3, those between 2. Every part is framed as "
-        "struct.pack(\"<II\", 0xCED7230A, cflag << 29 | len(part)) + part + bytes(-len(part) % 4).",
-    ),
-    "crc": (
-        "Write the four pieces in the order of the table, each with struct.pack and its letter: "
-        "Q is a uint64, I a uint32, and < makes both little-endian.",
-        "The first checksum is that of the 8 bytes which hold the length, not that of the number.",
-        "masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32. The record is "
-        "size + masked(crc32c(size)) + data + masked(crc32c(data)), each checksum as \"<I\".",
-    ),
-    "index": (
-        "You need not look at the data: the first 8 bytes of a record say how long it is.",
-        "A record takes 8 + 4 + length + 4 bytes. The next one starts right behind it.",
-        "while offset < len(shard): (length,) = struct.unpack_from(\"<Q\", shard, offset); append "
-        "(offset, length + 16); offset += length + 16.",
-    ),
-    "leak": (
-        "Call split on some pictures of your own making, and write an assert for each of the three "
-        "promises. Give some objects more than one picture.",
-        "The objects of the two halves: {object_of(name) for name in train}. Two sets have nothing "
-        "in common where a & b is empty. For the third promise compare sorted(train + val) with "
-        "sorted(names).",
-        "names = [f\"{i:03d}_{k}.jpg\" for i in range(40) for k in \"abc\"]; train, val = "
-        "split(names); assert train and val; assert sorted(train + val) == sorted(names); assert "
-        "not {n[:3] for n in train} & {n[:3] for n in val}.",
-    ),
-}  # fmt: skip
-
 MAGIC = bytes.fromhex("0a23d7ce")
 
 

@@ -12,52 +12,6 @@ import numpy as np
 from rn50lib.recipe import REFERENCE, Recipe
 from rn50lib.workshop.checks.engine import wrong
 
-HINTS = {
-    "stride": (
-        "Only the first block of a stage makes its picture smaller, and the first stage does not, "
-        "because the max-pooling before it already has.",
-        "In v1.5 the 3×3 convolution halves the picture, and the shortcut halves it too: both ends "
-        "of the addition must have the same size.",
-        "stride = 2 if stage > 0 and index == 0 else 1; the four numbers are 1, stride, 1 and, "
-        "where index is 0, stride again, else None.",
-    ),
-    "work": (
-        "A 1×1 convolution multiplies in × out channels at every pixel of its output. In v1 the "
-        "first one of the block works on the small picture; on which one does it work in v1.5?",
-        "On the large one, which has 4 times the pixels. What is *added* is therefore 3 times what "
-        "it was, and the other two convolutions do what they did before.",
-        "All three come to the same number: 256 · 128 · 28² = 25.7 million. So 3 blocks × 3 × 25.7 "
-        "million are added to 3,858 million: divide, and take it as per cent.",
-    ),
-    "schedule": (
-        "Begin with the rate without warm-up and decay: proportional to the global batch, and "
-        "recipe.lr at recipe.lr_batch. Then add one of the two after the other.",
-        "In the warm-up the rate is a straight line from 0 to the scaled one. For the decay count "
-        "how many epochs of lr_step_epochs have been reached: progress >= epoch.",
-        "peak = recipe.lr * global_batch / recipe.lr_batch; if progress < recipe.warmup_epochs: "
-        "return peak * progress / recipe.warmup_epochs; else return peak * recipe.lr_factor ** "
-        "(the number of epochs reached).",
-    ),
-    "decay": (
-        "Print the names and look at their last parts: which of them belong to a convolution or to "
-        "the fully-connected layer, and are no bias?",
-        "The kind of a parameter is what stands behind the last dot: weight, gamma, beta or bias. "
-        "The name of the layer in front of it tells less: not every batch norm is called bn1.",
-        "decayed = [name for name in names if name.rpartition(\".\")[2] == \"weight\"]; all others "
-        "go into the second list, in their order.",
-    ),
-    "tune": (
-        "First find the largest rate that does not blow up along the steep direction, for which "
-        "the formula is given. Then look at the shallow one: how far does it get in 60 steps?",
-        "Momentum helps the shallow direction, but what was gained is also not forgotten: with 0.9 "
-        "the steps overshoot for too long. Try values between 0.6 and 0.85.",
-        "In the long run the best pair is momentum = ((√100 − 1) / (√100 + 1))² and lr = "
-        "(2 / (√1 + √100))², about 0.67 and 0.033. In 60 steps slightly more momentum with a "
-        "slightly smaller rate gets further: go a few hundredths up, a few thousandths down.",
-    ),
-}  # fmt: skip
-
-
 # --- ex02.stride ----------------------------------------------------------------------------------
 
 Strides = tuple[int, int, int, int | None]

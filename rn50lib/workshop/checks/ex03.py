@@ -11,39 +11,6 @@ import numpy as np
 from rn50lib.workshop.checks import ranks
 from rn50lib.workshop.checks.engine import wrong
 
-HINTS = {
-    "shard": (
-        "Draw the order as a long row, cut it into global batches of size · batch, and colour what "
-        "rank 0 takes in each of them.",
-        "The number of steps is the same for all: len(order) // (size * batch). What is left over "
-        "at the end is dropped.",
-        "steps = len(order) // (size * batch); order[:steps * size * batch].reshape(steps, size, "
-        "batch) has an axis for the ranks: take [:, rank].",
-    ),
-    "start": (
-        "Somebody has to say what the weights are, and everybody else has to listen. Which rank is "
-        "it in this course?",
-        "A message needs all ranks: they all call comm.broadcast, rank 0 too. With an `if` around "
-        "it, those who call wait for those who do not.",
-        "comm.broadcast(arrays) sends rank 0's arrays and returns them on every rank.",
-    ),
-    "sums": (
-        "Take two ranks with 32 and 8 images, and compute by hand what the broken function says "
-        "and what is right. Where do they part?",
-        "A mean over all images is (sum over all) / (number of all). Add up first, over all ranks, "
-        "and divide once, at the end.",
-        "(total,) = comm.sum([sums]) gives the four sums over all ranks on every rank. Then loss = "
-        "total[0] / total[3], and top1 = 100 · total[1] / total[3].",
-    ),
-    "ring": (
-        "The gradients are cut into n chunks, and in each step a worker sends one chunk.",
-        "It takes n − 1 steps until one chunk is complete everywhere in turn, and n − 1 more until "
-        "all have all chunks.",
-        "2 · (n − 1) steps of 1/n of the gradients each: 2 (n − 1) / n.",
-    ),
-}  # fmt: skip
-
-
 # --- ex03.shard -----------------------------------------------------------------------------------
 
 Shard = Callable[[np.ndarray, int, int, int], np.ndarray]

@@ -13,36 +13,6 @@ from rn50lib.errors import UserError
 from rn50lib.workshop import places
 from rn50lib.workshop.checks.engine import wrong
 
-HINTS = {
-    "hunt": (
-        "Go through recipe 1 point by point: the device, the pictures of each rank, the learning "
-        "rate, the averaging, the start, the checkpoints, the number of steps. Which line does it?",
-        "Two mistakes have nothing to do with ranks: one is in what the loss is given, one is a "
-        "number that NumPy draws while TensorFlow builds a graph, which happens once.",
-        "Look at: the rank that chooses a GPU; Softmax before a loss that does its own; the rate; "
-        "the seed of the flips; np.random in augment; steps_per_epoch; the slice `chosen`; who "
-        "saves.",
-    ),
-    "order": (
-        "Throw away early what a rank does not need, and do expensive work late: a stage only sees "
-        "what the stages before it have let through.",
-        "Shuffling moves records, which are small as JPEGs; a decoded picture is 150 kB and more. "
-        "So shuffle comes before map. Batching puts pictures of one size together: after map.",
-        "The names of the files come first and are shared out at once; interleave opens them; the "
-        "very last stage reads ahead.",
-    ),
-    "feed": (
-        "tf.data.Dataset.from_tensor_slices((images, labels)) gives one picture after the other; "
-        "everything else is a method of that: shard, shuffle, map, batch, take, prefetch.",
-        "shard(size, rank) first. It gives some ranks one picture more, so take the same number of "
-        "batches on all of them: len(labels) // (size * batch).",
-        ".shard(size, rank).shuffle(len(labels), seed=seed).map(lambda image, label: "
-        "(tf.cast(image, tf.float32) / 255, label)).batch(batch, drop_remainder=True)"
-        ".take(steps).prefetch(tf.data.AUTOTUNE)",
-    ),
-}  # fmt: skip
-
-
 # --- ex04.hunt ------------------------------------------------------------------------------------
 
 MISTAKES = {  # a text that stands in one line of the script only: what is wrong with it

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.workshop.checks.hints import HINTS
 
 FILL, HUNT, PREDICT, TEST, TUNE = KINDS = (
     "fill in",
@@ -51,8 +52,7 @@ class Exercise:
     @property
     def hints(self) -> tuple[str, str, str]:
         """From a nudge to nearly the answer."""
-        found: tuple[str, str, str] = self.module.HINTS[self.name[5:]]
-        return found
+        return HINTS[self.name]
 
 
 EXERCISES = (

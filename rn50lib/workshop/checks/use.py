@@ -45,7 +45,7 @@ def use(**given: Any) -> runs.Run | None:
     show_user_errors_plainly()
     functions = {name: value for name, value in given.items() if name in (*SEAMS, FRAMING)}
     if not functions:
-        raise UserError(f"use() needs a function for one of {', '.join(SEAMS)}")
+        raise UserError(f"use() needs a function for one of {', '.join((*SEAMS, FRAMING))}")
     for name, function in functions.items():
         if not callable(function):
             raise UserError(f"use({name}=…) needs the function itself, not {function!r}")

@@ -1,0 +1,136 @@
+"""Three hints for each exercise: a nudge, a way, and nearly the answer."""
+
+from __future__ import annotations
+
+HINTS = {
+    "ex01.frame": (
+        "Begin with a payload without the magic: 8 bytes in front, zeros behind. "
+        "struct.pack(\"<II\", …) writes two little-endian numbers of 32 bits.",
+        "For the escape, walk over the offsets 0, 4, 8 … of the payload and note each one where "
+        "payload[i:i + 4] == MAGIC. Each of them ends a part, and the next one begins 4 bytes "
+        "later.",
+        "The parts are the pieces between the cuts. A single part has cflag 0; else "
+        "the first has 1, the last 3, those between 2. Every part is framed as "
+        "struct.pack(\"<II\", 0xCED7230A, cflag << 29 | len(part)) + part + bytes(-len(part) % 4).",
+    ),
+    "ex01.crc": (
+        "Write the four pieces in the order of the table, each with struct.pack and its letter: "
+        "Q is a uint64, I a uint32, and < makes both little-endian.",
+        "The first checksum is that of the 8 bytes which hold the length, not that of the number.",
+        "masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32. The record is "
+        "size + masked(crc32c(size)) + data + masked(crc32c(data)), each checksum as \"<I\".",
+    ),
+    "ex01.index": (
+        "You need not look at the data: the first 8 bytes of a record say how long it is.",
+        "A record takes 8 + 4 + length + 4 bytes. The next one starts right behind it.",
+        "while offset < len(shard): (length,) = struct.unpack_from(\"<Q\", shard, offset); append "
+        "(offset, length + 16); offset += length + 16.",
+    ),
+    "ex01.leak": (
+        "Call split on some pictures of your own making, and write an assert for each of the three "
+        "promises. Give some objects more than one picture.",
+        "The objects of the two halves: {object_of(name) for name in train}. Two sets have nothing "
+        "in common where a & b is empty. For the third promise compare sorted(train + val) with "
+        "sorted(names).",
+        "names = [f\"{i:03d}_{k}.jpg\" for i in range(40) for k in \"abc\"]; train, val = "
+        "split(names); assert train and val; assert sorted(train + val) == sorted(names); assert "
+        "not {n[:3] for n in train} & {n[:3] for n in val}.",
+    ),
+    "ex02.stride": (
+        "Only the first block of a stage makes its picture smaller, and the first stage does not, "
+        "because the max-pooling before it already has.",
+        "In v1.5 the 3×3 convolution halves the picture, and the shortcut halves it too: both ends "
+        "of the addition must have the same size.",
+        "stride = 2 if stage > 0 and index == 0 else 1; the four numbers are 1, stride, 1 and, "
+        "where index is 0, stride again, else None.",
+    ),
+    "ex02.work": (
+        "A 1×1 convolution multiplies in × out channels at every pixel of its output. In v1 the "
+        "first one of the block works on the small picture; on which one does it work in v1.5?",
+        "On the large one, which has 4 times the pixels. What is *added* is therefore 3 times what "
+        "it was, and the other two convolutions do what they did before.",
+        "All three come to the same number: 256 · 128 · 28² = 25.7 million. So 3 blocks × 3 × 25.7 "
+        "million are added to 3,858 million: divide, and take it as per cent.",
+    ),
+    "ex02.schedule": (
+        "Begin with the rate without warm-up and decay: proportional to the global batch, and "
+        "recipe.lr at recipe.lr_batch. Then add one of the two after the other.",
+        "In the warm-up the rate is a straight line from 0 to the scaled one. For the decay count "
+        "how many epochs of lr_step_epochs have been reached: progress >= epoch.",
+        "peak = recipe.lr * global_batch / recipe.lr_batch; if progress < recipe.warmup_epochs: "
+        "return peak * progress / recipe.warmup_epochs; else return peak * recipe.lr_factor ** "
+        "(the number of epochs reached).",
+    ),
+    "ex02.decay": (
+        "Print the names and look at their last parts: which of them belong to a convolution or to "
+        "the fully-connected layer, and are no bias?",
+        "The kind of a parameter is what stands behind the last dot: weight, gamma, beta or bias. "
+        "The name of the layer in front of it tells less: not every batch norm is called bn1.",
+        "decayed = [name for name in names if name.rpartition(\".\")[2] == \"weight\"]; all others "
+        "go into the second list, in their order.",
+    ),
+    "ex02.tune": (
+        "First find the largest rate that does not blow up along the steep direction, for which "
+        "the formula is given. Then look at the shallow one: how far does it get in 60 steps?",
+        "Momentum helps the shallow direction, but what was gained is also not forgotten: with 0.9 "
+        "the steps overshoot for too long. Try values between 0.6 and 0.85.",
+        "In the long run the best pair is momentum = ((√100 − 1) / (√100 + 1))² and lr = "
+        "(2 / (√1 + √100))², about 0.67 and 0.033. In 60 steps slightly more momentum with a "
+        "slightly smaller rate gets further: go a few hundredths up, a few thousandths down.",
+    ),
+    "ex03.shard": (
+        "Draw the order as a long row, cut it into global batches of size · batch, and colour what "
+        "rank 0 takes in each of them.",
+        "The number of steps is the same for all: len(order) // (size * batch). What is left over "
+        "at the end is dropped.",
+        "steps = len(order) // (size * batch); order[:steps * size * batch].reshape(steps, size, "
+        "batch) has an axis for the ranks: take [:, rank].",
+    ),
+    "ex03.start": (
+        "Somebody has to say what the weights are, and everybody else has to listen. Which rank is "
+        "it in this course?",
+        "A message needs all ranks: they all call comm.broadcast, rank 0 too. With an `if` around "
+        "it, those who call wait for those who do not.",
+        "comm.broadcast(arrays) sends rank 0's arrays and returns them on every rank.",
+    ),
+    "ex03.sums": (
+        "Take two ranks with 32 and 8 images, and compute by hand what the broken function says "
+        "and what is right. Where do they part?",
+        "A mean over all images is (sum over all) / (number of all). Add up first, over all ranks, "
+        "and divide once, at the end.",
+        "(total,) = comm.sum([sums]) gives the four sums over all ranks on every rank. Then loss = "
+        "total[0] / total[3], and top1 = 100 · total[1] / total[3].",
+    ),
+    "ex03.ring": (
+        "The gradients are cut into n chunks, and in each step a worker sends one chunk.",
+        "It takes n − 1 steps until one chunk is complete everywhere in turn, and n − 1 more until "
+        "all have all chunks.",
+        "2 · (n − 1) steps of 1/n of the gradients each: 2 (n − 1) / n.",
+    ),
+    "ex04.hunt": (
+        "Go through recipe 1 point by point: the device, the pictures of each rank, the learning "
+        "rate, the averaging, the start, the checkpoints, the number of steps. Which line does it?",
+        "Two mistakes have nothing to do with ranks: one is in what the loss is given, one is a "
+        "number that NumPy draws while TensorFlow builds a graph, which happens once.",
+        "Look at: the rank that chooses a GPU; Softmax before a loss that does its own; the rate; "
+        "the seed of the flips; np.random in augment; steps_per_epoch; the slice `chosen`; who "
+        "saves.",
+    ),
+    "ex04.order": (
+        "Throw away early what a rank does not need, and do expensive work late: a stage only sees "
+        "what the stages before it have let through.",
+        "Shuffling moves records, which are small as JPEGs; a decoded picture is 150 kB and more. "
+        "So shuffle comes before map. Batching puts pictures of one size together: after map.",
+        "The names of the files come first and are shared out at once; interleave opens them; the "
+        "very last stage reads ahead.",
+    ),
+    "ex04.feed": (
+        "tf.data.Dataset.from_tensor_slices((images, labels)) gives one picture after the other; "
+        "everything else is a method of that: shard, shuffle, map, batch, take, prefetch.",
+        "shard(size, rank) first. It gives some ranks one picture more, so take the same number of "
+        "batches on all of them: len(labels) // (size * batch).",
+        ".shard(size, rank).shuffle(len(labels), seed=seed).map(lambda image, label: "
+        "(tf.cast(image, tf.float32) / 255, label)).batch(batch, drop_remainder=True)"
+        ".take(steps).prefetch(tf.data.AUTOTUNE)",
+    ),
+}  # fmt: skip
