@@ -63,9 +63,7 @@ def step_times(
     with plot.style():
         figure = Figure(figsize=(10.5, 0.75 * len(ways) + 1.5))
         axes = figure.subplots()
-        for i, name in enumerate(
-            max(ways.values(), key=lambda names: len(names))
-        ):  # what is too narrow for its name
+        for i, name in enumerate(next(iter(ways.values()))):  # for what is too narrow for its name
             axes.barh(0, 0, color=plot.COLOURS[i % 4], hatch=HATCHES[i], ec="white", label=name)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(HATCHES), fontsize=9)
         for place, times in enumerate(found.values()):
