@@ -248,9 +248,16 @@ class Flow:
             and self.depends(node.left, RANK)
         )
 
+    def _spawned(self) -> set[Key]:
+        """The first parameters of functions given to torch's `spawn`: the number of a process."""
+        names = [c.args[0].id for c in self.script.find("spawn", "start_processes")
+                 if c.args and isinstance(c.args[0], ast.Name)]  # fmt: skip
+        functions = [f for name in names for f in self.script.functions.get(name, [])]
+        return {(f, f.args.args[0].arg) for f in functions if f.args.args}
+
     def _depending(self, kind: str) -> set[Key]:
         users: dict[Key, list[Key]] = defaultdict(list)
-        found: set[Key] = set()
+        found: set[Key] = self._spawned() if kind == LOCAL else set()
         self.depending = {**getattr(self, "depending", {}), kind: found}
         for key in [*self.values, *self.conditions]:
             sources = self.values.get(key, [])

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from rn50lib.workshop.check_script.context import FITS, Context
 from rn50lib.workshop.check_script.finding import Finding, cannot_tell, missing, mistake, present
-from rn50lib.workshop.check_script.five import divided_batch, lost, rates, scaled
 from rn50lib.workshop.check_script.flow import RANK
-from rn50lib.workshop.check_script.remedies import CHECKPOINTS, LOGS, WARMUP, remedy
+from rn50lib.workshop.check_script.learning_rate import divided_batch, rates, scaled
+from rn50lib.workshop.check_script.remedies import CHECKPOINTS, LOGS, WARMUP, lost, remedy
 from rn50lib.workshop.check_script.script import argument, constant, dotted
 
 SAVES = ("save", "save_file", "save_model", "save_weights", "ModelCheckpoint", "save_checkpoint",

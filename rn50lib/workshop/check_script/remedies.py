@@ -1,8 +1,9 @@
-"""What to do about a missing change, in the library that the script uses."""
+"""What to do about a change that was not found, in the library that the script uses."""
 
 from __future__ import annotations
 
-from rn50lib.workshop.check_script.context import DDP, KERAS, TAPE, TF1, TORCH
+from rn50lib.workshop.check_script.context import DDP, KERAS, TAPE, TF1, TORCH, Context
+from rn50lib.workshop.check_script.finding import Finding, cannot_tell, missing
 
 INIT, PIN, RATE = "start", "one GPU each", "learning rate x size"
 GRADIENTS, BROADCAST = "gradient exchange", "broadcast from rank 0"
@@ -87,3 +88,25 @@ _TABLE: dict[str, dict[str, str]] = {
 def remedy(topic: str, library: str) -> str:
     choices = _TABLE[topic]
     return choices.get(library, choices[""])
+
+
+def lost(context: Context, topic: str, line: int | None, what: str, words: str) -> Finding:
+    """A change that was not found: missing, or cannot tell where another file may hold it."""
+    advice = remedy(topic, context.library)
+    if context.other:
+        return cannot_tell(
+            topic,
+            line,
+            f"`{context.other}` has its own way, which this check does not know",
+            advice,
+        )
+    hidden = context.script.foreign_calls(words)
+    if hidden and not (context.parallel and topic == INIT):
+        name, at = hidden[0]
+        return cannot_tell(
+            topic, at, f"it is not in this file; `{name}`, defined elsewhere, may do it",
+            f"Look there for it. {advice}",
+        )  # fmt: skip
+    if context.elsewhere:
+        return cannot_tell(topic, line, context.elsewhere, f"Check that file. {advice}")
+    return missing(topic, line, what, advice)

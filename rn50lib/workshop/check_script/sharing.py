@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from rn50lib.workshop.check_script.context import TF1, Context
 from rn50lib.workshop.check_script.finding import Finding, cannot_tell, missing, mistake, present
-from rn50lib.workshop.check_script.five import division, lost
 from rn50lib.workshop.check_script.flow import LOCAL, RANK, SIZE
-from rn50lib.workshop.check_script.remedies import SEEDS, SHARD, STEPS, remedy
+from rn50lib.workshop.check_script.learning_rate import division
+from rn50lib.workshop.check_script.remedies import SEEDS, SHARD, STEPS, lost, remedy
 from rn50lib.workshop.check_script.script import argument, constant, dotted
 
 SOURCES = (
@@ -17,6 +18,8 @@ SOURCES = (
     "from_generator", "ImageFolder", "image_dataset_from_directory", "flow_from_directory",
     "load_data", "glob", "load",
 )  # fmt: skip
+# parts of a machine, which ranks share as well
+MACHINE = re.compile(r"core|cpu|gpu|thread|worker|device|port", re.I)
 KEYWORDS = {"shard_id", "part_index", "rank", "process_index", "shard_index"}
 SEEDERS = ("manual_seed", "manual_seed_all", "set_seed", "set_random_seed")
 # a seed that has to be the same on every rank, or may be
@@ -39,7 +42,7 @@ def shards(context: Context) -> Iterator[ast.AST]:
     yield from script.find("DistributedSampler", "split_dataset_by_node", "split_by_node")
     for node in script.nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            if flow.depends(node.slice, RANK) and "gpu" not in dotted(node.value).lower():
+            if flow.depends(node.slice, RANK) and not MACHINE.search(ast.unparse(node.value)):
                 yield node
         elif isinstance(node, ast.Call):
             last = dotted(node).rpartition(".")[2]
@@ -99,10 +102,11 @@ def sharding(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
             f"See there that each rank reads a part of its own. {advice}",
         )  # fmt: skip
         return
-    if marks:
+    others = [m for m in marks if isinstance(m, ast.Call)]
+    if others:
         yield missing(
-            SHARD, at or line(marks[0]), f"the data that is trained on does not pass the shard of "
-            f"line {line(marks[0])}", advice,
+            SHARD, at or line(others[0]), f"what is trained on does not pass {words(others[0])} of "
+            f"line {line(others[0])}", advice,
         )  # fmt: skip
         return
     if at is None and context.loops:
@@ -254,6 +258,8 @@ def steps(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
     for node in script.nodes:
         parts = division(node)
         if not parts or not whole(context, node) or "batch" in dotted(parts[0]):
+            continue
+        if MACHINE.search(ast.unparse(parts[0])):
             continue
         if any(flow.depends(part, SIZE) for part in parts):
             yield present(STEPS, line(node), "the number of steps is divided among the ranks")

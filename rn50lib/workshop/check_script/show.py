@@ -20,13 +20,15 @@ def counts(findings: Sequence[Finding]) -> dict[str, int]:
 def table(path: Path, findings: Sequence[Finding]) -> list[str]:
     """Lines of at most 100 characters: topic, kind, line, what is there, and what to do."""
     lines = [f"{path}: read, not run"]
-    before = ""
+    before = said = ""
     for finding in findings:
         topic = finding.topic if finding.topic != before else ""
         before = finding.topic
         place = f"line {finding.line}" if finding.line else ""
         head = f"{topic:22}{finding.kind:12}{place:10}"
-        text = textwrap.wrap(finding.what, WIDTH - len(head))
+        what = "likewise" if finding.what == said else finding.what
+        said = finding.what
+        text = textwrap.wrap(what, WIDTH - len(head))
         if finding.remedy:
             text += textwrap.wrap("→ " + finding.remedy, WIDTH - len(head), subsequent_indent="  ")
         lines += [(head if i == 0 else " " * len(head)) + part for i, part in enumerate(text)]

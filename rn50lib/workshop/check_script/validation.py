@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from rn50lib.workshop.check_script.context import FITS, Context
 from rn50lib.workshop.check_script.finding import Finding, cannot_tell, mistake, present
-from rn50lib.workshop.check_script.five import REDUCERS, is_gradient, lost
-from rn50lib.workshop.check_script.remedies import VALIDATION, remedy
+from rn50lib.workshop.check_script.five import REDUCERS, is_gradient
+from rn50lib.workshop.check_script.remedies import VALIDATION, lost, remedy
 from rn50lib.workshop.check_script.script import argument, dotted
 
 NAMES = re.compile(r"(^|_)(val|valid|validate|validation|eval|evaluate|evaluation|test)(_|$)")
