@@ -113,6 +113,55 @@ def test_one_process_with_torch_lacks_everything(tmp_path):
     assert lines["validation"] == "model.eval()"
 
 
+def test_processes_that_spawn_started_take_the_gpu_of_their_number(tmp_path):
+    source = changed(
+        "ddp",
+        (
+            "def main():\n",
+            "def worker(gpu, args):\n    args.gpu = gpu\n    run(args)\n\n\ndef run(args):\n",
+        ),
+        ('int(os.environ["LOCAL_RANK"])', "args.gpu"),
+        ("    main()\n", "    torch.multiprocessing.spawn(worker, nprocs=8, args=(None,))\n"),
+    )
+    assert found(tmp_path / "train.py", source) == []
+
+
+def test_a_batch_that_is_divided_needs_no_other_rate(tmp_path):
+    source = changed(
+        "ddp",
+        (
+            "args = parser.parse_args()\n",
+            "args = parser.parse_args()\n    world = dist.get_world_size\n",
+        ),
+        ("train_data, args.batch_size,", "train_data, args.batch_size // dist.get_world_size(),"),
+        ("lr=args.lr * dist.get_world_size()", "lr=args.lr"),
+        ("LinearLR(optimizer, 0.1, total_iters=5), ", ""),
+        ("LinearLR, ", ""),
+    )
+    assert found(tmp_path / "train.py", source) == []
+
+
+def test_cores_that_are_shared_out_are_neither_data_nor_steps(tmp_path):
+    source = changed(
+        "ddp",
+        ("sampler=sampler, num_workers=4", "shuffle=True"),
+        ("sampler=DistributedSampler(val_data, shuffle=False)", "shuffle=False"),
+        ("    sampler = DistributedSampler(train_data, drop_last=True)\n", ""),
+        ("        sampler.set_epoch(epoch)\n", ""),
+        (
+            "    criterion = nn",
+            "    cores = sorted(os.sched_getaffinity(0))\n"
+            "    each, rank = len(cores) // dist.get_world_size(), dist.get_rank()\n"
+            "    os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])\n    criterion = nn",
+        ),
+    )
+    findings = found(tmp_path / "train.py", source)
+    assert [(topic, kind) for topic, kind, _ in findings] == [
+        ("sharding", MISSING),
+        ("steps // size", MISSING),
+    ]
+
+
 # --- each change taken out ------------------------------------------------------------------------
 
 HOOK = "            hvd.BroadcastGlobalVariablesHook(0),\n"
