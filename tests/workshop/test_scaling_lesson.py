@@ -1,0 +1,215 @@
+"""What notebook 08 computes: means, tables, the parts of a predicted step, and what it draws of
+them; and that a sweep run from a cell tells its file, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib.comm.measure import Measured
+from rn50lib.compare import published, read
+from rn50lib.experiment import Experiment
+from rn50lib.network import resnet
+from rn50lib.scaling import Training
+from rn50lib.workshop import figures_benchmark, figures_growth, output, pairs, sweeps
+from rn50lib.workshop.errors import RunFailed
+
+FP16, FP32 = published("DGX-1/mixed"), published("DGX-1/FP32")
+V100 = Training(1442.6, 208)
+
+
+def drawn(found: tuple[Any, str]) -> tuple[Any, str]:
+    found[0].savefig(os.devnull, format="png", dpi=20)
+    return found
+
+
+# --- means ----------------------------------------------------------------------------------------
+
+
+def test_the_harmonic_mean_is_what_a_clock_says() -> None:
+    seconds = [0.5, 0.25, 1.0, 0.125]
+    found = sweeps.means([8 / s for s in seconds])
+    assert found["harmonic mean"] == pytest.approx(4 * 8 / sum(seconds))
+    assert found["arithmetic mean"] == 30 and found["best"] == 64
+    _, text = drawn(figures_benchmark.one_cell([8 / s for s in seconds], "a cell"))
+    assert "the harmonic mean" in text and "arithmetic mean is 75.8 % higher" in text
+
+
+def test_the_expected_best_is_that_of_many_draws() -> None:
+    rates = [50.0, 60.0, 61.0, 65.0, 80.0]
+    rng = random.Random(0)
+    for n in (1, 3, 10):
+        draws = [max(rng.choice(rates) for _ in range(n)) for _ in range(20_000)]
+        assert sweeps.expected_best(rates, n) == pytest.approx(np.mean(draws), rel=0.005)
+    _, text = drawn(figures_benchmark.best_of(rates, 30))
+    assert text.startswith("The best of 30 is expected to be 29.5 %")  # 80 over 61.77
+
+
+def test_a_cold_start_is_told_in_per_cent() -> None:
+    _, text = drawn(figures_benchmark.cold_start([1.0, 0.1, 0.1, 0.1], batch=4))
+    assert "takes 10.0 times as long" in text
+    assert "12.3 images per second, over the second half 40.0" in text
+    assert "69 % too low" in text
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def test_the_published_table_is_the_documents() -> None:
+    """The numbers stand in the reference's README, speed-up and weak scaling among them."""
+    rows, columns = sweeps.training_table([FP16, FP32])
+    shown = [[*row[:5], *(f"{value:.2f}" for value in row[5:])] for row in rows]
+    assert shown == [
+        [1, 208, 1442.6, 96, 400.2, "3.60", "1.00", "1.00"],
+        [4, 208, 5391.8, 96, 1558.6, "3.46", "3.74", "3.89"],
+        [8, 208, 10263.2, 96, 2957.4, "3.47", "7.11", "7.39"],
+    ]
+    assert len(columns) == len(rows[0])
+
+
+def test_equal_batches_are_not_the_best_batches() -> None:
+    batch, equal, best = sweeps.equal_and_best(FP16, FP32)
+    assert (
+        batch == 96 and equal == pytest.approx(3546 / 1282) and best == pytest.approx(3832 / 1282)
+    )
+    _, text = drawn(figures_benchmark.by_batch([FP16, FP32]))
+    assert "2.77 times" in text and "2.99 times" in text
+    rows, columns = sweeps.batch_table([FP16, FP32])
+    assert rows[0] == [1, 314, 252, pytest.approx(314 / 252)] and rows[-1] == [
+        208,
+        3832,
+        None,
+        None,
+    ]
+    assert columns[-1].endswith("/ DGX-1/FP32")
+
+
+def test_a_cell_that_failed_is_nobodys_number(tmp_path: Path) -> None:
+    told = {
+        "model": "resnet50", "ngpus": [1, 2], "bs": [8, 16], "metric_keys": ["train.total_ips"],
+        "metrics": {
+            "1": {"8": {"train.total_ips": 40.0}, "16": {"train.total_ips": 50.0}},
+            "2": {"8": {"train.total_ips": 60.0}, "16": {"train.total_ips": None}},
+        },
+    }  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps(told))
+    side = read(str(tmp_path / "a.json"))
+    assert sweeps.best_batch(side, sweeps.TRAIN, 2) == (8, 60.0)
+    assert sweeps.strong(side, 2) == [(16, 50.0, 60.0)]
+    rows, _ = sweeps.training_table([side, side])
+    assert rows[1][6] == pytest.approx(1.5)  # at its own batch, not over the best of one worker
+    figure, text = drawn(figures_benchmark.weak_and_strong(side, 2))
+    words = [item.get_text() for item in figure.axes[0].texts]
+    assert words == ["1.50", "not measured", "not measured", "1.20"]
+    assert "strong 1.20" in text and "weak" not in text
+
+
+def test_markdown_has_numbers_to_the_right() -> None:
+    text = sweeps.markdown([["a", 1.5, None], ["b", 20_000, 3]], ["name", "x", "y"])
+    assert text.splitlines() == [
+        "| name | x | y |", "| --- | ---: | ---: |", "| a | 1.5 | – |", "| b | 20,000 | 3 |"
+    ]  # fmt: skip
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def test_the_exchange_by_hand() -> None:
+    """512 GPUs are 64 hosts: both algorithms from the links' bandwidths and latencies."""
+    figure, text = drawn(figures_growth.exchange(V100, "nvlink+100g"))
+    size = 4 * resnet(50).num_parameters
+    ring = 2 * 511 * (14e-6 + size / 512 / 12e9) + 8.4e-6
+    levels = 2 * 7 * (3.4e-6 + size / 8 / 120e9) + 2 * 63 * (14e-6 + size / 64 / 12e9) + 8.4e-6
+    ends = [line.get_ydata()[-1] for line in figure.axes[0].lines]
+    assert ends == pytest.approx([1000 * ring, 1000 * levels], rel=1e-6)
+    assert f"{1000 * ring:.0f} ms as one ring" in text
+
+
+def test_sharing_a_batch_ends_and_keeping_it_does_not() -> None:
+    figure, text = drawn(figures_growth.weak_against_strong(V100, "nvlink+100g", 1664))
+    _, weak, strong = (line.get_ydata() for line in figure.axes[0].lines)
+    assert list(weak) == sorted(weak) and strong[3] == pytest.approx(weak[3])  # 8 x 208 = 1,664
+    assert max(strong) < weak[-1] / 4 and "106,496" in text
+
+
+def test_causes_that_are_taken_away_help() -> None:
+    rows = dict(figures_growth.why(V100, "nvlink+100g", 512))
+    real = rows.pop("as it is")
+    better = {name for name, value in rows.items() if value > real}
+    assert better == {"without stragglers", "network between hosts infinitely fast"}
+
+
+def test_this_machine_predicted_without_a_fit() -> None:
+    """An all-reduce of two that takes 1 ms and 1 ns a byte, after 0.2 s of computing."""
+    measured = Measured("ddp", "torch", 2, "cpu", "", 1, (1,), (1.0,), 1e-3, 1e9, {}, "")
+    own = Training(40.0, 8, 4, resnet(50, 12), 64)
+    here = figures_growth.predict_here(own, measured, ips=60.0)
+    rows = dict(here.rows())
+    assert rows["computing, as one worker alone (measured)"] == pytest.approx(200)
+    assert rows["a step, measured"] == pytest.approx(1000 * 16 / 60)
+    assert rows["a step, predicted"] + rows["what the model does not know of"] == pytest.approx(
+        rows["a step, measured"]
+    )
+    last = own.buckets[-1].size  # nothing is left that could hide it
+    assert here.predicted.exposed_s >= 1e-3 + last / 1e9 - 1e-9
+    assert here.error == pytest.approx(here.predicted.ips / 60 - 1)
+
+
+def test_every_held_out_row_is_in_the_table() -> None:
+    rows, columns = figures_growth.held_out_rows()
+    assert len(rows) == 8 and len(columns) == len(rows[0])
+    dlperf = next(row for row in rows if row[0] == "DLPerf mixed")
+    assert dlperf[1:3] == [32, 30713.68] and dlperf[-1] == "+45.2"  # 32 x 1393.87
+
+
+def test_what_large_batches_cost_in_words() -> None:
+    errors = {256: (23.6, 0.12), 8192: (23.74, 0.09), 65536: (33.96, 0.8)}
+    _, text = drawn(figures_growth.accuracy(errors, {"LARS": (32768, 76.3)}))
+    assert "up to a global batch of 8,192" in text.lower() and "10.4 points lower" in text
+
+
+def test_the_rates_of_layers() -> None:
+    weights = {"a": np.full((2, 2), 3.0), "b": np.full((2, 2), 1.0)}
+    gradients = {"a": np.full((2, 2), 0.03), "b": np.full((2, 2), 1.0)}
+    _, text = drawn(figures_growth.layer_rates(weights, gradients))
+    assert text.startswith("The ratio is 1 in b and 100 in a") and "100 times off" in text
+
+
+# --- with real processes --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_sweep_from_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(output.Slot, "html", lambda self, html, text: shown.append(text))
+    monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
+    flags = ["-n", 1, "-b", "4,24", "-i", 4, "-e", 2, "-w", 1, "--num-examples", 24, "--no-val",
+             "--step", "paced:2000", "--loader", "synthetic", "--network", "tiny",
+             "--image-shape", 32, "--threads", 1]  # fmt: skip
+    found = sweeps.run(tmp_path / "a.json", *flags, status=1)
+    assert found["metrics"]["1"]["24"][sweeps.TRAIN] is None
+    assert shown[0].startswith("$ rn50 benchmark -n 1 -b 4,24") and "failed" in shown[-1]
+    assert sorted(sweeps.iterations(found, 1, 4)) == [0, 1]
+    rates = sweeps.rates(found, 1, 4)
+    assert len(rates) == 3  # of the second epoch, without its first iteration
+    assert sweeps.means(rates)["harmonic mean"] == pytest.approx(
+        found["metrics"]["1"]["4"][sweeps.TRAIN], rel=0.05
+    )
+    with pytest.raises(RunFailed, match="exit status 2"):
+        sweeps.run(tmp_path / "b.json", "-w", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_the_first_steps_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.Slot, "html", lambda self, html, text: None)
+    asked = Experiment(network="tiny", image_shape=32, batch_size=2, threads=1, num_classes=6)
+    seconds = pairs.first_steps(asked, 3)
+    assert len(seconds) == 3 and min(seconds) > 0
