@@ -374,7 +374,7 @@ from rn50lib.scaling import check
 print(check.cannot_tell().replace(". ", ".\n"))
 
 # %% [markdown]
-# Read the table with care. One of the rivals is about as good as our model, on some rows better, and on the A100s even "nothing is lost" is closer, since they scale better than the V100s did. The rows say how long a step took and not why. So trust the *sum* to several per cent, and do not trust what it says about the *parts* before you have measured the exchange and the input yourself.
+# Read the table with care. One of the rivals has a smaller mean error than our model, and for the A100s in mixed precision even "nothing is lost" is closer, since they scale better than the V100s did. The rows say how long a step took and not why. So trust the *sum* to several per cent, and do not trust what it says about the *parts* before you have measured the exchange and the input yourself.
 #
 # ## What would my training do?
 #
@@ -392,7 +392,7 @@ workshop.table(rows, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} 
 session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GPUs")
 
 # %% [markdown]
-# And why? Take one cause away at a time, and one remedy. The larger the difference to the first line, the more the cause weighs.
+# And why? First two causes are taken away, one at a time: the larger the gain over the first line, the more the cause weighs. Then come things that one may do wrong. The last of them is the input: eight such GPUs ask one host for all the images that they train on, and if its processors cannot deliver them, everything else hardly matters.
 
 # %%
 causes = figures_growth.why(one_gpu, network, 512)
@@ -402,7 +402,7 @@ largest = max(gains, key=lambda name: gains[name])
 print(f"The largest gain, {gains[largest]:.1f} points, is “{largest}”.")
 
 # %% [markdown]
-# Here is the whole model with its controls. One assumption to keep in mind: images per second of one GPU are taken as the **same for every batch**. In truth small batches are slower (your inference table shows how much), so a small batch looks better here than it is. Three things to try: at which number of GPUs does 10 Gbit/s stop being enough? What is lost without overlap, at batch 32 and at 208? Which network brings 512 GPUs to 80 %?
+# Here is the whole model with its controls. One assumption to keep in mind: images per second of one GPU are taken as the **same for every batch**. In truth small batches are slower (your inference table shows how much), so a small batch looks better here than it is. Three things to try: from how many GPUs on are PCIe and 10 Gbit/s too little? What does overlap bring, at batch 32 and at 208? Does any network bring 512 GPUs to 90 %, and if not, what holds them up?
 
 # %%
 figures_scale.explore(ips, gpu_batch)

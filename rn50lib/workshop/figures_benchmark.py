@@ -35,7 +35,7 @@ def cold_start(seconds: Sequence[float], batch: int) -> tuple[Figure, str]:
         bars = axes.bar(at, [1000 * s for s in seconds], color=BLUE, width=0.7)
         for bar, late in zip(bars, slow, strict=True):
             if late:
-                bar.set(color=ORANGE, hatch="//", edgecolor="white")
+                bar.set(facecolor=ORANGE, hatch="//", edgecolor="white")
         axes.axhline(1000 * settled, color=GREY, ls="--", lw=1.3, marker="",
                      label=f"median of the second half: {1000 * settled:.0f} ms")  # fmt: skip
         axes.set(title="The first steps of a process (hatched: over 1.25 times the median)",

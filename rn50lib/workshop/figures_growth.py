@@ -178,6 +178,7 @@ def why(training: Training, network: str, gpus: int) -> list[list[Any]]:
         "a quarter of the batch": (replace(training, batch=max(1, training.batch // 4)), real),
         "no overlap with backward": (training, replace(real, overlap=False)),
         "one ring instead of hierarchical": (training, replace(real, algorithm="ring")),
+        "loaders that deliver 8,000 img/s a host": (training, replace(real, input_ips=8000.0)),
     }
     return [[name, 100 * predict(*case, gpus).efficiency] for name, case in cases.items()]
 
