@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass
 
 from rn50lib.workshop.check_script.flow import Flow, Key
@@ -188,9 +189,10 @@ class Context:
 
     def in_training(self, node: ast.AST) -> bool:
         """Whether a node runs again and again while training."""
-        inside = self.function_loops()
+        inside = self.function_loops
         return any(outer in self.loops or outer in inside for outer in self.script.above(node))
 
+    @functools.cached_property
     def function_loops(self) -> set[ast.AST]:
         """The functions that hold an update and are called in a loop."""
         return {

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from rn50lib.workshop.check_script.context import FITS, Context
 from rn50lib.workshop.check_script.finding import Finding, cannot_tell, mistake, present
 from rn50lib.workshop.check_script.five import REDUCERS, is_gradient
+from rn50lib.workshop.check_script.flow import MOST
 from rn50lib.workshop.check_script.remedies import VALIDATION, lost, remedy
-from rn50lib.workshop.check_script.script import argument, dotted
+from rn50lib.workshop.check_script.script import Function, argument, dotted
 
 NAMES = re.compile(r"(^|_)(val|valid|validate|validation|eval|evaluate|evaluation|test)(_|$)")
 ALSO = ("all_gather", "gather", "reduce", "allgather", "all_gather_into_tensor")
@@ -35,7 +36,11 @@ def check(context: Context) -> Iterator[Finding]:
         else:
             yield present(VALIDATION, None, "nothing is validated here")
         return
-    reducers = [c for c in script.find(*REDUCERS, *ALSO) if reduces(context, c, marks)]
+    holders = {script.function_of(mark) for mark in marks}
+    holders |= {f for mark in marks for f in flow.called(mark)}
+    reducers = [
+        c for c in script.find(*REDUCERS, *ALSO)[:MOST] if reduces(context, c, set(marks), holders)
+    ]
     for mark in marks:
         if flow.guarded(mark) and (context.in_training(mark) or loops(context, mark) or reducers):
             ends = "waits for the others for ever" if reducers else "makes the others wait"
@@ -103,7 +108,9 @@ def loops(context: Context, mark: ast.Call) -> bool:
     return False
 
 
-def reduces(context: Context, call: ast.Call, marks: list[ast.Call]) -> bool:
+def reduces(
+    context: Context, call: ast.Call, marks: set[ast.Call], holders: set[Function | None]
+) -> bool:
     """Whether a reduction belongs to a validation: to its function, or to its result."""
     script, flow = context.script, context.flow
     reached = flow.reach(*call.args, without=context.models)
@@ -112,10 +119,8 @@ def reduces(context: Context, call: ast.Call, marks: list[ast.Call]) -> bool:
     names = {n.attr for n in reached if isinstance(n, ast.Attribute)}
     if names & {"non_trainable_variables", "buffers", "named_buffers"}:
         return False
-    holders = {script.function_of(mark) for mark in marks}
-    holders |= {f for mark in marks for f in flow.called(mark)}
     here = script.function_of(call)
-    if here in holders or any(mark in reached for mark in marks):
+    if here in holders or marks & reached:
         return True
     return here is not None and any(
         script.function_of(site) in holders for site in flow.call_sites.get(here, [])
