@@ -134,7 +134,7 @@ print(finding)
 # %%
 from rn50lib.workshop.programs import program
 
-program("rn50lib.cli", "compare", *[path.name for path in files.values()],
+program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--labels", *files,
         "--published", "DGX-1/mixed", folder=scratch)  # fmt: skip
 
 # %% [markdown]
@@ -251,10 +251,13 @@ failing = sweeps.run(
     24, "--step", f"paced:{ips:g}", "--no-val", *paced, status=1,
 )  # fmt: skip
 cells = {b: cell[sweeps.TRAIN] for b, cell in failing["metrics"]["1"].items()}
-counted = [rate for rate in cells.values() if rate is not None]
+measured = [rate for rate in cells.values() if rate is not None]
 print(json.dumps(cells))
-print(f"Mean of what was measured: {sum(counted) / len(counted):.1f} images per second.")
-print(f"With the failed cell as 0: {sum(counted) / len(cells):.1f}. Nothing ran at that speed.")
+mean = sweeps.means(measured)["harmonic mean"]
+print(f"Mean of what was measured: {mean:.1f} images per second.")
+zeros = sum(measured) / len(cells)
+print(f"With the failed cell as 0 the arithmetic mean says {zeros:.1f}. Nothing ran at that speed,")
+print("and the harmonic mean cannot even be computed.")
 
 # %% [markdown]
 # In our file the cell is `null`, the reason stands beside it, the other cells go on, and the exit status is not 0, so that a script notices.
@@ -355,7 +358,7 @@ if workers > 1:
     session.note("own_error", 100 * here.error, "%", "error of the model on this machine")
 
 # %% [markdown]
-# On a processor expect a large remainder, and now you know its name: two workers share memory and caches, so each computes more slowly than alone (notebook 03 measured that), and copies for the exchange use the cores that compute. GPUs have memory of their own. A model is only as good as the list of what it contains.
+# On a processor expect a remainder, and its name is known: two workers share memory and caches, so each computes more slowly than alone (notebook 03 measured that), and copies for the exchange use the cores that compute. GPUs have memory of their own. A model is only as good as the list of what it contains.
 #
 # ### Against published rows that it has not seen
 #
@@ -385,9 +388,10 @@ rows = []
 for step in figures_scale.steps(512, gpu_batch, network, True, ips):
     if step.gpus in (1, 8, 64, 512):
         hours = step.hours()
+        took = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
         rows.append([step.gpus, step.gpus * gpu_batch, step.ips, 100 * step.efficiency, step.limit,
-                     hours, hours * step.gpus * price])  # fmt: skip
-columns = ["GPUs", "global batch", "img/s", "efficiency, %", "most is lost in", "hours", "cost"]
+                     took, hours * step.gpus * price])  # fmt: skip
+columns = ["GPUs", "global batch", "img/s", "efficiency, %", "most is lost in", "90 epochs", "cost"]
 workshop.table(rows, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} images, {network}")
 session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GPUs")
 
@@ -423,18 +427,15 @@ print(finding)
 # %%
 found = session.results
 kinds = {"none": "no warm-up", "constant": "a small constant rate at first", "gradual": "gradual"}
-rows = [
-    [
-        "batch 256",
-        found["published.batch.256.error"].value,
-        found["published.batch.256.error"].spread,
-    ]
-]
-rows += [
-    [f"batch 8,192, {name}", found[f"published.warmup.{key}.error"].value,
-     found[f"published.warmup.{key}.error"].spread] for key, name in kinds.items()
-]  # fmt: skip
-workshop.table(rows, ["warm-up", "top-1 error, %", "±"], found["published.batch.256.error"].source)
+named = {"batch 256": found["published.batch.256.error"]}
+named |= {
+    f"batch 8,192, {text}": found[f"published.warmup.{kind}.error"] for kind, text in kinds.items()
+}
+workshop.table(
+    [[name, f"{item.value:.2f}", f"{item.spread:.2f}"] for name, item in named.items()],
+    columns=["ResNet-50 on ImageNet", "top-1 error, %", "±"],
+    caption=found["published.warmup.gradual.error"].source,
+)
 
 # %% [markdown]
 # With a gradual warm-up 8,192 images lose nothing that could be told from noise. How far does that go? Predict the top-1 at 65,536.
@@ -477,7 +478,7 @@ shown = [step for step in last if step.gpus in (1, 8, 64, 512)]
 workshop.table(
     [[name, *(100 * getattr(step, field) / step.step_s for step in shown)]
      for name, field in kinds.items()],
-    columns=["% of a step, predicted", *(f"{step.gpus} GPUs" for step in shown)],
+    columns=["% of a step, predicted", *(f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}" for step in shown)],
 )  # fmt: skip
 if workers > 1:
     lost = 100 * (1 - together / (workers * alone))

@@ -226,7 +226,8 @@ def layer_rates(
     with plot.style():
         figure = Figure(figsize=(10.5, 3.2))
         axes = figure.subplots()
-        axes.bar(range(len(ratio)), ratio, color=BLUE)
+        axes.bar(range(1, len(ratio) + 1), ratio, color=BLUE)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_yscale("log")
         axes.set(title="Norm of the weights over norm of the gradient",
                  xlabel="layer, from the first to the last", ylabel="ratio")  # fmt: skip
