@@ -6,14 +6,19 @@ The output appears line by line while the program works; a failure that nobody e
 from __future__ import annotations
 
 import os
+import queue
 import shlex
 import subprocess
 import sys
+import threading
+import time
 from html import escape
 from pathlib import Path
 
 from rn50lib.workshop import output
 from rn50lib.workshop.errors import RunFailed
+
+SAY_S = 3.0  # while a program says nothing, the seconds are shown this often
 
 
 def program(
@@ -28,10 +33,10 @@ def program(
     lines: list[str] = []
     slot = output.Slot()
 
-    def show() -> None:
+    def show(*more: str) -> None:
         command = shlex.join(["python", "-m", module, *words])
-        text = "\n".join([f"$ {command}", *lines])
-        html = f"<b>$ {escape(command)}</b>\n{escape(chr(10).join(lines))}"
+        text = "\n".join([f"$ {command}", *lines, *more])
+        html = f"<b>$ {escape(command)}</b>\n{escape(chr(10).join([*lines, *more]))}"
         slot.html(f'<pre style="white-space:pre-wrap;background:none">{html}</pre>', text)
 
     show()
@@ -48,9 +53,18 @@ def program(
         errors="replace",
     )
     try:
-        assert process.stdout
-        for line in process.stdout:
-            lines.append(line.rstrip("\n"))
+        said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(process, said), daemon=True).start()
+        begin = time.monotonic()
+        while True:
+            try:
+                line = said.get(timeout=SAY_S)
+            except queue.Empty:
+                show(f"({time.monotonic() - begin:.0f} s)")
+                continue
+            if line is None:
+                break
+            lines.append(line)
             show()
         ended = process.wait()
     finally:  # also when the cell is interrupted
@@ -62,3 +76,11 @@ def program(
             f"{module} ended with exit status {ended} where {status} was expected; it said:",
             "\n".join(lines[-12:]),
         )
+
+
+def _read(process: subprocess.Popen[str], said: queue.SimpleQueue[str | None]) -> None:
+    """Hand on every line of a program as it comes, and None at the end."""
+    assert process.stdout
+    for line in process.stdout:
+        said.put(line.rstrip("\n"))
+    said.put(None)

@@ -1,0 +1,563 @@
+# %% [markdown]
+# # 07 · Inference
+#
+# After this notebook you can take a checkpoint to an answer: score it, export it, say what its probabilities are worth, and choose a batch by the throughput and the latency that it gives.
+#
+# **Time:** 25 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 5 minutes to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+epochs: int | None = None  # epochs of the training run; None: 3, on a GPU those of the recipe
+rounds: int | None = None  # rounds in which forms of the network take turns; None: 10
+requests: int | None = None  # single requests that are timed; None: 400
+seed: int = 0  # start of all randomness
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("07", profile)
+
+# %% [markdown]
+# ## Where is the time going?
+#
+# So far one number counted: images per second. Whoever trains has all the pictures at hand, wants them all done soon, and does not care which of them comes first. Whoever *asks* a trained network has one picture and waits. To them it is nothing that a thousand others were answered in the same second; what counts is the time from their question to their answer, the **latency**.
+#
+# The two pull in different directions, and the batch is the knob between them. This notebook first makes sure that the answers are right, then makes one of them fast, then many, and asks what becomes of the one when the many arrive.
+
+# %% [markdown]
+# ## A checkpoint and its score
+#
+# Inference begins with a checkpoint. If you have trained one, `rn50 score PREFIX EPOCH` scores it. Here a short run makes one, of ResNet-50 on the road signs.
+
+# %%
+from rn50lib import recipe
+
+epochs = epochs or session.pick(cpu=3, gpu=recipe.ROADSIGNS.epochs)
+slow = session.profile != "gpu" and not session.machine.bfloat16
+run = workshop.train(
+    name="to-serve", num_epochs=epochs, batch_size=32, seed=seed, model_prefix="model",
+    num_examples=1600 if slow else None, disp_batches=10,
+).wait()  # fmt: skip
+
+# %% [markdown]
+# The score must be the number that the run reported, not one near it: the same weights, the same pictures, the same crops, and nothing random. It is computed in a new process that knows only the files. A difference in the last digit would mean that one of these is not what you believe, and that error would stay in everything built on it.
+
+# %%
+from rn50lib import checkpoint
+
+prefix = run.dir / "model"
+last = checkpoint.epochs(prefix)[-1]
+score = workshop.train(
+    name="score", model_prefix=str(prefix), load_epoch=last, only_inference=True, num_epochs=1
+).wait()
+said, again = (r.report["metrics"]["val.top1"][-1] for r in (run, score))
+print(f"The run said {said}, the score says {again}: {'equal' if said == again else 'NOT equal'}.")
+print(f"By hand: rn50 score {prefix.parent.name}/{prefix.name} {last}")
+session.note("score_equal", "yes" if said == again else "no", "", "the score is the run's top-1")
+
+# %% [markdown]
+# ## Pictures that were never in the data
+#
+# Validation pictures are at least relatives of the training pictures: the same program drew them, from the same seed. So let it draw some that nobody has seen, with another seed, each named by its class. And to be mean, add two that are no sign at all: a road without one, and noise.
+#
+# **Predict first:** what does the network say about the road, and how sure is it?
+
+# %%
+import numpy as np
+
+from rn50lib import predict
+from rn50lib.records.source import open_source
+from rn50lib.workshop import fresh
+from rn50lib.workshop.programs import program
+
+classes = open_source(session.data_root, "val").classes
+scratch = run.dir / "inference"
+new = fresh.draw(scratch / "new", classes)
+program("rn50lib.cli", "predict", "../model", last, *[f"new/{file.name}" for file in new],
+        "-o", "new.npz", folder=scratch)  # fmt: skip
+probabilities = np.load(scratch / "new.npz")["probabilities"]
+for file, row in zip(new, probabilities, strict=True):
+    print(f"{file.name}: {predict.best(row, classes)}")
+
+# %%
+from rn50lib.workshop import figures_inference
+
+fig, finding = figures_inference.answers(new, probabilities, classes)
+workshop.figure(fig, alt=f"New pictures with the network's three likeliest classes. {finding}")
+sure = {name: row.max() for name, row in zip((f.stem for f in new), probabilities, strict=True)}
+print(
+    f"The probabilities of the noise add up to {probabilities[-1].sum():.3f}, as do all the others."
+)
+print(f"About a road without a sign it is {100 * sure['road']:.0f} % sure,")
+print(f"about noise {100 * sure['noise']:.0f} %.")
+
+# %% [markdown]
+# The probabilities come from a softmax. It takes twelve numbers and makes them positive with a sum of 1, whatever they are. There is no thirteenth class "none of these", and the network has never seen a picture that would have needed it. So the numbers answer *"if it is one of the twelve, which?"*, and they do not say whether the question makes sense. If a picture may show something else, your training data must contain something else.
+#
+# ### What a probability is worth
+#
+# Does 90 % mean that nine of ten such answers are right? That is no matter of definition. It can be counted. The cell computes the answers to all validation pictures in several forms of the network, which the next sections need too, and groups those of the plain one by their probability.
+
+# %%
+from rn50lib import precision
+from rn50lib.workshop import forms
+
+reduced = session.pick(cpu="bfloat16")
+if session.profile == "gpu":
+    reduced = precision.best_dtype(session.machine, "reference")[0]
+answers = forms.answers(prefix, last, scratch / "answers.npz", reduced)
+fig, finding = figures_inference.trust(
+    answers.probabilities(forms.FOLDED), answers.labels
+)  # fmt: skip
+workshop.figure(fig, alt=f"Claimed probability and share of right answers by group. {finding}")
+print(finding)
+
+# %% [markdown]
+# Where the hatched bar is lower, the network is too sure of itself; where it is higher, it is too modest. A network at the beginning of its training is often modest; one that was trained until it knows its training pictures by heart tends to be too sure. Either way: a threshold such as "act from 90 % on" belongs to *this* checkpoint and must be counted again for the next.
+
+# %% [markdown]
+# ## Inference is not training without a backward pass
+#
+# One could take the network as it trains, switch it to evaluation, and ask. It would be right and slower than need be. What training keeps apart, inference can put together.
+#
+# A **batch norm** in training computes mean and variance of its batch. In inference both are fixed, the running averages of the training. Then it is one multiplication and one addition per channel, and the convolution before it is multiplications and additions too. So one can do the batch norm's multiplication *beforehand*, on the weights:
+#
+# `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`
+#
+# Here is one layer of your checkpoint by hand. It is a 1×1 convolution, which is nothing but a product of matrices, so NumPy will do.
+
+# %%
+from rn50lib.recipe import BN_EPS
+
+arrays = checkpoint.load(prefix, last).arrays
+net = checkpoint.read_network(prefix)
+layer = next(net.blocks()).convs[0]
+W = arrays[f"{layer.name}.weight"][:, :, 0, 0]  # channels out × channels in
+gamma, beta, mean, var = (
+    arrays[f"{layer.norm}.{part}"] for part in ("gamma", "beta", "running_mean", "running_var")
+)
+x = np.random.default_rng(seed).standard_normal((1000, layer.in_channels), np.float32)
+
+std = np.sqrt(var + BN_EPS)
+apart = gamma * (x @ W.T - mean) / std + beta  # as in training: two layers
+scale = gamma / std
+folded = x @ (scale[:, None] * W).T + (beta - scale * mean)  # as in inference: one layer
+print(f"{layer.name} and {layer.norm}: {layer.in_channels} channels in, {layer.out_channels} out")
+print(
+    f"values up to {np.abs(apart).max():.2f}, differences up to {np.abs(apart - folded).max():.1e}"
+)
+
+# %% [markdown]
+# The differences are rounding: the same sums in another order. And over the whole network, with all of its batch norms folded, on every validation picture:
+
+# %%
+difference = answers.apart(forms.TRAINING, forms.FOLDED)
+largest = np.abs(answers.logits[forms.TRAINING]).max()
+print(f"{len(answers.labels):,} pictures: logits up to {largest:.1f}, apart by {difference:.1e}")
+print(f"The same class for {answers.same(forms.TRAINING, forms.FOLDED):.1f} % of them.")
+session.note("folded_apart", float(difference), "", "largest difference of a logit after folding")
+
+# %% [markdown]
+# ### What that saves
+#
+# Hardly any arithmetic. What it saves is *traffic*: every layer that stands alone reads its input from memory and writes its output back. With the batch norm gone into the weights, the convolution can also do the ReLU and the addition of the shortcut while it still has its result at hand. Counted for ResNet-50 at 224 pixels:
+
+# %%
+from rn50lib import network
+from rn50lib.workshop import inference_sums
+
+resnet50 = network.resnet(50)
+apart, fused = (inference_sums.total(resnet50, 224, 32, "float32", f) for f in (False, True))
+workshop.table(
+    [[name, work.flops / 32e9, work.bytes / 32e6, work.intensity]
+     for name, work in (("training form", apart), ("folded and fused", fused))],
+    columns=["", "GFLOP an image", "MB an image", "FLOP per byte"],
+    caption="One forward pass in float32, batch 32, every layer from memory to memory",
+)  # fmt: skip
+print(f"The same work with {apart.bytes / fused.bytes:.1f} times less traffic.")
+
+# %% [markdown]
+# This is the library's own code. `score`, `predict` and every validation go through it.
+
+# %%
+workshop.show("rn50lib.backends.torch.inference:fold")
+workshop.show("rn50lib.backends.torch.inference:one_pass")
+workshop.show("rn50lib.backends.torch.inference:Predictor.__call__")
+
+# %% [markdown]
+# **Predict:** is it as many times as fast as it has less traffic? More? Less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
+
+# %%
+from rn50lib.experiment import Experiment
+
+half = forms.folded(reduced)
+at_224 = Experiment(
+    image_shape=224, num_classes=1000, seed=seed, batch_size=session.pick(cpu=4 if slow else 16, gpu=64)
+)  # fmt: skip
+rounds = rounds or session.pick(ci=2, cpu=10)
+timed = forms.compare(at_224, (forms.TRAINING, forms.FOLDED, half), rounds)
+pair = timed.pair(forms.FOLDED, forms.TRAINING)
+fig, finding = figures_inference.pairs(pair, {"less traffic": apart.bytes / fused.bytes})
+workshop.figure(fig, alt=f"Time of a batch in two forms, in turns, and their ratio. {finding}")
+done = timed.experiment
+print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
+
+# %%
+from rn50lib.workshop.pairs import median_interval
+
+faster = median_interval(pair.ratios)[0]
+session.note("folded_faster", faster, "times", "speed of the folded form over the training form")
+print("Only the part of the time that went by moving numbers can be saved,")
+print("and the arithmetic of the convolutions stays.")
+
+# %% [markdown]
+# ## One answer, or many
+#
+# A batch of one reads all the weights for a single picture. A batch of 32 reads them once and uses them 32 times. So the work per byte, the **arithmetic intensity**, rises with the batch. By how much?
+
+# %%
+sheet = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
+rows = []
+for batch in (1, 8, 32, 208):
+    work = [inference_sums.total(resnet50, 224, batch, d) for d in ("float32", "float16")]
+    rows.append([batch, work[0].bytes / batch / 1e6, *(w.intensity for w in work)])
+workshop.table(
+    rows,
+    columns=["batch", "MB an image, FP32", "FLOP per byte, FP32", "FP16"],
+    caption="ResNet-50 at 224 pixels, folded",
+)
+knee = {p: 1e12 * sheet[p] / (1e9 * sheet["bandwidth"]) for p in ("fp32", "fp16")}
+print(f"A V100 needs {knee['fp32']:.0f} FLOP per byte in FP32 and {knee['fp16']:.0f} in FP16,")
+print("by its data sheet, for its arithmetic to be the limit.")
+
+# %% [markdown]
+# It rises, and not even twofold: the feature maps of a single picture are as much traffic as all the weights. Keep that in mind for the measurement. `rn50 benchmark --only-inference` is the reference's command: it goes through a list of batches with random pictures and writes a file. **Predict** how many times as many images per second a batch of 32 gets than a batch of 1, on your machine and on a V100.
+
+# %%
+batches = session.pick(
+    ci=(1, 2, 4), cpu=(1, 2, 4, 8, 16, 32), gpu=(1, 2, 4, 8, 16, 32, 64, 128, 208)
+)
+common = ["-n", 1, "-b", ",".join(map(str, batches)), "--only-inference", "--loader", "synthetic",
+          "--image-shape", 224, "-i", session.pick(ci=2, cpu=8, gpu=50),
+          "--profile", session.profile, "--num-classes", 1000]  # fmt: skip
+kinds = ("float32",) if slow else ("float32", reduced)
+for dtype in kinds:
+    program("rn50lib.cli", "benchmark", *common, "--dtype", dtype, "-o", f"{dtype}.json",
+            folder=scratch)  # fmt: skip
+
+# %%
+from rn50lib import compare
+
+sides = {dtype: compare.read(str(scratch / f"{dtype}.json")).rates for dtype in kinds}
+yours = {
+    dtype: {b: ips for (_, _, b), ips in rates.items() if ips} for dtype, rates in sides.items()
+}
+published = {
+    name: {b: ips for (key, _, b), ips in compare.published(f"DGX-1/{kind}").rates.items()
+           if key == "val.total_ips"}
+    for name, kind in (("FP32", "FP32"), ("FP16", "mixed"))
+}  # fmt: skip
+fig, finding = figures_inference.curve(yours, published)
+workshop.figure(fig, alt=f"Images per second and milliseconds a batch over the batch. {finding}")
+print(finding.replace(". ", ".\n").strip())
+
+# %% [markdown]
+# The dashed lines are a model with two numbers: every batch costs a fixed time, and each image in it some more. Throughput then rises, and saturates when the fixed time is small beside the rest. The last column of this table says at which batch half of the maximum is reached:
+
+# %%
+both = {f"here, {name}": rates for name, rates in yours.items()}
+both |= {f"V100, {name}, published": rates for name, rates in published.items()}
+workshop.table(
+    figures_inference.curve_rows({name: rates for name, rates in both.items() if len(rates) > 1}),
+    columns=["", "fixed, ms", "ms an image", "img/s at most", "batch for half of it"],
+)
+print("A dash: no fixed time that could be told from noise.")
+
+# %% [markdown]
+# Why is there a fixed time? The usual answer is the weights, which a batch of one must fetch for a single picture. The roofline can check that for the V100. With arithmetic and memory at the full rate, and each layer by itself, it allows:
+
+# %%
+from rn50lib.workshop.roofline import Device
+
+v100 = Device("V100", {"float32": 1e12 * sheet["fp32"], "float16": 1e12 * sheet["fp16"]},
+              1e9 * sheet["bandwidth"])  # fmt: skip
+rows = []
+for batch in (1, 8, 64, 208):
+    for name, dtype in (("FP32", "float32"), ("FP16", "float16")):
+        if batch in published[name]:
+            bound = inference_sums.at_most(v100, resnet50, 224, batch, dtype)
+            rows.append(
+                [name, batch, published[name][batch], bound, 100 * published[name][batch] / bound]
+            )
+workshop.table(
+    sorted(rows), columns=["", "batch", "published img/s", "roofline allows", "% of that"],
+    caption=f"One V100; {session.results['v100.fp32'].provenance}",
+)  # fmt: skip
+
+# %% [markdown]
+# With a batch of one, the published figures are a small part of what arithmetic *and* memory allow. So the weights are not the main reason. What is left is what no roofline knows: a hundred kernels and more are started one after the other, and the late layers, with 7 × 7 pixels, are too small to keep 80 multiprocessors busy. A larger batch spreads the first over more pictures and fills the second; that is where most of the gain comes from.
+#
+# A processor with a few cores starts a layer in microseconds, and a single picture is enough to keep all of them busy. So its curve is much flatter, and it may even fall, when the feature maps of a larger batch no longer fit into the cache. The same network, the same command, another answer: the curve must be measured on the machine that will serve.
+
+# %% [markdown]
+# ## How long does one wait?
+#
+# A request that arrives is a JPEG. It has to be decoded, cut and resized, and only then does the network see it. The cell asks your checkpoint about one picture after the other, as a patient client would. It also times batches, and at the end it lets requests arrive at random; both are needed further down.
+
+# %%
+from rn50lib.workshop import figures_queue, serving
+
+count = requests or session.pick(ci=40, cpu=400)
+loads = session.pick(ci=((0.5, 1), (0.5, 8)), cpu=((0.5, 1), (0.9, 1), (1.2, 1), (1.2, 8)))
+server = serving.measure(prefix, last, count, loads, seconds=session.pick(ci=1, cpu=5))
+fig, finding = figures_queue.latencies(server.requests)
+workshop.figure(fig, alt=f"Latencies of single requests and how many are below each. {finding}")
+print(finding)
+decoding = 100 * server.decode.sum() / server.requests.sum()
+print(f"{decoding:.0f} % of the time goes into decoding, the rest into the network.")
+
+# %% [markdown]
+# The steps on the right are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all. The rule is short:
+
+# %%
+workshop.show("rn50lib.benchmark.result:percentile")
+
+# %% [markdown]
+# ### The mean hides the tail
+#
+# Which of these two servers would you rather have? Decide by the mean, then look at the rest.
+
+# %%
+from rn50lib.benchmark.result import PERCENTILES, percentile
+
+steady, moody = [20.0] * 100, [10.0] * 97 + [343.0] * 3  # milliseconds of 100 requests
+workshop.table(
+    [[name, sum(values) / 100, *(percentile(sorted(values), p) for p in PERCENTILES)]
+     for name, values in (("steady", steady), ("moody", moody))],
+    columns=["server", "mean, ms", *(f"p{p}" for p in PERCENTILES)],
+)  # fmt: skip
+for asked in (1, 10, 50):
+    slow_one = 100 * (1 - 0.97**asked)
+    print(
+        f"A page that asks the moody server {asked:2d} times is slow in {slow_one:.0f} % of cases."
+    )
+
+# %% [markdown]
+# The means are equal up to a hundredth of a millisecond, and half of all requests are twice as fast with the moody one. But a page that needs ten answers waits for the slowest of them. This is why services promise a p99 and not a mean. `rn50 benchmark` therefore notes the percentiles of every cell; here are those of your sweep, the time of a *batch*:
+
+# %%
+import json
+
+cells = {d: json.loads((scratch / f"{d}.json").read_text())["env"]["cells"]["1"] for d in kinds}
+rows = []
+for dtype, found in cells.items():
+    for b in (batches[0], batches[len(batches) // 2], batches[-1]):
+        cell = found[str(b)].get("val.total_ips")
+        if cell:
+            rows.append([dtype, b, cell["n"], *(cell["latency_ms"][str(p)] for p in PERCENTILES)])
+workshop.table(rows, columns=["", "batch", "iterations", *(f"p{p}, ms" for p in PERCENTILES)])
+print("With n iterations no percentile beyond 100 - 100/n can be told from the longest of them.")
+
+# %% [markdown]
+# ### When requests come as they like
+#
+# So far the client waited for its answer before it asked again. Real clients know nothing of each other. Even if the server could answer them all, some arrive while it is busy, and they wait: in a **queue**.
+#
+# The rule of this server is simple. Whenever it is free, it takes all that wait, at most as many as the *limit*, as one batch. It may also hold a batch that is not full back for a short while, the *wait*, in the hope of more. Here is the whole of it:
+
+# %%
+from rn50lib.workshop import queueing
+
+workshop.show(queueing.play)
+
+# %% [markdown]
+# The figure plays it with the times that your server took for its batches. Three things to try, and to **predict** first:
+#
+# 1. With a limit of 1, raise the load from half of what is possible to nine tenths. What happens to p50, and what to p99?
+# 2. Then raise the limit. What does a single request pay for it, at a low load and at a high one?
+# 3. Hold batches back for 20 ms. When does that help?
+
+# %%
+from functools import partial
+
+from ipywidgets import FloatSlider, IntSlider
+
+alone, at_best = server.service.capacity(1), server.service.capacity(32)
+queue = partial(figures_queue.queue, server.service)
+knobs = workshop.explore(
+    queue,
+    alt=lambda **values: "Latency of requests, and over the load. " + queue(**values)[1],
+    rate=FloatSlider(round(0.8 * alone), min=1, max=round(1.2 * at_best), step=1,
+                     description="requests/s"),
+    limit=IntSlider(1, min=1, max=32),
+    wait=FloatSlider(0, min=0, max=100, step=5, description="wait, ms"),
+)  # fmt: skip
+
+# %%
+rows = []
+for share, limit, wait in ((0.5, 1, 0), (0.9, 1, 0), (0.9, 8, 0), (0.9, 8, 20), (1.2, 8, 0)):
+    played = queueing.play(
+        queueing.poisson(share * alone, 3000), server.service, limit, wait / 1000
+    )
+    p50, p99 = (1000 * played.percentile(p) for p in (50, 99))
+    rows.append([share * alone, limit, wait, p50, p99, played.mean_batch, 100 * played.utilisation])
+workshop.table(
+    rows, columns=["requests/s", "limit", "wait, ms", "p50, ms", "p99, ms", "at once", "% at work"],
+    caption=f"Played with your server's times; one at a time it answers {alone:.0f} a second",
+)  # fmt: skip
+
+# %% [markdown]
+# A queue does not grow in proportion to the load. Between half and nine tenths the server has less than twice the work, and the tail becomes several times as long. A server that works 100 % of its time has, sooner or later, an endless queue: **spare time is what keeps latency short**. A limit above 1 costs nothing while there is little to do, because nobody is waited for, and when much is to do it takes several at once. Holding back is another matter: everyone pays, and it helps only where a larger batch is so much cheaper for each that the server could not keep up without it.
+#
+# ### Is that so?
+#
+# A simulation is a claim. The cell above also ran the real thing: requests arrived at random, waited, were decoded and answered by your checkpoint. Beside it, the same arrivals are played.
+
+# %%
+workshop.table(
+    figures_queue.load_rows(server.loads, server.service),
+    columns=["requests/s", "limit", "p50 measured, ms", "played", "p99 measured, ms", "played",
+             "at once", "% at work"],
+    caption="Real requests, and the same arrivals in the simulation",
+)  # fmt: skip
+print("The simulation gives every batch its median time. A real machine now and then takes longer:")
+print("each such moment lengthens the queue, so the measured tail is the longer one as a rule.")
+print("If other programs are busy here, they are the larger part of it.")
+
+# %% [markdown]
+# ## Precision
+#
+# Notebook 06 took care that 16 bits do no harm in training: a loss scale, master weights. In inference there are no gradients and no updates, so only one question is left. Do the answers change? You have them already, for every validation picture.
+
+# %%
+half_top1, full_top1 = answers.top1(half), answers.top1(forms.FOLDED)
+workshop.table(
+    [[form, answers.top1(form), answers.same(form, forms.FOLDED), answers.apart(form, forms.FOLDED)]
+     for form in answers.logits],
+    columns=["form", "top-1, %", "same answer as folded float32, %", "largest difference of a logit"],
+)  # fmt: skip
+session.note("half_same", answers.same(half, forms.FOLDED), "%", f"same answer in {reduced}")
+print(f"Top-1 differs by {half_top1 - full_top1:+.2f} points,")
+print("and pictures whose answer changes were close calls: some become right, some wrong.")
+
+# %% [markdown]
+# And the speed, from the rounds above:
+
+# %%
+pair = timed.pair(half, forms.FOLDED)
+fig, finding = figures_inference.pairs(pair)
+workshop.figure(fig, alt=f"Time of a batch in two precisions, in turns, and their ratio. {finding}")
+print(finding)
+session.note("half_faster", median_interval(pair.ratios)[0], "times", f"speed in {reduced}")
+if slow:
+    print("This processor has no instructions for bfloat16 and imitates them.")
+    session.recorded("inference.half_faster")
+
+# %% [markdown]
+# ## Take it elsewhere
+#
+# The program that serves is often not the one that trained: another language, another framework, a phone. `rn50 export` writes the folded network in two forms that others read: **ONNX**, one file, and TensorFlow's **SavedModel**, a folder. In both, normalising is inside, so that nobody can forget it: pixels in, logits out.
+
+# %%
+can = {
+    "ONNX": forms.has("onnx") and forms.has("onnxruntime"),
+    "TensorFlow": forms.has("tensorflow"),
+}
+if can["ONNX"]:
+    program("rn50lib.cli", "export", "../model", last, "-o", "model.onnx", folder=scratch)
+if can["TensorFlow"]:
+    program("rn50lib.cli", "export", "../model", last, "-o", "model", folder=scratch)
+for name, here in can.items():
+    if not here:
+        print(f"{name} is not installed here, so its part of this section is left out.")
+for path in sorted(scratch.glob("model*")):
+    size = sum(f.stat().st_size for f in (path.rglob("*") if path.is_dir() else [path]))
+    print(f"{size / 1e6:8.1f} MB  {path.name}")
+
+# %% [markdown]
+# An export is right when a program that knows nothing of this library gives the same answers. These are the programs, in full; they run in processes of their own and see the pictures and the exported file.
+
+# %%
+from rn50lib.workshop import exported
+
+np.save(scratch / "images.npy", answers.images[: session.pick(ci=8, cpu=200)])
+print(exported.ONNX_RUNTIME, exported.TENSORFLOW)
+theirs = {}
+if can["ONNX"]:
+    theirs["ONNX Runtime"] = exported.run(exported.ONNX_RUNTIME, "onnx.npy", scratch)
+if can["TensorFlow"]:
+    theirs["TensorFlow"] = exported.run(exported.TENSORFLOW, "tensorflow.npy", scratch)
+
+# %%
+ours = answers.logits[forms.FOLDED]
+rows = []
+for name, logits in theirs.items():
+    mine = ours[: len(logits)]
+    away = float(np.abs(logits - mine).max())
+    same = 100 * float(np.mean(logits.argmax(axis=1) == mine.argmax(axis=1)))
+    rows.append([name, len(logits), away, same, bool(np.allclose(logits, mine, 1e-4, 1e-4))])
+    session.note(f"export_{name.split()[0].lower()}", away, "", f"largest difference, {name}")
+if rows:
+    workshop.table(rows, columns=["", "pictures", "largest difference of a logit", "same answer, %",
+                                  "agrees to 1e-4"])  # fmt: skip
+
+# %% [markdown]
+# ### And its speed?
+#
+# ONNX Runtime is made for nothing but inference. It may well be faster than the framework that trained, so the fair thing is to measure it beside ours in the same turns: the same network, the same batch, as many threads.
+
+# %%
+if can["ONNX"] and session.profile != "gpu":
+    beside = forms.compare(at_224, (forms.FOLDED, forms.ONNX), rounds)
+    pair = beside.pair(forms.FOLDED, forms.ONNX)
+    fig, finding = figures_inference.pairs(pair)
+    workshop.figure(fig, alt=f"Time of a batch, ours and ONNX Runtime's, in turns. {finding}")
+    print(finding)
+    ratio = median_interval(pair.ratios)[0]
+    session.note("over_onnx", ratio, "times", "speed of the folded form over ONNX Runtime's")
+elif can["ONNX"]:
+    print("ONNX Runtime's package for processors would not be a fair peer of this GPU.")
+
+# %% [markdown]
+# ## Beside the recorded numbers
+
+# %%
+measured = {
+    "inference.folded_faster": faster,
+    "inference.over_onnx": ratio if can["ONNX"] and session.profile != "gpu" else None,
+    "inference.half_faster": median_interval(timed.pair(half, forms.FOLDED).ratios)[0],
+}
+if slow or session.profile != "cpu":  # another network, other sizes, or another device
+    measured = dict.fromkeys(measured)
+session.expect({key: value for key, value in measured.items() if key in session.results})
+
+# %% [markdown]
+# ## Where is the time going now?
+
+# %%
+p50, p99 = (1000 * percentile(sorted(server.requests), p) for p in (50, 99))
+network_ms, decode_ms = 1000 * np.median(server.answer), 1000 * np.median(server.decode)
+print(f"A single request takes {p50:.1f} ms at the median: {decode_ms:.1f} ms to decode the JPEG,")
+print(f"{network_ms:.1f} ms in the network. One of 100 takes more than {p99:.1f} ms.")
+busiest = max(server.loads, key=lambda load: load.rate / load.limit)
+waited = 1000 * busiest.served.percentile(50) - p50
+print(f"At {busiest.rate:.0f} requests per second, one at a time, half of them wait at least")
+print(f"{max(0, waited):.0f} ms more than that: in the queue.")
+session.note("p99", p99, "ms", "99 of 100 single requests are answered within")
+
+# %% [markdown]
+# Answering takes as long as it takes. What grows without a limit is waiting, and no faster network cures a server that is asked too much.
+#
+# ## What to take with you
+#
+# - Score a checkpoint before you build on it, and expect the same number to the last digit.
+# - A probability says which of the known classes, never whether it is one of them. How far to trust it can be counted.
+# - Batch norm goes into the weights, ReLU and addition into the convolution: the same answers with less traffic.
+# - Throughput over the batch is a fixed time and a time for each image. Both belong to the machine.
+# - Promise a p99, not a mean, and leave the server time to spare.
+# - 16 bits change few answers. Count which.
+# - An export is right when a stranger's program agrees.
+#
+# Something to try: give the second cell `epochs = 1`, and see whether the less trained network is more modest or more sure of itself.
+#
+# One machine has been measured from every side now. What would eight bring, or 512? That is the last notebook.
