@@ -19,7 +19,8 @@ class Synthetic:
         batch, pixels = experiment.batch_size, experiment.image_shape
         wanted = experiment.num_examples if split == "train" else None
         self.examples = wanted or (experiment.benchmark_iters or STEPS) * batch * size
-        self.steps = max(1, self.examples // (batch * size))
+        steps = max(1, self.examples // (batch * size))
+        self.steps = min(steps, experiment.benchmark_iters or steps)
         rng = np.random.default_rng(experiment.seed)
         images = rng.integers(0, 256, (batch, pixels, pixels, 3), dtype=np.uint8)
         labels = rng.integers(0, experiment.num_classes, batch, dtype=np.int32)

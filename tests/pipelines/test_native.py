@@ -348,3 +348,11 @@ def test_synthetic_images_are_the_same_again_and_again() -> None:
     assert all(np.array_equal(b.images, batches[0].images) for b in batches)
     assert len(list(made.epoch(1, start_step=2))) == 1
     made.close()
+
+
+@pytest.mark.parametrize(("iters", "steps"), [(3, 3), (100, 6)])
+def test_the_shorter_of_iterations_and_examples_ends_a_synthetic_epoch(
+    iters: int, steps: int
+) -> None:
+    asked = full(loader="synthetic", benchmark_iters=iters, num_examples=24)
+    assert len(open_pipeline(asked, None, "train", 0, 1)) == steps
