@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which survives the common kinds of colour blindness; black is for text
@@ -41,6 +42,15 @@ def style() -> Iterator[None]:
     cycle = cycler(color=COLOURS) + cycler(marker=MARKERS)
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": cycle}):
         yield
+
+
+def plain_numbers(axis: Axis) -> None:
+    """2, 5, 10, 20 along a logarithmic axis, where matplotlib writes powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def curves(reports: dict[str, dict[str, Any]]) -> Figure:

@@ -181,8 +181,9 @@ def curve(
                     wait.plot(batches, 1000 * fitted, color=colour, ls="--", lw=1.2, marker="")
                     told.append(sentence(f"{title}, {name}", rates))
             rate.set(title=title, ylabel="images per second", xscale="log")
-            rate.set_ylim(bottom=0)
+            rate.set_ylim(0, 1.1 * max(ips for rates in series.values() for ips in rates.values()))
             wait.set(xlabel="batch", ylabel="milliseconds a batch", xscale="log", yscale="log")
+            plot.plain_numbers(wait.yaxis)
             for axes in (rate, wait):
                 ticks = sorted({b for rates in series.values() for b in rates})
                 shown = [t for t in ticks if t & (t - 1) == 0]

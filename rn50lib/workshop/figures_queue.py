@@ -34,7 +34,7 @@ def latencies(seconds: np.ndarray) -> tuple[Figure, str]:
     found = {p: percentile(ordered, p) for p in PERCENTILES}
     with plot.style():
         figure = Figure(figsize=(10.5, 3.6))
-        left, right = figure.subplots(1, 2, sharey=False)
+        left, right = figure.subplots(1, 2)
         left.plot(1000 * seconds, ls="", ms=4, color=BLUE)
         left.set(title="Requests in their order", xlabel="request", ylabel="milliseconds")
         share = 100 * np.arange(1, len(ordered) + 1) / len(ordered)
@@ -42,14 +42,15 @@ def latencies(seconds: np.ndarray) -> tuple[Figure, str]:
         right.axvline(mean, color=GREY, ls=":", marker="", lw=1.6, label=f"mean {mean:.1f} ms")
         for p, value in found.items():
             right.plot([value], [p], "s", color=ORANGE, ms=6)
-            right.annotate(f"p{p}", (value, p), xytext=(5, -12), textcoords="offset points",
-                           fontsize=8.5)  # fmt: skip
+            above = p == PERCENTILES[-1]
+            right.annotate(f"p{p}", (value, p), xytext=(2, 5) if above else (6, -11),
+                           textcoords="offset points", fontsize=8.5)  # fmt: skip
+        right.set_ylim(-3, 112)
         right.set(title="How many were answered by then", xlabel="milliseconds",
                   ylabel="per cent of the requests")  # fmt: skip
         right.set_xlim(min(ordered) * 0.9, 1.1 * max(found[99], 1.5 * found[50]))
         right.legend(loc="lower right")
-        for axes in (left,):
-            axes.set_ylim(bottom=0)
+        left.set_ylim(bottom=0)
     told = ", ".join(f"{p} % within {value:.1f} ms" for p, value in found.items())
     return figure, f"The mean is {mean:.1f} ms; {told}."
 
@@ -86,6 +87,7 @@ def queue(service: Service, rate: float, limit: int, wait: float) -> tuple[Figur
         right.set(title="Latency over the load", xlabel="requests per second", yscale="log",
                   ylabel="milliseconds")  # fmt: skip
         right.set_xlim(0, 1.25 * max(most, rate))
+        plot.plain_numbers(right.yaxis)
         right.legend(loc="upper left")
     return figure, queue_sentence(rate, most, p50, p99, served.utilisation, served.mean_batch)
 
