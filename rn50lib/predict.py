@@ -17,7 +17,7 @@ import numpy as np
 from rn50lib import checkpoint, experiment
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment
-from rn50lib.pipelines.images import crop, open_image
+from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import center_crop_box
 
 SHOWN = 3  # classes that a line names
@@ -73,7 +73,7 @@ def prepare(pictures: Pictures, i: int, done: FullExperiment) -> np.ndarray:
     """
     name, size = pictures.name(i), done.image_shape
     opened = open_image(pictures.read(i), name)
-    return crop(opened, center_crop_box(*opened.size, size, done.val_resize), size, name)
+    return crop(opened, center_crop_box(*opened.size, size, done.val_resize), size, name, SPARE)
 
 
 def predict(

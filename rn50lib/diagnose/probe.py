@@ -109,7 +109,7 @@ def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
     with Image.open(io.BytesIO(data)) as header:
         width, height = header.size
     box, mirror = pictures.choose(0, index, width, height)
-    ratio = decoding_ratio(box, pictures.size)
+    ratio = decoding_ratio(box, pictures.spare * pictures.size)
     decoded = np.zeros((-(-height // ratio), -(-width // ratio), 3), np.uint8)
     start = time.perf_counter()
     np.ascontiguousarray(shrink(decoded, box, ratio, pictures.size, mirror))

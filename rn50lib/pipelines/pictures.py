@@ -8,7 +8,7 @@ from PIL import Image
 from rn50lib import seams
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
-from rn50lib.pipelines.images import crop, open_image
+from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import Box, center_crop_box, turn
 from rn50lib.records import order
 from rn50lib.records.source import Source
@@ -19,6 +19,7 @@ class Pictures:
 
     def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
         self.source, self.train = source, train
+        self.spare = 1 if train else SPARE
         self.size, self.resize = experiment.image_shape, experiment.val_resize
         self.seed = experiment.seed
         self.augmentation = experiment.to_recipe().augmentation
@@ -43,7 +44,7 @@ class Pictures:
         name = self.source.name(index)
         opened = open_image(data, name)
         box, mirror = self.choose(epoch, index, *opened.size)
-        pixels = crop(opened, box, self.size, name)
+        pixels = crop(opened, box, self.size, name, self.spare)
         return pixels[:, ::-1] if mirror else pixels
 
     def choose(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:

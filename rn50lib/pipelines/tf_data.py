@@ -28,6 +28,7 @@ from rn50lib.backends.tensorflow import tf
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
+from rn50lib.pipelines.images import SPARE
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.tf_readers import Ordered, Stream, as_written
@@ -208,7 +209,8 @@ class TfData:
             top, left, height, width = tf.unstack(box)
             part = whole[top : top + height, left : left + width]
             return self.resized(part, tf.zeros(2), tf.cast(box[2:], tf.float32))
-        fits = tf.reduce_min(box[2:]) // self.pixels  # how often the crop holds what is wanted
+        spare = 1 if self.train or not self.antialias else SPARE
+        fits = tf.reduce_min(box[2:]) // (spare * self.pixels)  # how often it holds what is wanted
         step = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
         ratio = tf.gather(RATIOS, step)
         first, last = box[:2] // ratio, -(-(box[:2] + box[2:]) // ratio)

@@ -25,7 +25,7 @@ except ImportError:  # it has no wheel for some machines
 
 RATIOS = (8, 4, 2, 1)
 """libjpeg decodes at 1 / ratio of the size for little more than the reading: the largest is taken
-with which the crop still has as many pixels as the network gets."""
+with which the crop still has as many pixels as are needed (see `images.SPARE`)."""
 
 
 class TorchPictures(Pictures):
@@ -41,7 +41,7 @@ class TorchPictures(Pictures):
         if colours not in ("YCbCr", "RGB", "Gray"):
             return super().part(data, epoch, index)
         box, mirror = self.choose(epoch, index, width, height)
-        ratio = decoding_ratio(box, self.size)
+        ratio = decoding_ratio(box, self.spare * self.size)
         try:
             pixels = simplejpeg.decode_jpeg(
                 data,
@@ -55,7 +55,7 @@ class TorchPictures(Pictures):
 
 
 def decoding_ratio(box: Box, size: int) -> int:
-    """By how much smaller a picture is decoded whose `box` is made `size` pixels wide and high."""
+    """By how much smaller a picture is decoded whose `box` needs `size` pixels a side."""
     return next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * size)
 
 
