@@ -152,7 +152,7 @@ from rn50lib.workshop.pairs import first_steps
 
 fresh = Experiment(
     network="tiny" if small else "resnet", num_classes=12, image_shape=size, dtype=reduced,
-    batch_size=batches[0],
+    batch_size=batches[0], threads=None if on_gpu else cores,
 )  # fmt: skip
 seconds = first_steps(fresh, session.pick(ci=6, cpu=16, gpu=30))
 fig, finding = figures_benchmark.cold_start(seconds, batches[0])
