@@ -36,7 +36,6 @@ class InContainer:
     notebook: str
     pytorch: str
     tensorflow: str
-    planned: bool = False  # the notebook does not exist yet
 
 
 NGC = (
@@ -56,10 +55,18 @@ NGC = (
         " `make setup WITH=tensorflow`, which brings a build for the CPU",
         "as it is",
     ),
-    InContainer("05 DALI", "with the image's DALI", "with the image's DALI", planned=True),
-    InContainer("06 mixed precision", "as it is", "in TensorFlow", planned=True),
-    InContainer("07 inference", "as it is", "in TensorFlow", planned=True),
-    InContainer("08 benchmark and scaling", "over DDP", "over Horovod", planned=True),
+    InContainer(
+        "05 DALI",
+        "with the image's DALI; its `tf.data` part needs `make setup WITH=tensorflow`",
+        "with the image's DALI; needs PyTorch, as 02 does",
+    ),
+    InContainer("06 mixed precision", "as it is", "needs PyTorch, as 02 does"),
+    InContainer(
+        "07 inference",
+        "as it is; its SavedModel part needs `make setup WITH=tensorflow`",
+        "needs PyTorch, as 02 does",
+    ),
+    InContainer("08 benchmark and scaling", "as it is", "needs PyTorch, as 02 does"),
 )
 
 
@@ -76,13 +83,13 @@ def this() -> Platform | None:
 
 
 def ngc_rows(product: str = "") -> list[tuple[str, ...]]:
-    """The container table for a terminal, with its heading and without what is only planned.
+    """The container table for a terminal, with its heading.
 
     `product` is what the image calls itself: only its column is shown where it is one of the two.
     """
     heading = ("notebook", "NGC PyTorch image", "NGC TensorFlow image")
     rows: list[tuple[str, ...]] = [heading]
-    rows += [(row.notebook, row.pytorch, row.tensorflow) for row in NGC if not row.planned]
+    rows += [(row.notebook, row.pytorch, row.tensorflow) for row in NGC]
     for column, word in ((1, "pytorch"), (2, "tensorflow")):
         if product.lower() == word:
             return [(row[0], row[column]) for row in rows]

@@ -117,7 +117,8 @@ def test_the_centre_crop_is_what_resizing_first_would_keep() -> None:
 def test_the_presets_are_the_reference_s() -> None:
     presets = recipes.PRESETS
     assert presets["RN50_FP16_8GPU"].flags == (
-        "-n", "8", "-b", "208", "--dtype", "float16", "--model-prefix", "model"
+        "-n", "8", "-b", "208", "--dtype", "float16", "--recipe", "reference",
+        "--model-prefix", "model",
     )  # fmt: skip
     assert presets["RN50_FP32_1GPU"].flags[:4] == ("-n", "1", "-b", "96")
     assert presets["SCORE_FP16"].flags[2:4] == ("-b", "128")
