@@ -361,7 +361,7 @@ if workers > 1:
     session.note("own_error", 100 * here.error, "%", "error of the model on this machine")
 
 # %% [markdown]
-# On a processor expect a remainder, and its name is known: two workers share memory and caches, so each computes more slowly than alone (notebook 03 measured that), and copies for the exchange use the cores that compute. GPUs have memory of their own. A model is only as good as the list of what it contains.
+# On a processor expect a remainder, and its name is known: two workers share memory and caches, so each computes more slowly than alone (notebook 03 measured that), and the exchange runs on the very cores that compute, so that what the model hides beneath the backward pass is not hidden at all. GPUs have memory and wires of their own. A model is only as good as the list of what it contains.
 #
 # ### Against published rows that it has not seen
 #

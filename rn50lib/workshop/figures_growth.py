@@ -139,7 +139,8 @@ class Here:
         step, took = self.predicted, self.predicted.gpus * self.predicted.batch / self.measured
         return [
             ["computing, as one worker alone (measured)", 1000 * step.compute_s],
-            ["exchange that is not hidden (from your all-reduce)", 1000 * step.exposed_s],
+            ["the exchange in all (from your all-reduce)", 1000 * (step.exposed_s + step.hidden_s)],
+            ["of which the model hides beneath the backward pass", 1000 * step.hidden_s],
             ["a step, predicted", 1000 * step.step_s],
             ["a step, measured", 1000 * took],
             ["what the model does not know of", 1000 * (took - step.step_s)],
