@@ -174,7 +174,7 @@ workshop.table(
     columns=["", "GFLOP an image", "MB an image", "FLOP per byte"],
     caption="One forward pass in float32, batch 32, every layer from memory to memory",
 )  # fmt: skip
-print(f"The same work with {apart.bytes / fused.bytes:.1f} times less traffic.")
+print(f"The same work; apart, the layers have {apart.bytes / fused.bytes:.1f} times the traffic.")
 
 # %% [markdown]
 # This is the library's own code. `score`, `predict` and every validation go through it.
@@ -185,7 +185,7 @@ workshop.show("rn50lib.backends.torch.inference:one_pass")
 workshop.show("rn50lib.backends.torch.inference:Predictor.__call__")
 
 # %% [markdown]
-# **Predict:** is it as many times as fast as it has less traffic? More? Less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
+# **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
 
 # %%
 from rn50lib.experiment import Experiment
@@ -197,7 +197,7 @@ at_224 = Experiment(
 rounds = rounds or session.pick(ci=2, cpu=10)
 timed = forms.compare(at_224, (forms.TRAINING, forms.FOLDED, half), rounds)
 pair = timed.pair(forms.FOLDED, forms.TRAINING)
-fig, finding = figures_inference.pairs(pair, {"less traffic": apart.bytes / fused.bytes})
+fig, finding = figures_inference.pairs(pair, {"traffic, counted": apart.bytes / fused.bytes})
 workshop.figure(fig, alt=f"Time of a batch in two forms, in turns, and their ratio. {finding}")
 done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
@@ -343,7 +343,7 @@ for asked in (1, 10, 50):
     )
 
 # %% [markdown]
-# The means are equal up to a hundredth of a millisecond, and half of all requests are twice as fast with the moody one. But a page that needs ten answers waits for the slowest of them. This is why services promise a p99 and not a mean. `rn50 benchmark` therefore notes the percentiles of every cell; here are those of your sweep, the time of a *batch*:
+# The means are equal up to a hundredth of a millisecond, and nearly all requests are twice as fast with the moody one. But a page that needs ten answers waits for the slowest of them. This is why services promise a p99 and not a mean. `rn50 benchmark` therefore notes the percentiles of every cell; here are those of your sweep, the time of a *batch*:
 
 # %%
 import json
@@ -375,7 +375,7 @@ workshop.show(queueing.play)
 #
 # 1. With a limit of 1, raise the load from half of what is possible to nine tenths. What happens to p50, and what to p99?
 # 2. Then raise the limit. What does a single request pay for it, at a low load and at a high one?
-# 3. Hold batches back for 20 ms. When does that help?
+# 3. Hold batches back for 20 ms. What becomes of the time that the server works, and who pays for it?
 
 # %%
 from functools import partial
@@ -407,7 +407,7 @@ workshop.table(
 )  # fmt: skip
 
 # %% [markdown]
-# A queue does not grow in proportion to the load. Between half and nine tenths the server has less than twice the work, and the tail becomes several times as long. A server that works 100 % of its time has, sooner or later, an endless queue: **spare time is what keeps latency short**. A limit above 1 costs nothing while there is little to do, because nobody is waited for, and when much is to do it takes several at once. Holding back is another matter: everyone pays, and it helps only where a larger batch is so much cheaper for each that the server could not keep up without it.
+# A queue does not grow in proportion to the load. Between half and nine tenths the server has less than twice the work, and the tail becomes several times as long. A server that works 100 % of its time has, sooner or later, an endless queue: **spare time is what keeps latency short**. A limit above 1 costs nothing while there is little to do, because nobody is waited for, and when much is to do the batches fill by themselves. Holding back is another matter: the server works less for the same answers, which may save power or leave time for others, and every request pays for it with a longer wait.
 #
 # ### Is that so?
 #

@@ -26,6 +26,7 @@ from rn50lib.workshop.queueing import Served, Service, poisson
 
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
 PICTURES = 64  # that the requests are about, in turn
+PATIENCE = 3  # times the length of a load, after which it ends
 LIMIT_S = 15.0  # single requests, and turns of batches, take no longer than this
 
 
@@ -113,7 +114,8 @@ class Server:
         return decoded - begin, time.perf_counter() - decoded
 
     def load(self, arrived: np.ndarray, limit: int) -> dict[str, Any]:
-        """Answer requests that arrive at these seconds from now on."""
+        """Answer requests that arrive at these seconds from now on; a server that is far behind
+        leaves the rest unanswered."""
         answered, batches, busy = list[float](), list[int](), 0.0
         begin = said = time.perf_counter()
         while len(answered) < len(arrived):
@@ -128,6 +130,8 @@ class Server:
             busy += end - now
             batches.append(count)
             answered += [end - begin] * count
+            if end - begin > PATIENCE * arrived[-1]:
+                arrived = arrived[: len(answered)]
             if end - said > 2:
                 said = end
                 measuring.tell(f"{len(answered):,} of {len(arrived):,} requests of this load")
