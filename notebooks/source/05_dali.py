@@ -115,10 +115,14 @@ model_ips = statistics.median(measured.model)
 slowest = min(measured.alone, key=measured.rate)
 times = measured.rate(slowest) / model_ips
 print(f"The model on this machine takes {model_ips:,.1f} images per second;")
-print(f"{slowest}, the slowest loader, gives {measured.rate(slowest):,.0f}: {times:.1f} times as many.")
+print(
+    f"{slowest}, the slowest loader, gives {measured.rate(slowest):,.0f}: {times:.1f} times as many."
+)
 if times > 3:
     print("In front of this machine's own model no loader makes training noticeably faster.")
-print(f"The published V100 takes {device:,.1f}, {device / measured.rate(slowest):.2f} times as many.")
+print(
+    f"The published V100 takes {device:,.1f}, {device / measured.rate(slowest):.2f} times as many."
+)
 session.note("loader_over_model", times, "times", "slowest loader over this machine's model")
 
 # %% [markdown]
