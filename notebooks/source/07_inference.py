@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-epochs: int | None = None  # epochs of the training run; None: 3, on a GPU those of the recipe
+epochs: int | None = None  # epochs of the training run; None: 2, on a GPU those of the recipe
 rounds: int | None = None  # rounds in which forms of the network take turns; None: 10
 requests: int | None = None  # single requests that are timed; None: 400
 seed: int = 0  # start of all randomness
@@ -32,7 +32,7 @@ session = workshop.start("07", profile)
 # %%
 from rn50lib import recipe
 
-epochs = epochs or session.pick(cpu=3, gpu=recipe.ROADSIGNS.epochs)
+epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
 slow = session.profile != "gpu" and not session.machine.bfloat16
 run = workshop.train(
     name="to-serve", num_epochs=epochs, batch_size=32, seed=seed, model_prefix="model",
@@ -113,7 +113,7 @@ workshop.figure(fig, alt=f"Claimed probability and share of right answers by gro
 print(finding)
 
 # %% [markdown]
-# Where the hatched bar is lower, the network is too sure of itself; where it is higher, it is too modest. A network at the beginning of its training is often modest; one that was trained until it knows its training pictures by heart tends to be too sure. Either way: a threshold such as "act from 90 % on" belongs to *this* checkpoint and must be counted again for the next.
+# Where the two bars are alike, one may take the network at its word. Where the hatched bar is lower, it is too sure of itself; where it is higher, it is too modest. A network at the beginning of its training is often modest; one that was trained until it knows its training pictures by heart tends to be too sure. Either way: a threshold such as "act from 90 % on" belongs to *this* checkpoint and must be counted again for the next.
 
 # %% [markdown]
 # ## Inference is not training without a backward pass
