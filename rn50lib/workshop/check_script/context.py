@@ -58,7 +58,7 @@ class Context:
             if s.name(call.func).split(".")[0] not in LIBRARIES
             and isinstance(call.func, ast.Attribute)
         ]
-        self.library = self._library()
+        self.framework = self._framework()
         self.elsewhere = self._elsewhere()
         self.loops = self._loops()
         self.data = self._data()
@@ -72,7 +72,7 @@ class Context:
         """Whether the script means to run as several processes that share one training."""
         return self.horovod or self.ddp
 
-    def _library(self) -> str:
+    def _framework(self) -> str:
         s = self.script
         if self.ddp or (self.torch and not self.horovod and not s.mentions("tensorflow")):
             return DDP

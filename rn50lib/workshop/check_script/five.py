@@ -47,7 +47,7 @@ def start(context: Context) -> Iterator[Finding]:
             name, at = hidden[0]
             yield cannot_tell(
                 INIT, at, f"it is not in this file; `{name}`, defined elsewhere, may do it",
-                f"Look there for it. {remedy(INIT, context.library)}",
+                f"Look there for it. {remedy(INIT, context.framework)}",
             )  # fmt: skip
             return
         if not context.parallel:
@@ -107,7 +107,7 @@ def pin(context: Context) -> Iterator[Finding]:
     )
     if fixed and context.parallel:
         yield mistake(
-            PIN, fixed[0], "every process takes the same GPU", remedy(PIN, context.library)
+            PIN, fixed[0], "every process takes the same GPU", remedy(PIN, context.framework)
         )
     elif context.parallel and not uses_gpu and not context.elsewhere:
         yield present(PIN, None, "the script asks for no GPU, so there is none to share out")
@@ -171,7 +171,7 @@ def literal(value: ast.AST) -> bool:
 
 
 def gradients(context: Context) -> Iterator[Finding]:
-    script, library = context.script, context.library
+    script, library = context.script, context.framework
     wrappers = script.find(*WRAPPERS, under="horovod") + script.find(*WRAPPED_MODELS, under="torch")
     passed_by = [(w, use) for w in wrappers if (use := around(context, w))]
     if passed_by:
@@ -251,7 +251,7 @@ def trains_with(context: Context, call: ast.Call) -> bool:
 def broadcast(context: Context) -> Iterator[Finding]:
     script = context.script
     found = script.find(*BROADCASTS, under="horovod torch.distributed")
-    if context.library == DDP and not found:
+    if context.framework == DDP and not found:
         found = script.find(*WRAPPED_MODELS, under="torch")
     for call in found:
         name = dotted(call).rpartition(".")[2]
@@ -261,7 +261,7 @@ def broadcast(context: Context) -> Iterator[Finding]:
             if not handed_on(context, call):
                 yield mistake(
                     BROADCAST, call.lineno, f"`{dotted(call)}` is made and given to nobody",
-                    remedy(BROADCAST, context.library),
+                    remedy(BROADCAST, context.framework),
                 )  # fmt: skip
                 return
         if context.flow.guarded(call):

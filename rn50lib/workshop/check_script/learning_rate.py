@@ -105,7 +105,7 @@ def check(context: Context) -> Iterator[Finding]:
             if name:
                 yield cannot_tell(
                     RATE, at, f"the rate comes from `{name}`, defined elsewhere",
-                    f"Look there for it. {remedy(RATE, context.library)}",
+                    f"Look there for it. {remedy(RATE, context.framework)}",
                 )  # fmt: skip
                 return
     yield lost(

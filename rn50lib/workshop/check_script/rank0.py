@@ -28,7 +28,7 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 def checkpoints(context: Context) -> Iterator[Finding]:
-    script, flow, advice = context.script, context.flow, remedy(CHECKPOINTS, context.library)
+    script, flow, advice = context.script, context.flow, remedy(CHECKPOINTS, context.framework)
     kept: list[int] = []
     for call in script.find(*SAVES):
         name, folder = dotted(call), argument(call, 1, "checkpoint_dir")
@@ -70,7 +70,7 @@ def checkpoints(context: Context) -> Iterator[Finding]:
 
 
 def logs(context: Context) -> Iterator[Finding]:
-    script, flow, advice = context.script, context.flow, remedy(LOGS, context.library)
+    script, flow, advice = context.script, context.flow, remedy(LOGS, context.framework)
     loud: list[tuple[int, str]] = []
     quiet: list[int] = []
     for call in script.find("print", "tqdm", "trange", *LOGGERS):
@@ -104,7 +104,7 @@ def logs(context: Context) -> Iterator[Finding]:
 
 
 def warmup(context: Context) -> Iterator[Finding]:
-    script, advice = context.script, remedy(WARMUP, context.library)
+    script, advice = context.script, remedy(WARMUP, context.framework)
     found = warm(context)
     if found:
         yield present(WARMUP, found, "the learning rate rises at the start")

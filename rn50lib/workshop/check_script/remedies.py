@@ -92,7 +92,7 @@ def remedy(topic: str, library: str) -> str:
 
 def lost(context: Context, topic: str, line: int | None, what: str, words: str) -> Finding:
     """A change that was not found: missing, or cannot tell where another file may hold it."""
-    advice = remedy(topic, context.library)
+    advice = remedy(topic, context.framework)
     if context.other:
         return cannot_tell(
             topic,

@@ -67,7 +67,7 @@ def shards(context: Context) -> Iterator[ast.AST]:
 
 
 def sharding(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
-    flow, advice = context.flow, remedy(SHARD, context.library)
+    flow, advice = context.flow, remedy(SHARD, context.framework)
     used = [m for m in marks if not context.data or m in context.reached or feeds(context, m)]
     for mark in used:
         fault = shard_fault(context, mark)
@@ -92,7 +92,7 @@ def sharding(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
         if isinstance(n, ast.Call) and (name := context.script.foreign(n.func))
     ]
     # in a graph that reads by itself, the model, too, is part of what is reached
-    graph = context.library == TF1 and any(last_name(n) in SOURCES[:5] for n in sources)
+    graph = context.framework == TF1 and any(last_name(n) in SOURCES[:5] for n in sources)
     if hidden and not graph and not context.other:
         at, name, call = min(hidden, key=lambda item: item[:2])
         told = any(flow.depends(a, RANK) for a in [*call.args, *(k.value for k in call.keywords)])
@@ -160,7 +160,7 @@ def words(node: ast.AST) -> str:
 
 
 def seeds(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
-    script, flow, advice = context.script, context.flow, remedy(SEEDS, context.library)
+    script, flow, advice = context.script, context.flow, remedy(SEEDS, context.framework)
     common: list[int] = []  # the same on all ranks
     own: list[int] = []
     for call in script.find(*SEEDERS, "seed"):
@@ -246,7 +246,7 @@ def lines(numbers: list[int]) -> str:
 
 
 def steps(context: Context, marks: list[ast.AST]) -> Iterator[Finding]:
-    script, flow, advice = context.script, context.flow, remedy(STEPS, context.library)
+    script, flow, advice = context.script, context.flow, remedy(STEPS, context.framework)
     stops = script.find("StopAtStepHook")
     for stop in stops:
         value = argument(stop, 1, "last_step") or argument(stop, 0, "num_steps")

@@ -23,7 +23,7 @@ MEANS = {"mean", "reduce_mean", "evaluate", "accuracy_score", "average"}
 
 
 def check(context: Context) -> Iterator[Finding]:
-    script, flow, advice = context.script, context.flow, remedy(VALIDATION, context.library)
+    script, flow, advice = context.script, context.flow, remedy(VALIDATION, context.framework)
     marks = validations(context)
     if not marks:
         if context.elsewhere or context.other:
