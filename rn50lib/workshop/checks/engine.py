@@ -64,6 +64,9 @@ class Result:
 def judge(name: str, answer: Any) -> Result:
     """Check an answer. Raises UserError only for an exercise that does not exist."""
     exercise = table.find(name)
+    if exercise.lacks:
+        said = f"it needs {exercise.lacks}, which is not installed here."
+        return Result(name, NOT_ATTEMPTED, said, "Go on with the next one; nothing waits for this.")
     help_ = f'workshop.hint("{name}") helps.'
     left = unanswered(answer)
     if left:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -20,6 +21,7 @@ FILL, HUNT, PREDICT, TEST, TUNE = KINDS = (
     "tune to a target",
 )
 DIFFICULTIES = ("easy", "medium", "hard")
+PACKAGES = {"nvidia.dali": "DALI", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Exercise:
     minutes: int
     goal: str
     function: bool = True  # whether the answer is a function, else a value
+    needs: str = ""  # a package without which the check cannot run
 
     @property
     def notebook(self) -> str:
@@ -48,6 +51,15 @@ class Exercise:
         """The function that looks at an answer."""
         function: Callable[[Any], str] = getattr(self.module, self.name[5:])
         return function
+
+    @property
+    def lacks(self) -> str:
+        """The name of the package that it needs and this environment does not have; else empty."""
+        try:
+            there = not self.needs or importlib.util.find_spec(self.needs) is not None
+        except ModuleNotFoundError:  # of what it is a part
+            there = False
+        return "" if there else PACKAGES[self.needs]
 
     @property
     def hints(self) -> tuple[str, str, str]:
@@ -90,7 +102,7 @@ EXERCISES = (
              "put the stages of an input pipeline into an order that is right and fast",
              function=False),
     Exercise("ex04.feed", "dataset", FILL, "hard", 15,
-             "turn a feed_dict loop into a tf.data pipeline"),
+             "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
 )  # fmt: skip
 
 
