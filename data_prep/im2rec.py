@@ -23,13 +23,16 @@ from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lis
 from data_prep.packing import (
     BadImages,
     Filler,
+    Framed,
     Packer,
     PassThrough,
     check_files,
     cut_runs,
     record_sizes,
 )
+from rn50lib import seams
 from rn50lib.errors import UserError
+from rn50lib.records.framing import frame
 from rn50lib.records.publish import OutputSet
 
 
@@ -108,7 +111,12 @@ def pack_list(
     record_bytes = record_sizes(entries, sizes, pack_label)
     if transform is None:
         check_room(path_lst.parent, sum(record_bytes), f"{path_lst.with_suffix('.rec').name}")
-        filler: Filler = PassThrough(entries, sizes, root, pack_label)
+        framing = seams.get("record_framing")
+        filler: Filler = (
+            PassThrough(entries, sizes, root, pack_label)
+            if framing is frame
+            else Framed(entries, root, pack_label, framing)
+        )
     else:
         from data_prep.transform import Encode, Transform
 
@@ -221,7 +229,8 @@ def _now() -> str:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags, which are MXNet's, and four more: --index, --skip-bad, --no-fsync, --quiet."""
+    """The flags, which are MXNet's, and five more: --index, --skip-bad, --no-fsync, --quiet and
+    --override."""
     parser = Parser(
         prog="python -m data_prep.im2rec",
         description="List the images of a folder (--list), then pack them into record files.",
@@ -245,6 +254,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--num-thread", type=int, default=1, metavar="N", help="threads (default 1)")
     add("--pack-label", action="store_true", help="pack all labels of a list with several")
     add("--skip-bad", action="store_true", help="leave bad images out and name them")
+    add(
+        "--override",
+        metavar="SEAM=FILE:NAME",
+        help="frame the records with a function of your own: record_framing=mine.py:frame",
+    )
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--center-crop", action="store_true", help="cut out the square in the middle")
     add("--quality", type=int, metavar="Q", help="JPEG 1-100 (95), PNG compression 1-9 (6)")
@@ -278,6 +292,7 @@ def main(argv: list[str] | None = None) -> None:
             fsync=arguments.fsync,
         )
         return
+    seams.install((arguments.override,) if arguments.override else (), seams.PACK)
     transform = None
     if not arguments.pass_through:
         from data_prep.transform import Transform

@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 
 from data_prep.lists import Entry
 from data_prep.packing import BadImages, join_records, label_header
+from rn50lib import seams
 from rn50lib.errors import UserError
-from rn50lib.records.framing import frame
 
 COLOR, GREY, AS_IS = 1, 0, -1
 """The values of --color, as OpenCV numbers them."""
@@ -105,6 +105,7 @@ class Encode:
     ) -> None:
         self.entries, self.root, self.pack_label = entries, root, pack_label
         self.transform, self.bad = transform, bad
+        self._framing = seams.get("record_framing")
         self._lock = threading.Lock()
 
     def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
@@ -120,4 +121,4 @@ class Encode:
             with self._lock:
                 self.bad.add(path, f"it does not decode ({error})")
             return b""
-        return frame(label_header(entry, self.pack_label) + image)
+        return self._framing(label_header(entry, self.pack_label) + image)

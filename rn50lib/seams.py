@@ -1,7 +1,8 @@
-"""The functions of a run that a learner may replace: a closed table with their signatures.
+"""The functions that a learner may replace: a closed table with their signatures.
 
 `rn50 run --override schedule=mine.py:schedule` puts a function of one's own into the real loop, on
-every rank and in every loader worker.
+every rank and in every loader worker; `python -m data_prep.im2rec --override record_framing=…` puts
+one into the writer of record files.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from typing import Any
 
 from rn50lib.errors import UserError
 
+RUN, PACK = "rn50 run", "python -m data_prep.im2rec"
+
 
 @dataclass(frozen=True)
 class Seam:
-    """A replaceable function: its parameters, what it returns, and where the default stands."""
+    """A replaceable function: its parameters, what it returns, where the default stands, and the
+    program that calls it."""
 
     parameters: tuple[str, ...]
     returns: str
     default: str
+    program: str = RUN
 
 
 SEAMS = {
@@ -67,6 +72,12 @@ SEAMS = {
         "the next loss scale, and the good steps in a row with it",
         "rn50lib.optim:loss_scale_update",
     ),
+    "record_framing": Seam(
+        ("payload",),
+        "the bytes of one RecordIO record that holds the payload",
+        "rn50lib.records.framing:frame",
+        PACK,
+    ),
 }
 
 _overrides: dict[str, Callable[..., Any]] = {}
@@ -80,11 +91,11 @@ def get(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), function)
 
 
-def install(overrides: tuple[str, ...]) -> None:
+def install(overrides: tuple[str, ...], program: str = RUN) -> None:
     """Put `SEAM=FILE:NAME` functions in force in this process, in place of any earlier ones.
 
-    Raises UserError for an unknown seam, a file that does not import, a name that it lacks, or
-    parameters other than the seam's.
+    Raises UserError for an unknown seam, one that another program calls, a file that does not
+    import, a name that it lacks, or parameters other than the seam's.
     """
     _overrides.clear()
     for text in overrides:
@@ -92,6 +103,10 @@ def install(overrides: tuple[str, ...]) -> None:
         file, _, name = place.rpartition(":")
         if seam not in SEAMS:
             raise UserError(f"--override {text}: no seam {seam!r}; there are {', '.join(SEAMS)}")
+        if SEAMS[seam].program != program:
+            raise UserError(
+                f"--override {text}: {seam} is called by `{SEAMS[seam].program}`: give it there"
+            )
         if not file or not Path(file).is_file():
             raise UserError(f"--override {text}: no file {file!r}; the form is SEAM=FILE:NAME")
         _overrides[seam] = _load(text, seam, Path(file), name)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_prep import im2rec
 from rn50lib import checkpoint
 from rn50lib.network import tiny
 from rn50lib.seams import SEAMS
@@ -59,6 +60,19 @@ def start() -> dict[str, np.ndarray]:
 
 def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) -> None:
+    code = "def framing(payload):\n    return b'<%d>' % len(payload)"
+    (tmp_path / "mine.py").write_text(code)
+    prefix, images = str(tmp_path / "a"), str(photos.root / "train")
+    im2rec.main(["--list", "--recursive", "--no-shuffle", prefix, images])
+    im2rec.main(["--no-fsync", "--override", f"record_framing={tmp_path}/mine.py:framing",
+                 "--pass-through", prefix, images])  # fmt: skip
+    written = "".join(f"<{24 + file.stat().st_size}>" for file in photos.files("train"))
+    assert (tmp_path / "a.rec").read_text() == written
+    im2rec.main(["--no-fsync", "--pass-through", prefix, images])  # none stays in force
+    assert (tmp_path / "a.rec").read_bytes().startswith(bytes.fromhex("0a23d7ce"))
 
 
 @pytest.mark.needs("torch")
@@ -178,6 +192,7 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
         ("schedule=mine.py:math", "import math\n", "no function 'math'"),
         ("schedule=mine.py:schedule", "def schedule(progress):\n    return 0\n",
          "must take (progress, global_batch, recipe)"),
+        ("record_framing=mine.py:schedule", GOOD, "called by `python -m data_prep.im2rec`"),
         ("schedule=mine.py:schedule", "def schedule(:\n", "does not import"),
         ("schedule=mine.py:schedule", "import nothing_of_that_name\n", "nothing_of_that_name"),
         ("schedule=mine.py:schedule", "raise SystemExit(0)\n", "does not import"),

@@ -62,7 +62,7 @@ def frame(payload: bytes) -> bytes:
 workshop.check("ex01.frame", frame)
 
 # %% [markdown]
-# The reward: some road signs go into a record file that your function frames, and the reader behind every training run of this course reads them back.
+# The reward: im2rec, the program that packed this course's data, packs a picture of each class with your function in the place of its own. One of the pictures holds the magic. The reader behind every training run reads them back, and so does DALI where it is installed.
 
 # %%
 workshop.use(record_framing=frame)

@@ -6,13 +6,14 @@ import linecache
 
 import pytest
 
+from data_prep import im2rec
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
-from rn50lib.records import framing
 from rn50lib.seams import SEAMS
 from rn50lib.workshop import session
 from rn50lib.workshop.checks import alone
 from rn50lib.workshop.checks import use as using
+from rn50lib.workshop.errors import RunFailed
 from tests.support import LAPTOP
 
 CELL = """import math
@@ -107,11 +108,61 @@ def test_no_field_of_a_run_is_called_like_a_seam():
     assert set(using.SMALL) <= set(Experiment.__dataclass_fields__)
 
 
-def test_learner_s_framing_is_read_back_by_the_library(started, photos, capsys):
-    using.use(record_framing=framing.frame, data_root=photos.root)
-    assert "7 records that you framed" in capsys.readouterr().out
-    with pytest.raises(UserError, match="yours.rec"):
-        using.use(record_framing=lambda payload: payload, data_root=photos.root)
+FRAME = """import re
+import struct
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+
+
+def frame(payload):
+    words = [payload[i : i + 4] for i in range(0, len(payload), 4)]
+    parts = [[]]
+    for word in words:
+        parts.append([]) if word == MAGIC else parts[-1].append(word)
+    record = b""
+    for i, part in enumerate(b"".join(part) for part in parts):
+        flag = 0 if len(parts) == 1 else 1 if i == 0 else 3 if i == len(parts) - 1 else 2
+        record += MAGIC + struct.pack("<I", flag << 29 | len(part)) + part + bytes(-len(part) % 4)
+    return record
+"""
+PADDED_LENGTH = """import struct
+
+
+def frame(payload):
+    padded = payload + bytes(-len(payload) % 4)
+    return struct.pack("<II", 0xCED7230A, len(padded)) + padded
+"""
+
+
+def record_files(folder):
+    return sorted(folder.rglob("train.rec"))
+
+
+@pytest.mark.slow
+def test_learner_s_framing_packs_what_library_and_dali_read(started, photos, capsys):
+    using.use(record_framing=in_cell(FRAME, "frame"), data_root=photos.root)
+    printed = capsys.readouterr().out
+    assert "6 records that you framed, read by the library's reader: every byte" in printed
+    assert "DALI" in printed  # it has read them, or is not installed
+    assert (started / "ex02.py").read_text().strip() == FRAME.strip()
+    (theirs,) = record_files(started.parent)
+    ours = started.parent / "ours"
+    im2rec.main(["--list", "--recursive", "--quiet", str(ours), str(theirs.parents[1] / "train")])
+    im2rec.main(["--pass-through", "--quiet", str(ours), str(theirs.parents[1] / "train")])
+    assert theirs.read_bytes() == ours.with_suffix(".rec").read_bytes()
+    assert theirs.read_bytes().count(bytes.fromhex("0a23d7ce")) == 6 + 2  # two were cut out
+
+
+@pytest.mark.slow
+def test_wrong_framing_is_told(started, photos):
+    with pytest.raises(UserError, match="train.rec: what was packed for .* is not what is read"):
+        using.use(record_framing=in_cell(PADDED_LENGTH, "frame"), data_root=photos.root)
+    broken = in_cell("def frame(payload):\n    return payload[0] + payload[1]\n", "frame")
+    with pytest.raises(RunFailed) as failed:
+        using.use(record_framing=broken, data_root=photos.root)
+    assert "frame gives 0 for this image, not a record" in failed.value.log
+    with pytest.raises(UserError, match="give schedule, shard, .* in a use"):
+        using.use(record_framing=broken, schedule=broken)
 
 
 @pytest.mark.slow

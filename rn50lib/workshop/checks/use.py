@@ -17,7 +17,7 @@ from typing import Any
 
 from rn50lib import launch
 from rn50lib.errors import UserError
-from rn50lib.seams import SEAMS
+from rn50lib.seams import RUN, SEAMS
 from rn50lib.workshop import runs, session
 from rn50lib.workshop.checks import ask, engine, framed, records
 from rn50lib.workshop.errors import show_user_errors_plainly
@@ -29,23 +29,25 @@ SMALL: dict[str, Any] = {
 TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
 IMPORT_S = 60.0
 
-
-FRAMING = "record_framing"  # no part of a run, so it is tried on a record file
+FRAMING = "record_framing"  # no part of a run, so a small data set is packed with it
 
 
 def use(**given: Any) -> runs.Run | None:
     """Run the real loop with your functions in it, and return the run.
 
     Keywords named like a seam (schedule, shard, …) are functions, all others fields of the
-    experiment: `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` writes and reads a
-    record file instead of a run, and returns None. Raises UserError when a function cannot be used,
-    RunFailed when the run fails with it. With RN50_CHECK=record a function that is not written yet
-    is passed over.
+    experiment: `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` packs and reads a
+    small data set instead of a run, and returns None. Raises UserError when a function cannot be
+    used, RunFailed when the run fails with it. With RN50_CHECK=record a function that is not
+    written yet is passed over.
     """
     show_user_errors_plainly()
-    functions = {name: value for name, value in given.items() if name in (*SEAMS, FRAMING)}
+    functions = {name: value for name, value in given.items() if name in SEAMS}
     if not functions:
-        raise UserError(f"use() needs a function for one of {', '.join((*SEAMS, FRAMING))}")
+        raise UserError(f"use() needs a function for one of {', '.join(SEAMS)}")
+    if FRAMING in functions and len(functions) > 1:
+        others = ", ".join(name for name in SEAMS if SEAMS[name].program == RUN)
+        raise UserError(f"use({FRAMING}=…) packs records: give {others} in a use() of their own")
     for name, function in functions.items():
         if not callable(function):
             raise UserError(f"use({name}=…) needs the function itself, not {function!r}")
@@ -57,12 +59,12 @@ def use(**given: Any) -> runs.Run | None:
     here = session.current()
     if here is None:
         raise UserError("use() needs to know the notebook: run the cell with workshop.start first")
-    if FRAMING in functions:
-        framed.pack(functions[FRAMING], data_root(here, given))
-        return None
     file = write(here.number, list(functions.values()))
     check_alone(file, [function.__name__ for function in functions.values()])
-    data_root(here, given)
+    root = data_root(here, given)
+    if FRAMING in functions:
+        framed.pack(f"{file}:{functions[FRAMING].__name__}", root)
+        return None
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
     fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
     fields |= {name: value for name, value in given.items() if name not in SEAMS}
