@@ -8,6 +8,7 @@ from rn50lib.workshop.checks.use import use
 from rn50lib.workshop.errors import RunFailed
 from rn50lib.workshop.map import course_map
 from rn50lib.workshop.output import explore, figure, images, table
+from rn50lib.workshop.progress_page import progress, summary
 from rn50lib.workshop.runs import Run, train
 from rn50lib.workshop.session import Session, start
 from rn50lib.workshop.source import show
@@ -23,9 +24,11 @@ __all__ = [
     "figure",
     "hint",
     "images",
+    "progress",
     "show",
     "solution",
     "start",
+    "summary",
     "table",
     "train",
     "use",

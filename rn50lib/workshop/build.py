@@ -72,14 +72,22 @@ def course_line(root: Path, here: course.Lesson) -> str:
     return "Course: " + " › ".join(names)
 
 
+def exercises(root: Path) -> dict[str, str]:
+    """The exercise notebooks that exist, by the number of their lesson: {"03": "ex03_horovod"}."""
+    return {path.stem[2:4]: path.stem for path in masters(root) if is_exercise(path)}
+
+
 def navigation(root: Path, here: course.Lesson) -> str:
-    """The links at the end of a notebook: back, forward, and the map."""
+    """The links at the end of a lesson: back, the map, its exercises, forward."""
     before, after = course.neighbours(here, root)
+    own = exercises(root).get(here.number)
     parts = []
     if before:
         parts.append(f"[← {before.number} {before.short}]({before.name}.ipynb)")
     if here.number != "00":
         parts.append("[Map of the course](00_start_here.ipynb)")
+    if own:
+        parts.append(f"[Exercises {own[:4]}](../exercises/{own}.ipynb)")
     if after:
         parts.append(f"[{after.number} {after.short} →]({after.name}.ipynb)")
     return "---\n" + " · ".join(parts)
@@ -97,21 +105,43 @@ def with_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
     return [first, *cells[1:], last]
 
 
-def with_exercise_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
-    """A cell at the end that leads to the lesson and to the exercises before and after."""
-    parts = [
-        f"[Notebook {item.number} {item.short}](../notebooks/{item.name}.ipynb)"
-        for item in course.existing(root)
-        if item.number == master.stem[2:4]
+def exercise_line(root: Path, here: str) -> str:
+    """The line of links to every exercise notebook that exists; the present one stands in bold."""
+    names = [
+        f"**{name[:4]}**" if name == here else f"[{name[:4]}]({name}.ipynb)"
+        for name in exercises(root).values()
     ]
-    names = [path.stem for path in masters(root) if is_exercise(path)]
-    at = names.index(master.stem) if master.stem in names else 0
-    parts = [f"[← {name[:4]}]({name}.ipynb)" for name in names[max(0, at - 1) : at]] + parts
-    parts += [f"[{name[:4]} →]({name}.ipynb)" for name in names[at + 1 : at + 2]]
-    if not parts:
-        return cells
-    text = "---\n" + " · ".join(parts)
-    return [*cells, {"cell_type": "markdown", "source": text, "tags": ["navigation"]}]
+    return "Exercises: " + " › ".join(names)
+
+
+def exercise_navigation(root: Path, here: str) -> str:
+    """The links at the end of an exercise notebook: back to its lesson, the map, the next lesson
+    (or the next exercises where there is none)."""
+    there = {item.number: item for item in course.existing(root)}
+    lesson = there.get(here[2:4])
+    parts = []
+    if lesson:
+        parts.append(
+            f"[← Notebook {lesson.number} {lesson.short}](../notebooks/{lesson.name}.ipynb)"
+        )
+    if "00" in there:
+        parts.append(f"[Map of the course](../notebooks/{there['00'].name}.ipynb)")
+    after = course.neighbours(lesson, root)[1] if lesson else None
+    if after:
+        parts.append(f"[Notebook {after.number} {after.short} →](../notebooks/{after.name}.ipynb)")
+    names = list(exercises(root).values())
+    following = names[names.index(here) + 1 :] if here in names else []
+    if following and not after:
+        parts.append(f"[Exercises {following[0][:4]} →]({following[0]}.ipynb)")
+    return "---\n" + " · ".join(parts) if parts else ""
+
+
+def with_exercise_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
+    """The line of exercises put under the first cell and the links into a cell at the end."""
+    first = {**cells[0], "source": f"{cells[0]['source']}\n\n{exercise_line(root, master.stem)}"}
+    text = exercise_navigation(root, master.stem)
+    last = {"cell_type": "markdown", "source": text, "tags": ["navigation"]}
+    return [first, *cells[1:], *([last] if text else [])]
 
 
 def cell_ids(name: str, cells: list[Cell]) -> list[str]:

@@ -69,6 +69,9 @@ def parser() -> Parser:
     reset.add_argument("notebook", help='number ("02") or name')
     status = verbs.add_parser("status", help="the exercises that have been passed here")
     status.add_argument("--json", action="store_true", help="print it as JSON")
+    status.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well"
+    )
     script = verbs.add_parser(
         "check-script",
         help="what a training script lacks for many GPUs; reads it, never runs it",
@@ -155,6 +158,11 @@ def show_status(args: argparse.Namespace) -> int:
 
     found = status.collect()
     print(json.dumps(found, indent=4) if args.json else status.text(found))
+    if args.output:
+        from rn50lib.workshop.progress_page import write_page
+
+        path = write_page(args.output.absolute())
+        print(path.as_uri(), file=sys.stderr if args.json else sys.stdout)
     return 0
 
 

@@ -21,6 +21,7 @@ WIDGET_NOTE = (
     '<p class="widget-note">The controls that stand here work in JupyterLab; the figure shows where'
     " they start.</p>"
 )
+LINK = re.compile(r'<a href="((?:\.\./)?(?:[a-z]+/)?([\w-]+)\.ipynb)">(.*?)</a>', re.S)
 MARKS = {
     results.PASSED: "✓",
     results.FAILED: "✗",
@@ -125,8 +126,15 @@ def page(folder: Path, outcome: results.Outcome, names: Sequence[str]) -> Path |
         },
     }
     html, _ = exporter().from_notebook_node(book, resources=resources)
-    for name in names:
-        html = re.sub(rf'href="{re.escape(name)}\.ipynb"(?! download)', f'href="{name}.html"', html)
+    html = LINK.sub(lambda link: _link(link, names), html)
     path = folder / outcome.page
     path.write_text(html, encoding="utf-8")
     return path
+
+
+def _link(link: re.Match[str], names: Sequence[str]) -> str:
+    """A link between notebooks as one between pages; only its text where that page is not here."""
+    _, name, text = link.groups()
+    return (
+        f'<a href="{name}.html">{text}</a>' if name in names else f'<span class="dim">{text}</span>'
+    )

@@ -137,3 +137,16 @@ def test_outside_a_checkout_build_says_where_to_go(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(UserError, match="run this inside the checkout"):
         places.need_checkout()
+
+
+def test_lesson_and_its_exercises_lead_to_each_other(checkout):
+    (checkout / "exercises" / "source").mkdir(parents=True)
+    for name in ("ex00_start", "ex01_records"):
+        master = checkout / "exercises" / "source" / f"{name}.py"
+        master.write_text(f"# %% [markdown]\n# # {name[:4]} · Title\n", encoding="utf-8")
+    lesson = build.build(checkout, checkout / "notebooks/source/00_start_here.py").text
+    assert "[Exercises ex00](../exercises/ex00_start.ipynb)" in lesson
+    text = build.build(checkout, checkout / "exercises/source/ex00_start.py").text
+    assert "Exercises: **ex00** › [ex01](ex01_records.ipynb)" in text
+    assert "[← Notebook 00 Start here](../notebooks/00_start_here.ipynb)" in text
+    assert "[Exercises ex01 →](ex01_records.ipynb)" in text  # as there is no further lesson

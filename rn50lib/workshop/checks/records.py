@@ -62,9 +62,12 @@ def update(name: str, **values: Any) -> Record:
 
 
 def store(result: Result) -> Record:
-    """Note how a check went. What was passed once stays passed."""
+    """Note how a check went. What was passed once stays passed, with the help taken until then."""
     before = load(result.exercise[:4]).get(result.exercise, {})
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     tries = int(before.get("tries", 0)) + (result.outcome != NOT_ATTEMPTED)
-    passed_at = before.get("passed_at") or (now if result.passed else None)
-    return update(result.exercise, **result.record, tries=tries, passed_at=passed_at, at=now)
+    fields = {"tries": tries, "passed_at": before.get("passed_at"), "at": now}
+    if result.passed and not before.get("passed_at"):
+        help_ = {"hints": before.get("hints", 0), "solution": bool(before.get("solution"))}
+        fields |= {"passed_at": now, "passed_with": help_}
+    return update(result.exercise, **result.record, **fields)
