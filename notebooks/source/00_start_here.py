@@ -47,6 +47,13 @@ session = workshop.start("00", profile)
 workshop.course_map()
 
 # %% [markdown]
+# Every lesson has a notebook of exercises. A check tells at once what is wrong with an answer and
+# why, hints help when you are stuck, and what you pass is written down. So far that is:
+
+# %%
+workshop.progress()
+
+# %% [markdown]
 # ## How a notebook works
 #
 # Run the cells from top to bottom with Shift + Enter. The second cell of every notebook holds its

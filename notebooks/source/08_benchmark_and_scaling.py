@@ -499,4 +499,12 @@ if workers > 1:
 #
 # Something to try: measure your own GPU, put its speed and batch into the second cell, and run the notebook again from "What would my training do?".
 #
+# ## What you have passed
+#
+# This is what the records of your exercises say. Hints and solutions count as far as they were looked at before an exercise was passed. In a terminal `rn50 workshop status` says the same, and `rn50 workshop status -o summary.html` writes the page to a place of your choice.
+
+# %%
+workshop.summary()
+
+# %% [markdown]
 # This is the end of the road that began with a folder of JPEGs. The same question goes with you to the next machine: *where is the time going now?*

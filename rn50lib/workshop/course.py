@@ -66,6 +66,12 @@ def existing(root: Path) -> tuple[Lesson, ...]:
     return tuple(x for x in COURSE if (root / "notebooks" / "source" / f"{x.name}.py").exists())
 
 
+def exercise_file(root: Path | None, notebook: str) -> str | None:
+    """The file name of the exercise notebook "ex03", None where the checkout has none."""
+    found = sorted((root / "exercises").glob(f"{notebook}_*.ipynb")) if root else []
+    return next((path.name for path in found if ".changed-" not in path.name), None)
+
+
 def neighbours(item: Lesson, root: Path) -> tuple[Lesson | None, Lesson | None]:
     """The lessons before and after `item` among those that exist."""
     there = list(existing(root))

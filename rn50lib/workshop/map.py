@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 
 from rn50lib.workshop import course, output, places
+from rn50lib.workshop.checks import records, table
 
 TOPICS = {  # Okabe and Ito's colours; the topic stands beside each as text
     "machine": "#5b6b7a",
@@ -95,23 +97,38 @@ def alt_text(there: set[str]) -> str:
 
 
 def course_map() -> None:
-    """Show the course: a picture of the way, and a table with a link to every notebook there is."""
+    """Show the course: a picture of the way, and a table with links to every lesson and exercise
+    notebook there is."""
     root = places.checkout()
     existing = {item.number for item in course.existing(root)} if root else set()
     rows, lines = [], []
     for item in course.COURSE:
         name = f"{item.number} {item.short}"
+        link, when = escape(name), "comes later"
         if item.number in existing:
-            link = f'<a href="{item.name}.ipynb">{escape(name)}</a>'
-            when = f"{item.minutes} minutes"
-        else:
-            link, when = escape(name), "comes later"
+            link, when = f'<a href="{item.name}.ipynb">{link}</a>', f"{item.minutes} minutes"
+        own, tasks = exercises(root, item.number)
         rows.append(
-            f'<tr><td>{link}</td><td>{escape(item.question)}</td><td class="n">{when}</td></tr>'
+            f"<tr><td>{link}</td><td>{escape(item.question)}</td>"
+            f'<td class="n">{when}</td><td>{own}</td></tr>'
         )
-        lines.append(f"{name}: {item.question} ({when})")
+        lines.append(f"{name}: {item.question} ({when}){tasks}")
     head = (
-        '<thead><tr><th>notebook</th><th>its question</th><th class="n">your time</th></tr></thead>'
+        '<thead><tr><th>notebook</th><th>its question</th><th class="n">your time</th>'
+        "<th>exercises</th></tr></thead>"
     )
     html = f"{svg(existing)}<table>{head}<tbody>{''.join(rows)}</tbody></table>"
     output.show(html, "\n".join(lines))
+
+
+def exercises(root: Path | None, number: str) -> tuple[str, str]:
+    """A lesson's exercises as (HTML with a link, text): which notebook, minutes, what is passed."""
+    notebook = f"ex{number}"
+    items = table.of_notebook(notebook)
+    file = course.exercise_file(root, notebook)
+    if not file or not items:
+        return "", ""
+    known = records.load(notebook)
+    passed = sum(bool(known.get(item.name, {}).get("passed_at")) for item in items)
+    told = f"{sum(item.minutes for item in items)} minutes, {passed} of {len(items)} passed"
+    return f'<a href="../exercises/{file}">{notebook}</a>: {told}', f"; {notebook}: {told}"

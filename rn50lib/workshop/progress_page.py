@@ -65,11 +65,9 @@ def _chip(entry: status.Entry) -> str:
 
 def _link(notebook: str) -> str:
     """The name of an exercise notebook, with a link where it is there; seen from a lesson."""
-    root = places.checkout()
-    there = sorted((root / "exercises").glob(f"{notebook}_*.ipynb")) if root else []
+    file = course.exercise_file(places.checkout(), notebook)
     title = escape(notebook_title(notebook))
-    built = [path.name for path in there if ".changed-" not in path.name]
-    return f'<a href="../exercises/{built[0]}">{title}</a>' if built else title
+    return f'<a href="../exercises/{file}">{title}</a>' if file else title
 
 
 def write_page(path: Path) -> Path:

@@ -71,7 +71,7 @@ def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
     text = re.sub(r"\s+", " ", re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.S))
     assert f"still to do {TOTAL - 3} " in text
     row = text[text.index("ex02.tune") :][:400]
-    assert "✓ passed with hints (2 hints), 1 try" in row
+    assert "✓ passed with 2 hints, 1 try" in row
     row = text[text.index("ex04.order") :][:400]
     assert "✗ not passed 1 try; last: " in row
     for item in table.EXERCISES:
