@@ -14,6 +14,7 @@ from rn50lib.comm import Comm
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.hardware import Machine, machine
+from rn50lib.precision import lacks
 
 if TYPE_CHECKING:
     from rn50lib.progress import Progress
@@ -124,7 +125,7 @@ def with_checkpoint(asked: Experiment) -> Experiment:
     if asked.only_inference and asked.load_epoch is not None:
         trained = checkpoint.load(asked.model_prefix, asked.load_epoch).experiment
         wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
-        if "dtype" in wanted and experiment.lacks(wanted["dtype"], machine(), wanted["network"]):
+        if "dtype" in wanted and lacks(wanted["dtype"], machine(), wanted["network"]):
             del wanted["dtype"]  # trained on another machine: here `auto` chooses
     return replace(asked, **{n: v for n, v in wanted.items() if getattr(asked, n) is None})
 

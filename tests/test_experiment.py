@@ -11,11 +11,12 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rn50lib import experiment as experiments
+from rn50lib import flags
 from rn50lib import network as networks
 from rn50lib.benchmark import command as benchmark
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.experiment import Experiment, FullExperiment, checks, filling, resolve
 from rn50lib.hardware import Gpu, Machine
 from rn50lib.recipe import PRESETS
 from tests.support import LAPTOP
@@ -38,7 +39,7 @@ def parse(*argv: str) -> Experiment:
 @pytest.fixture(autouse=True)
 def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same defaults on a machine that has ImageNet mounted."""
-    monkeypatch.setattr(experiments, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
+    monkeypatch.setattr(filling, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
 
 
@@ -58,13 +59,13 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
     by_kind = {
         None: st.booleans(),
         list: st.lists(words, max_size=3).map(tuple),
-        experiments.epoch_list: steps,
-        experiments.degrees: st.floats(0, 180),
-        experiments.pace: st.floats(1e-3, 1e9),
-        experiments.not_negative: rates,
-        experiments.image_shape: st.integers(32, 4096),
-        experiments.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
-        experiments.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
+        flags.epoch_list: steps,
+        flags.degrees: st.floats(0, 180),
+        flags.pace: st.floats(1e-3, 1e9),
+        flags.not_negative: rates,
+        flags.image_shape: st.integers(32, 4096),
+        flags.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
+        flags.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
         str: words,
     }
     return by_kind.get(meta["kind"], st.integers(1, 2**40))
@@ -203,7 +204,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_where_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = machine_with(gpu((8, 0)))
-    monkeypatch.setattr(experiments, "has_dali", lambda: True)
+    monkeypatch.setattr(checks, "has_dali", lambda: True)
     reference = Experiment(recipe="reference")
     mine = replace(reference, override=("augment=mine.py:crop",))
     for asked, machine, loader in (
@@ -213,7 +214,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_where_it_can(
         (mine, here, "native"),  # its own threads call no Python function
     ):
         assert resolve(asked, machine, 1000).experiment.loader == loader, asked
-    monkeypatch.setattr(experiments, "has_dali", lambda: False)
+    monkeypatch.setattr(checks, "has_dali", lambda: False)
     resolved = resolve(reference, here, 1000)
     assert resolved.experiment.loader == "native"
     assert resolved.reasons["loader"] == "DALI is not installed here"
@@ -352,32 +353,32 @@ def test_an_update_over_several_batches() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("0", experiments.positive),
-        ("-1", experiments.natural),
-        ("-0.1", experiments.not_negative),
-        ("nan", experiments.not_negative),
-        ("inf", experiments.not_negative),
-        ("16", experiments.image_shape),
-        ("3,224,256", experiments.image_shape),
-        ("1,224,224", experiments.image_shape),
-        ("224,224", experiments.image_shape),
-        ("60,30", experiments.epoch_list),
-        ("-1,30", experiments.epoch_list),
-        ("nan", experiments.epoch_list),
-        ("30,inf", experiments.epoch_list),
-        ("100", experiments.pace),
-        ("paced:0", experiments.pace),
-        ("paced:-5", experiments.pace),
-        ("paced:nan", experiments.pace),
-        ("paced:inf", experiments.pace),
-        ("waited:5", experiments.pace),
-        ("often", experiments.loss_scale),
-        ("0.5", experiments.loss_scale),
-        ("nan", experiments.loss_scale),
-        ("33554432", experiments.loss_scale),
-        ("dynamic:0", experiments.loss_scale),
-        ("dynamic:8:0", experiments.loss_scale),
-        ("dynamic:8:2:1", experiments.loss_scale),
+        ("0", flags.positive),
+        ("-1", flags.natural),
+        ("-0.1", flags.not_negative),
+        ("nan", flags.not_negative),
+        ("inf", flags.not_negative),
+        ("16", flags.image_shape),
+        ("3,224,256", flags.image_shape),
+        ("1,224,224", flags.image_shape),
+        ("224,224", flags.image_shape),
+        ("60,30", flags.epoch_list),
+        ("-1,30", flags.epoch_list),
+        ("nan", flags.epoch_list),
+        ("30,inf", flags.epoch_list),
+        ("100", flags.pace),
+        ("paced:0", flags.pace),
+        ("paced:-5", flags.pace),
+        ("paced:nan", flags.pace),
+        ("paced:inf", flags.pace),
+        ("waited:5", flags.pace),
+        ("often", flags.loss_scale),
+        ("0.5", flags.loss_scale),
+        ("nan", flags.loss_scale),
+        ("33554432", flags.loss_scale),
+        ("dynamic:0", flags.loss_scale),
+        ("dynamic:8:0", flags.loss_scale),
+        ("dynamic:8:2:1", flags.loss_scale),
     ],
 )
 def test_impossible_values_are_refused(text: str, kind: Any) -> None:

@@ -1,0 +1,36 @@
+"""The caps of `--profile ci`: any experiment in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rn50lib import recipe as recipes
+from rn50lib.experiment.fields import flag_name
+from rn50lib.experiment.full import FullExperiment
+
+
+def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
+    """The experiment made small enough for a test, and a line for each value that changed."""
+    limits: dict[str, Any] = {
+        "n": min(full.n, 2),
+        "batch_size": min(full.batch_size, 4),
+        "image_shape": 32,
+        "val_resize": recipes.val_resize(32),
+        "network": "tiny",
+        "num_layers": None,
+        "num_epochs": min(full.num_epochs, 2),
+        "benchmark_iters": min(full.benchmark_iters or 2, 2),
+        "data_nthreads": 0,
+        "threads": 1,  # two would wait for each other more than they compute
+        "dtype": "float32" if full.dtype == "tf32" else full.dtype,
+    }
+    if full.macrobatch_size is not None:
+        at_once = min(full.micro_batches, limits["benchmark_iters"])
+        limits["macrobatch_size"] = limits["batch_size"] * at_once
+    changed = {name: value for name, value in limits.items() if value != getattr(full, name)}
+    lines = tuple(
+        f"profile ci: {flag_name(name)} {getattr(full, name)} capped to {value}"
+        for name, value in changed.items()
+    )
+    return replace(full, **changed), lines

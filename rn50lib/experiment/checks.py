@@ -1,0 +1,76 @@
+"""What is impossible here, and which flags contradict each other: one line, with the remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from rn50lib import launchers
+from rn50lib.errors import UserError
+from rn50lib.experiment.fields import Experiment
+from rn50lib.experiment.full import FullExperiment
+from rn50lib.hardware import Machine
+from rn50lib.precision import lacks, scales
+
+
+def has_dali() -> bool:
+    """Whether DALI is installed; asking loads nothing of it."""
+    try:
+        return importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def check(asked: Experiment, machine: Machine) -> None:
+    """Raise UserError for the first value that is impossible here or contradicts another."""
+    capped = asked.profile == "ci"
+    why = lacks(asked.dtype, machine, asked.network) if asked.dtype and not capped else None
+    if why:
+        raise UserError(f"--dtype {asked.dtype} {why}")
+    if not capped:
+        launchers.check(asked, machine)
+    if asked.profile == "gpu" and not machine.gpus:
+        raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
+    for name in ("load_epoch", "resume"):
+        if getattr(asked, name) not in (None, False) and not asked.model_prefix:
+            raise UserError(f"--{name.replace('_', '-')} needs --model-prefix PREFIX")
+    if asked.resume and asked.load_epoch is not None:
+        raise UserError("--resume and --load-epoch contradict each other: give one of them")
+    if asked.only_inference and asked.no_val:
+        raise UserError("--only-inference and --no-val together leave nothing to do")
+    if asked.network == "tiny" and asked.num_layers is not None:
+        raise UserError("--num-layers does not go with --network tiny: leave one out")
+    if asked.step is not None and asked.model_prefix and asked.load_epoch is None:
+        raise UserError(
+            "--step paced has no model behind it, so there is nothing to save: leave out"
+            " --model-prefix"
+        )
+    if asked.loader == "dali" and not has_dali():
+        raise UserError(
+            "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
+            " wheel (Linux), or use --loader native"
+        )
+    if asked.resample == "fast" and asked.backend != "tensorflow" and asked.loader != "dali":
+        raise UserError(
+            "--resample fast is for tf.data and DALI: PyTorch's own loader gains nothing by it;"
+            " give --backend tensorflow or --loader dali, or leave it out"
+        )
+    if asked.val_resize is not None and asked.val_resize < (asked.image_shape or 32):
+        raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
+
+
+def check_whole(done: FullExperiment) -> None:
+    """Raise UserError for what only shows when every axis is filled in."""
+    macro, batch = done.macrobatch_size, done.batch_size
+    if macro is not None and macro % batch:
+        below, above = macro // batch * batch, -(-macro // batch) * batch
+        near = f"{below} or {above}" if below else f"{above}"
+        raise UserError(
+            f"--macrobatch-size {macro} is no multiple of the batch size {batch}: give {near}, or"
+            " another -b"
+        )
+    replaced = any(text.startswith("loss_scale_update=") for text in done.override)
+    if replaced and not scales(done.loss_scale) and not done.only_inference:
+        raise UserError(
+            "--override loss_scale_update: no loss scale changes in this run; give --loss-scale"
+            " dynamic with it"
+        )

@@ -1,0 +1,138 @@
+"""What a run is that was not told: every axis from the machine, the data set and the profile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rn50lib import launchers
+from rn50lib import recipe as recipes
+from rn50lib.errors import UserError
+from rn50lib.experiment import checks
+from rn50lib.experiment.caps import cap_for_ci
+from rn50lib.experiment.fields import IMAGENET_ROOT, Experiment
+from rn50lib.experiment.full import FullExperiment, Resolved
+from rn50lib.hardware import Machine
+from rn50lib.precision import best_dtype
+
+
+def data_home() -> Path:
+    """`$RN50_DATA`, default `data/` in the current folder."""
+    return Path(os.environ.get("RN50_DATA") or "data").absolute()
+
+
+def default_data_root() -> tuple[Path, str]:
+    """The data set of a run that names none, and why."""
+    if Path(IMAGENET_ROOT, "train.rec").exists():
+        return Path(IMAGENET_ROOT), "ImageNet is mounted where the reference expects it"
+    return data_home() / "roadsigns", "the built-in road signs, as no --data-root was given"
+
+
+def is_roadsigns(data_root: Path) -> bool:
+    """Whether a data root is the built-in data: its folder, its small form, or records in them."""
+    return bool({"roadsigns", "roadsigns-ci"} & {data_root.name, data_root.parent.name})
+
+
+def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Resolved:
+    """Fill in every axis that was not given, once.
+
+    `num_classes` is the data set's (None: not known, then --num-classes must be given). Raises
+    UserError where a given value is impossible here or two given values contradict each other: the
+    message names the flag and the remedy.
+    """
+    reasons: dict[str, str] = dict.fromkeys(asked.given(), "given")
+    filled: dict[str, Any] = {}
+
+    def auto(name: str, value: Any, reason: str) -> Any:
+        if getattr(asked, name) is not None:
+            return getattr(asked, name)
+        filled[name], reasons[name] = value, reason
+        return value
+
+    checks.check(asked, machine)
+    gpus = machine.gpus
+    root, reason = default_data_root()
+    root = Path(auto("data_root", str(root), reason))
+    built_in = is_roadsigns(root)
+    name = auto(
+        "recipe",
+        "roadsigns" if built_in else "reference",
+        "the built-in data's" if built_in else "the published recipe",
+    )
+    base = recipes.RECIPES[name]
+    epochs = auto("num_epochs", base.epochs, f"the recipe {name}")
+    if base.name == "roadsigns" and epochs != base.epochs:
+        base = recipes.shortened(base, epochs)
+    auto("backend", "torch", "the default")
+    auto("data_format", "auto", "records where there are some, else files")
+    loader, reason = best_loader(asked, machine, name)
+    auto("loader", loader, reason)
+    dtype, reason = best_dtype(machine, name)
+    dtype = auto("dtype", dtype, reason)
+    if dtype == "float16":
+        auto("loss_scale", "dynamic", "float16 loses small gradients without it")
+    if gpus and name == "reference":
+        n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
+    else:
+        n = auto("n", 1, "one process" if not gpus else "one GPU is enough for this data")
+    comm, reason = asked.comm, "given"
+    if comm is None:  # to ask what Horovod was built with takes seconds
+        comm, reason = launchers.best_comm(n, asked.backend or "torch", asked.launcher, bool(gpus))
+    comm = auto("comm", comm, reason)
+    if n > 1:
+        starter = "torchrun" if comm == "ddp" else "horovodrun"
+        auto("launcher", starter, f"the one for {comm}")
+    if gpus and name == "reference":
+        auto("batch_size", base.batch_size, "the reference's, for 16 GB in FP16")
+    else:
+        auto("batch_size", 32, "the recipe's" if name == "roadsigns" else "no GPU: a small batch")
+    auto("network", "resnet", "the default")
+    if asked.network != "tiny":
+        auto("num_layers", 50, "the default")
+    auto("resnet_version", "v1.5", "the default")
+    if asked.num_classes is None and num_classes is None:
+        raise UserError("the number of classes is not known: give --num-classes")
+    auto("num_classes", num_classes, "counted in the data set")
+    auto("image_shape", base.image_size, f"the recipe {name}")
+    for flag_name, value in (
+        ("lr", base.lr),
+        ("warmup_epochs", base.warmup_epochs),
+        ("lr_step_epochs", base.lr_step_epochs),
+        ("mom", base.momentum),
+        ("wd", base.weight_decay),
+    ):
+        auto(flag_name, value, f"the recipe {name}")
+    size = asked.image_shape or base.image_size
+    auto("val_resize", recipes.val_resize(size), "size x 256 / 224")
+    auto("resample", "antialias", "the default")
+    auto("seed", 0, "the default")
+    beside = launchers.workers_per_host(n, asked.hosts)
+    cores = max(1, machine.cores // beside)
+    reason = f"the {machine.cores} cores this process may use"
+    if beside > 1:
+        reason += f", shared by {beside} workers"
+    auto("threads", cores, reason)
+    auto("data_nthreads", cores, reason)
+    if asked.profile == "auto":
+        filled["profile"] = "gpu" if gpus else "cpu"
+        reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
+    done = FullExperiment(**(vars(asked) | filled))
+    checks.check_whole(done)
+    caps: tuple[str, ...] = ()
+    if done.profile == "ci":
+        done, caps = cap_for_ci(done)
+    return Resolved(done, reasons, caps)
+
+
+def best_loader(asked: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:
+    """The loader that `auto` takes, and why."""
+    if not machine.gpus or recipe != "reference":
+        return "native", "the default"
+    if not checks.has_dali():
+        return "native", "DALI is not installed here"
+    if asked.elastic:
+        return "native", "--elastic wants a loader that reads by number"
+    if {"augment", "shard"} & {text.partition("=")[0] for text in asked.override}:
+        return "native", "DALI calls no Python function for a crop or a shard"
+    return "dali", "the reference's: it decodes on the GPU"
