@@ -19,6 +19,7 @@ from rn50lib.workshop import build, solutions
 from rn50lib.workshop.checks import ask, engine, ex02, ex03, ex04, ranks, records, table
 from tests.conftest import ROOT
 from tests.exercises.wrong_answers import RIGHT_LINES, WRONG, WRONG_FEEDS
+from tests.exercises.wrong_answers_ex05 import WRONG_05, WRONG_GRAPHS
 
 NAMES = [item.name for item in table.EXERCISES]
 QUICK = [item.name for item in table.EXERCISES if not item.needs]
@@ -58,7 +59,7 @@ def test_solution_passes(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_untouched_is_not_attempted(name, need):
-    if table.find(name).needs:
+    if table.find(name).lacks:
         need(table.find(name).needs.rpartition(".")[2])
     result = engine.judge(name, answered(name, solutions.stub(cell_of(name, "answer"))))
     assert result.outcome == engine.NOT_ATTEMPTED
@@ -68,7 +69,7 @@ def test_untouched_is_not_attempted(name, need):
 
 @pytest.mark.parametrize(
     ("name", "answer", "diagnosis"),
-    WRONG,
+    [*WRONG, *WRONG_05],
     ids=lambda value: getattr(value, "__name__", None) or str(value)[:40],
 )
 def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
@@ -82,6 +83,12 @@ def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
 @pytest.mark.needs("tensorflow")
 def test_tf_data_exercise():
     judged("ex04.feed", WRONG_FEEDS)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("dali")
+def test_dali_exercise():
+    judged("ex05.graph", WRONG_GRAPHS)
 
 
 def judged(name: str, wrong_answers) -> None:
@@ -104,9 +111,9 @@ def test_missing_package_stops_nobody(home, capsys, monkeypatch):
 
 
 def test_every_check_has_its_wrong_answers():
-    count = Counter(name for name, _, _ in [*WRONG, *WRONG_FEEDS])
+    count = Counter(name for name, _, _ in [*WRONG, *WRONG_FEEDS, *WRONG_05, *WRONG_GRAPHS])
     assert set(count) == set(NAMES)
-    assert min(count.values()) >= 4 and sum(count.values()) == 108, count
+    assert min(count.values()) >= 4 and sum(count.values()) == 153, count
 
 
 def test_table_and_masters_agree():

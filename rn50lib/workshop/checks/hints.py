@@ -133,4 +133,33 @@ HINTS = {
         "(tf.cast(image, tf.float32) / 255, label)).batch(batch, drop_remainder=True)"
         ".take(steps).prefetch(tf.data.AUTOTUNE)",
     ),
+    "ex05.bottleneck": (
+        "How many pictures per second do four cores make, if each of them needs 3.2 + 0.8 ms for "
+        "one? Begin with this number, the loader alone.",
+        "In turn, a picture takes the loader's time and then the device's: 1/a + 1/b seconds. "
+        "Overlapped, the slower one decides. Where the loader becomes faster than the device, the "
+        "device is the slower one.",
+        "The loader alone: 4 / 0.004 = 1,000. In turn 1 / (1/1000 + 1/1442.6); overlapped "
+        "min(1000, 1442.6); cores 1442.6 · 0.004, rounded up; at last min(4 / 0.0024, 1442.6).",
+    ),
+    "ex05.graph": (
+        "Begin with the reader, which returns two things: jpeg, label = "
+        "fn.readers.file(files=files, labels=labels, …). Who am I, and how many are we: shard_id "
+        "and num_shards. Each operator then takes what the one before it gave.",
+        "DALI's own smallest crop is 8 % and not 5 %, so pass both lists. The mean of bytes is 255 "
+        "times that of numbers from 0 to 1, and so is their std.",
+        "jpeg, label = fn.readers.file(files=files, labels=labels, shard_id=rank, num_shards=size, "
+        "random_shuffle=True); part = fn.decoders.image_random_crop(jpeg, random_area=[0.05, 1.0], "
+        "random_aspect_ratio=[3 / 4, 4 / 3]); small = fn.resize(part, resize_x=64, resize_y=64); "
+        "images = fn.crop_mirror_normalize(small, mean=[255 * 0.485, …], std=[255 * 0.229, …], "
+        "mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout=\"CHW\").",
+    ),
+    "ex05.exact": (
+        "First: how many pictures are this rank's own? Then: how many batches do all ranks make? "
+        "Only then look at a single batch.",
+        "The number of batches follows from the rank with the most pictures, images / size rounded "
+        "up, and it is rounded up again. In Python -(-a // b) rounds a / b up.",
+        "mine = (rank + 1) * images // size - rank * images // size. Batch number s begins at row "
+        "s * batch, so mine - s * batch of its rows count, at most batch.",
+    ),
 }  # fmt: skip

@@ -103,6 +103,14 @@ EXERCISES = (
              function=False),
     Exercise("ex04.feed", "dataset", FILL, "hard", 15,
              "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
+    Exercise("ex05.bottleneck", "rates", PREDICT, "medium", 10,
+             "predict how fast loader and device are together, then let them be measured",
+             function=False),
+    Exercise("ex05.graph", "graph", FILL, "hard", 16,
+             "build a DALI graph that reads, crops, mirrors and normalises",
+             needs="nvidia.dali"),
+    Exercise("ex05.exact", "valid", FILL, "medium", 10,
+             "count every picture once in a validation whose batches are filled up"),
 )  # fmt: skip
 
 
