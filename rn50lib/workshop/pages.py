@@ -22,6 +22,7 @@ WIDGET_NOTE = (
     " they start.</p>"
 )
 LINK = re.compile(r'<a href="((?:\.\./)?(?:[a-z]+/)?([\w-]+)\.ipynb)">(.*?)</a>', re.S)
+SHOWN = 4  # key results of a notebook that stand open in the index
 MARKS = {
     results.PASSED: "✓",
     results.FAILED: "✗",
@@ -53,7 +54,8 @@ def environment() -> Any:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
     env.filters.update(duration=duration, day=day, value=cell_text)
-    env.globals.update(marks=MARKS, style=(TEMPLATES / "style.css").read_text(encoding="utf-8"))
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    env.globals.update(marks=MARKS, shown=SHOWN, style=style)
     return env
 
 
@@ -135,6 +137,6 @@ def page(folder: Path, outcome: results.Outcome, names: Sequence[str]) -> Path |
 def _link(link: re.Match[str], names: Sequence[str]) -> str:
     """A link between notebooks as one between pages; only its text where that page is not here."""
     _, name, text = link.groups()
-    return (
-        f'<a href="{name}.html">{text}</a>' if name in names else f'<span class="dim">{text}</span>'
-    )
+    if name in names:
+        return f'<a href="{name}.html">{text}</a>'
+    return f'<span class="unlinked">{text}</span>'
