@@ -181,6 +181,8 @@ def is_left(node: ast.stmt) -> bool:
 
 def own_frame(error: BaseException, answer: Any) -> str:
     """Where in the learner's own code an error arose, innermost; empty where it was elsewhere."""
+    if known := getattr(error, "learners_place", ""):  # from an answer in another process
+        return str(known)
     code = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
     if code is None:
         return ""
