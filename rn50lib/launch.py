@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from typing import NoReturn
 from rn50lib import launchers, workers
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
+from rn50lib.hardware import machine
 from rn50lib.report import write_json
 
 PARENT = "RN50_PARENT"  # tells a rank whose death must be its own
@@ -105,7 +107,6 @@ def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job
     Its output goes to `log` where one is given. Raises UserError when a given value is impossible.
     """
     from rn50lib import experiment as experiments
-    from rn50lib.hardware import machine
 
     experiments.check(experiment, machine())
     command = [*program("run"), "--run-dir", str(run_dir), *experiment.to_argv()]
@@ -195,7 +196,7 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
             "command": command,
         },
     )
-    status, failure = run_command(command, resolved.experiment)
+    status, failure = run_command(command, resolved.experiment, work(resolved.experiment))
     if failure:
         say(f"error: {failure}")
     elif status == 130 and not alone(resolved.experiment):
@@ -203,13 +204,55 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
     return status
 
 
-def run_command(command: list[str], experiment: FullExperiment) -> tuple[int, str | None]:
+def run_command(
+    command: list[str], experiment: FullExperiment, work: str | None = None
+) -> tuple[int, str | None]:
     """Run what `launched` gave to its end. Returns (exit status for the user, what failed).
 
     What failed is None where nothing did, and where a lone rank has said it itself. The status is
-    130 after Ctrl-C.
+    130 after Ctrl-C. Ranks on GPUs begin when nobody else's run is on these; `work` names what is
+    done there.
     """
-    env = rank_environment(experiment)
+    try:
+        with gpus(experiment, work) as chosen:
+            return run_now(command, experiment, rank_environment(experiment) | chosen)
+    except KeyboardInterrupt:  # while it waited for a GPU
+        if alone(experiment):
+            say("interrupted")
+        return 130, None
+
+
+@contextlib.contextmanager
+def gpus(experiment: FullExperiment, work: str | None) -> Iterator[dict[str, str]]:
+    """Hold a lease for each GPU that the ranks use; gives the variables that show them no other.
+
+    Nothing is held, and nothing costs time, where there is no GPU, where the run does without (a
+    paced step, the input alone), or where the ranks are on other hosts.
+    """
+    found = machine().gpus
+    idle = (experiment.step is not None or experiment.test_io) and experiment.loader != "dali"
+    if not found or idle or not launchers.is_local(experiment.hosts):
+        yield {}
+        return
+    from rn50lib import lease
+
+    count = min(experiment.max_np or experiment.n, len(found))
+    with lease.take({gpu.uuid: gpu.index for gpu in found}, count, say, work) as devices:
+        yield {} if count == len(found) else {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+
+
+def work(experiment: FullExperiment) -> str:
+    """A name for what a run does: two of the same name take about as long."""
+    own = ("data_root", "seed", "port", "model_prefix", "report", "logdir", "timeline", "override",
+           "profile_trace")  # fmt: skip
+    done = {name: value for name, value in experiment.given().items() if name not in own}
+    return f"{zlib.crc32(repr(sorted(done.items())).encode()):08x}"
+
+
+def run_now(
+    command: list[str], experiment: FullExperiment, env: dict[str, str]
+) -> tuple[int, str | None]:
+    """Run the command to its end, with signals handed on; see `run_command`."""
     if not alone(experiment):
         return workers.run(command, env, say, experiment.elastic)
     process = subprocess.Popen(command, env=env)
