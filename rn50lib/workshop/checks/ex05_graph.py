@@ -45,6 +45,7 @@ def pictures() -> Iterator[list[str]]:
         yield files
 
 
+@engine.beside
 def run(
     answer: Graph, files: list[str], labels: list[int], rank: int, size: int, batch: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -179,6 +180,7 @@ def _own_environment(home: Path) -> None:
         kept, HOME=str(home), TMPDIR=str(home), USER="learner", LOGNAME="learner",
         RN50_RUNS=str(home / "runs"), RN50_CHECK="record", MPLBACKEND="agg",
     )  # fmt: skip
+    tempfile.tempdir = None
     os.chdir(home)
 
 

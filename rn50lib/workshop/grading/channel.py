@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rn50lib.workshop.checks.engine import Wrong
 from rn50lib.workshop.grading.remote import OPERATIONS, Remote, operate
 from rn50lib.workshop.grading.values import Decoder, Encoder, Malformed
 
@@ -248,6 +249,8 @@ class Channel:
             self._raised[number] = error
         else:
             number = getattr(error, "_came_from", 0)
+        if isinstance(error, Wrong):  # from a part of a check that runs beside the answer
+            return {"kind": "raise", "wrong": [_safe(error.diagnosis), _safe(error.remedy)]}
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         names = [c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins"]
         return {"kind": "raise", "name": type(error).__name__, "names": names[:8], "text":
@@ -257,6 +260,8 @@ class Channel:
     def _error(self, message: dict[str, Any]) -> BaseException:
         """The error of a message, as one of Python's own, or of a class made for it."""
         number = message.get("number")
+        if self.trusted and "wrong" in message:
+            return Wrong(*(str(text)[:2000] for text in list(message["wrong"])[:2]))
         if self.trusted and type(number) is int and number in self._raised:
             return self._raised[number]
         text, name = str(message.get("text"))[:2000], str(message.get("name"))[:80]

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 import types
@@ -23,6 +24,7 @@ from rn50lib.workshop.checks import engine, table
 from rn50lib.workshop.grading import answers, box, learner, view
 from rn50lib.workshop.grading.channel import Channel, Gone
 
+UNGRADED = "not graded"
 GRACE_S = 2.0  # for a check that works on an answer it has already got
 WATCH_S = 0.25
 
@@ -58,11 +60,14 @@ class Checker:
 
     def __init__(self, job: Job) -> None:
         self.job, self.notes = job, list[str]()
-        self.shown = view.readable()
+        self.shared = Path(job.folder) / "shared"  # what a check writes for the answer to read
+        self.shown = [*view.readable(), self.shared]
         self.pid = 0
 
     def run(self) -> list[Graded]:
         box.kernel_says(box.kernel.control, box.kernel.SUBREAPER, 1)
+        self.shared.mkdir(mode=0o755)
+        tempfile.tempdir, tempfile.mkdtemp = str(self.shared), _readable_mkdtemp
         masters = answers.masters(self.job.masters)
         results = []
         for notebook in table.notebooks():
@@ -89,6 +94,9 @@ class Checker:
     ) -> Graded:
         """Grade one exercise, whatever the learner's code does."""
         begin = time.monotonic()
+        if item.lacks:
+            said = f"it needs {item.lacks}, which is not installed where this was graded."
+            return Graded(item.name, UNGRADED, said)
         try:
             answer = answers.find(item.name, item.answer, cells, master)
         except answers.DAMAGE as error:  # text that Python's own parser gives up on
@@ -197,6 +205,16 @@ class Checker:
             said = f"memory limit: more than {limits.memory / 2**30:g} GiB."
             return said, "Look for a list or an array that grows without end."
         return f"the answer did not come to its end: {problem}.", "Look for what ends Python in it."
+
+
+_mkdtemp = tempfile.mkdtemp
+
+
+def _readable_mkdtemp(*values: Any, **named: Any) -> str:
+    """A temporary folder that the account inside a box can read too."""
+    folder: str = _mkdtemp(*values, **named)
+    os.chmod(folder, 0o755)
+    return folder
 
 
 def _alarm(number: int, frame: Any) -> None:

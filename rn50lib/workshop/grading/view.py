@@ -61,12 +61,12 @@ def build(root: Path, shown: list[Path], writable: list[Path], size: int) -> Non
         _system(root, Path(name))
     for path in [*map(Path, FILES), *(Path("/dev", name) for name in DEVICES)]:
         _show(root, path)
-    for path in _outermost(shown):
-        _show(root, path)
     for name in ("tmp", "dev/shm"):
         (root / name).mkdir(parents=True, exist_ok=True)
         options = f"size={size},mode=1777"
         kernel.mount("box", str(root / name), "tmpfs", kernel.NO_SUID | kernel.NO_DEV, options)
+    for path in _outermost(shown):
+        _show(root, path)
     for path in writable:
         _show(root, path, writable=True)
     (root / "proc").mkdir(exist_ok=True)
