@@ -183,12 +183,16 @@ def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) ->
         "num_classes": "give the data set, or the --num-classes, it was trained with",
         "seed": "give the --seed it was trained with",
         "data": "give the --data-root it was trained on",
+        "optimizer": "its velocity means another thing: give the --optimizer it was trained with",
+        "label_smoothing": "the loss would mean another thing: give the --label-smoothing it was"
+        " trained with",
     }
+    earlier = {"optimizer": "sgd", "label_smoothing": 0.0}  # where a file does not say
     for key, remedy in remedies.items():
-        if key in wanted and found.get(key) != wanted[key]:
+        there = found.get(key, earlier.get(key))
+        if key in wanted and there != wanted[key]:
             raise UserError(
-                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}:"
-                f" {remedy}"
+                f"{file} was written with {key} {there}, this run has {wanted[key]}: {remedy}"
             )
 
 

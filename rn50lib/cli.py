@@ -61,6 +61,8 @@ def experiment_parser(verb: str) -> Parser:
         options: dict[str, Any] = {"dest": f.name, "help": meta["help"], "default": f.default}
         if meta["kind"] is None:
             add(*meta["names"], action="store_true", **options)
+        elif meta["kind"] is bool:
+            add(*meta["names"], action=argparse.BooleanOptionalAction, **options)
         elif meta["kind"] is list:
             add(*meta["names"], action="append", **(options | {"default": None}))
         else:
@@ -92,7 +94,7 @@ def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Any, argparse.Namespace]:
     """The Experiment that `argv` asks for, and the other flags. Flags win over the preset."""
     from rn50lib.experiment import Experiment
-    from rn50lib.recipe import PRESETS
+    from rn50lib.presets import PRESETS
 
     first = parser.parse_args(argv)
     if first.preset is not None:

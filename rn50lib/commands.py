@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rn50lib import checkpoint, experiment, launch
+from rn50lib import checkpoint, experiment, launch, recipe
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
@@ -133,13 +133,18 @@ def with_checkpoint(asked: Experiment) -> Experiment:
 def describe(resolved: Resolved) -> str:
     """The axes of a run with the reason for each, and the arithmetic, as lines for people."""
     done, lines = resolved.experiment, list(resolved.caps)
+    numbers = recipe.REFERENCE
+    tricks = {"optimizer": numbers.optimizer, "lr_schedule": numbers.lr_schedule,
+              "label_smoothing": numbers.label_smoothing, "bn_decay": numbers.bn_decay,
+              "zero_gamma": numbers.zero_gamma}  # fmt: skip
     shown = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
-             "batch_size", "macrobatch_size", "recipe", "num_epochs", "image_shape", "num_classes",
-             "threads", "data_nthreads", "model_prefix")  # fmt: skip
+             "batch_size", "macrobatch_size", "recipe", *tricks, "num_epochs", "image_shape",
+             "num_classes", "threads", "data_nthreads", "model_prefix")  # fmt: skip
     for name in shown:
         value = getattr(done, name)
         unread = name in ("data_root", "data_nthreads") and done.loader == "synthetic"
         unread |= name == "comm" and value == "local"
+        unread |= name in tricks and value == tricks[name]
         if value is not None and not unread:
             reason = resolved.reasons.get(name, "given")
             lines.append(f"  {experiment.flag_name(name):16} {value}  ({reason})")
@@ -151,9 +156,9 @@ def describe(resolved: Resolved) -> str:
         lines.append(f"  paced at {done.step:g} img/s: the model is replaced by a wait")
     elif not (done.only_inference or done.test_io):
         lines.append(f"  {experiment.arithmetic(done)}")
-        remark = experiment.schedule_remark(done)
-        if remark and not done.benchmark_iters:
-            lines.append(f"  {remark}")
+        if not done.benchmark_iters:
+            told = (experiment.recipe_line, experiment.batch_remark, experiment.schedule_remark)
+            lines += [f"  {line}" for line in (say_of(done) for say_of in told) if line]
     return "\n".join(lines)
 
 
@@ -237,10 +242,11 @@ def environment(
         reasons, caps = told["reasons"], told["caps"]
     done = resolved.experiment
     values = {f.name: getattr(done, f.name) for f in fields(Experiment)}
+    defaults = {f.name: f.default for f in fields(Experiment)}
     axes = {
         name: {"value": value, "reason": reasons.get(name, "default")}
         for name, value in values.items()
-        if not (value is None or value is False or value == ())
+        if not (value is None or value is defaults[name] is False or value == ())
     }
     versions = {p: importlib.metadata.version(p) for p in ("numpy", "pillow")}
     return {

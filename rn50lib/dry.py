@@ -51,7 +51,9 @@ def lines(resolved: Resolved) -> list[str]:
     arithmetic = experiment.arithmetic(done)
     if done.only_inference:  # nothing is learnt
         arithmetic = arithmetic.partition(";")[0]
-    return [" ".join(launch.rank_command(resolved, None)), arithmetic, *resolved.caps]
+    told = [experiment.recipe_line(done), experiment.batch_remark(done)]
+    found = [] if done.only_inference else [line for line in told if line]
+    return [" ".join(launch.rank_command(resolved, None)), arithmetic, *found, *resolved.caps]
 
 
 def equipped(asked: Experiment) -> Machine:

@@ -33,6 +33,13 @@ def not_negative(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise ValueError("must be from 0 to less than 1")
+    return value
+
+
 def image_shape(text: str) -> int:
     """'3,224,224', the reference's form, or '224'. Returns the size in pixels."""
     parts = [int(part) for part in text.split(",")]
@@ -136,6 +143,7 @@ def flag(
     default: Any = None,
     group: str = "run",
 ) -> Any:
-    """A field of `Experiment` and its flag. `kind` None makes a switch, `list` a flag to repeat."""
+    """A field of `Experiment` and its flag. `kind` None makes a switch, `bool` one that has its
+    opposite (--no-NAME), `list` a flag to repeat."""
     metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
     return field(default=default, metadata=metadata)

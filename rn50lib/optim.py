@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # what `rn50 --help` needs from here does without it
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000  # of a loss scale, where nothing else is said
 GROWTH, BACKOFF = 2.0, 0.5  # powers of two: scaling and unscaling round nothing
 SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
+TRUST = 0.001  # LARS' coefficient: You et al. 2017, and MLPerf's reference
 
 
 def sgd(
@@ -32,6 +33,56 @@ def sgd(
     """
     velocity = momentum * velocity + (gradient + weight_decay * weight)
     return weight - lr * velocity, velocity
+
+
+def trust_ratio(weight: np.ndarray, gradient: np.ndarray, weight_decay: float) -> float:
+    """How much of the learning rate a layer gets under LARS: about TRUST times its weights' length,
+    in lengths of its gradient. 1 where either of the two is zero."""
+    import numpy as np
+
+    length, slope = np.linalg.norm(weight), np.linalg.norm(gradient)
+    if length == 0 or slope == 0:
+        return 1.0
+    return float(TRUST * length / (slope + weight_decay * length))
+
+
+def lars(
+    weight: np.ndarray,
+    gradient: np.ndarray,
+    velocity: np.ndarray,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """One step of LARS: the new weight and the new velocity, for a tensor that is a layer.
+
+    Algorithm 1 of You, Gitman and Ginsburg 2017 (arXiv:1708.03888), as MLPerf's reference has it:
+    the velocity holds the learning rate, so that a step that was long when the rate was high stays
+    long. A batch norm's gamma and beta and a bias are no layer: those, of one dimension, go by the
+    plain `lr`.
+    """
+    rate = lr * (trust_ratio(weight, gradient, weight_decay) if weight.ndim > 1 else 1.0)
+    velocity = momentum * velocity + rate * (gradient + weight_decay * weight)
+    return weight - velocity, velocity
+
+
+def smoothed_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> np.ndarray:
+    """Cross-entropy (N,) of logits (N, classes) where each label gives `smoothing` of its 1 to all
+    classes alike, itself among them (Szegedy et al. 2015, arXiv:1512.00567, section 7)."""
+    import numpy as np
+
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1, keepdims=True)) - shifted  # -log p of each class
+    own = np.take_along_axis(losses, labels[:, None], axis=1)[:, 0]
+    return (1 - smoothing) * own + smoothing * losses.mean(axis=1)
+
+
+def weights_only(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Names of the parameters with and without weight decay: convolutions and the last layer's
+    weights, against every gamma, beta and bias (He et al. 2018, arXiv:1812.01187, section 3.1)."""
+    listed = list(names)
+    decayed = [name for name in listed if name.endswith(".weight")]
+    return decayed, [name for name in listed if not name.endswith(".weight")]
 
 
 def decay_groups(names: Iterable[str]) -> tuple[list[str], list[str]]:

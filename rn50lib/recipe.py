@@ -1,4 +1,4 @@
-"""The published ResNet-50 v1.5 recipe as numbers, and the presets that bundle it into named runs.
+"""The published ResNet-50 v1.5 recipe as numbers, and recipes for large batches.
 
 Everything that decides accuracy stands here once; pipelines and backends read it, so that no loader
 or framework can train by slightly different rules.
@@ -14,6 +14,9 @@ STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 
 BN_MOMENTUM = 0.9  # share of the old running average that is kept (torch calls 0.1 the same thing)
 BN_EPS = 1e-5
+OPTIMIZERS = ("sgd", "lars")
+SCHEDULES = ("step", "cosine", "poly")
+POLY_POWER = 2
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,10 @@ class Augmentation:
 class Recipe:
     """A training recipe: what the run does, apart from the machine that it runs on.
 
-    `lr` is the learning rate at a global batch of `lr_batch`; epochs are counted from 0, and each
-    epoch of `lr_step_epochs` multiplies the rate by `lr_factor` from then on.
+    `lr` is the learning rate at a global batch of `lr_batch`; epochs are counted from 0. With the
+    schedule `step` each epoch of `lr_step_epochs` multiplies the rate by `lr_factor` from then on;
+    `cosine` and `poly` fall to 0 over all `epochs`. `global_batch` is what the recipe was published
+    with, where its rate is known to be right for that one.
     """
 
     name: str
@@ -54,6 +59,11 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     zero_gamma: bool = False  # start each block as its shortcut: Goyal et al. 2017, section 5.1
+    bn_decay: bool = True  # weight decay on batch norm and bias too, not on weights alone
+    label_smoothing: float = 0.0  # Szegedy et al. 2015, arXiv:1512.00567, section 7
+    lr_schedule: str = "step"
+    optimizer: str = "sgd"
+    global_batch: int | None = None
     augmentation: Augmentation = Augmentation()
     expected: str = ""  # accuracy to expect, with its spread and where it was measured
 
@@ -94,7 +104,72 @@ ROADSIGNS = shortened(
     epochs=9,
 )
 
-RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS)}
+GOYAL = replace(
+    REFERENCE,
+    name="goyal2017",
+    source="Goyal et al. 2017, arXiv:1706.02677, sections 5.1 and 5.2",
+    batch_size=32,
+    zero_gamma=True,
+    bn_decay=False,
+    augmentation=Augmentation(area=(0.08, 1.0)),
+    global_batch=8192,
+    expected="top-1 76.26 ± 0.09 (76.40 ± 0.12 at a global batch of 256) on ImageNet, 5 trainings,"
+    " 256 x P100, published",
+)
+
+NVIDIA_COSINE = replace(
+    REFERENCE,
+    name="nvidia_cosine",
+    source="ResNet50 v1.5 for PyTorch, NVIDIA DeepLearningExamples, 20.12, 90 epochs",
+    lr=0.256,
+    batch_size=256,
+    momentum=0.875,
+    weight_decay=2**-15,
+    warmup_epochs=8,
+    lr_step_epochs=(),
+    lr_schedule="cosine",
+    label_smoothing=0.1,
+    bn_decay=False,
+    augmentation=Augmentation(area=(0.08, 1.0)),
+    global_batch=2048,
+    expected="top-1 77.12 ± 0.11 (mixed) and 76.95 ± 0.18 (TF32) on ImageNet, 8 x A100, published",
+)
+
+# MLPerf trains until 75.9 % are reached. Its rates end at 1e-4 and not at 0, and its last layer
+# starts from smaller weights; the rate does not grow in proportion to the batch.
+MLPERF_LARS_8K = replace(
+    REFERENCE,
+    name="mlperf_lars_8k",
+    source="reference convergence points of MLPerf Training 4.0, ResNet, batch 8192",
+    epochs=44,
+    lr=17 * 256 / 8192,
+    batch_size=64,
+    weight_decay=2e-4,
+    warmup_epochs=5,
+    lr_step_epochs=(),
+    lr_schedule="poly",
+    label_smoothing=0.1,
+    bn_decay=False,
+    optimizer="lars",
+    global_batch=8192,
+    expected="top-1 75.9 after 41 to 44 epochs on ImageNet, 10 trainings, TPU v4, published",
+)
+MLPERF_LARS_64K = replace(
+    MLPERF_LARS_8K,
+    name="mlperf_lars_64k",
+    source="reference convergence points of MLPerf Training 4.0, ResNet, batch 65536",
+    epochs=89,
+    lr=24.699 * 256 / 65536,
+    batch_size=128,
+    momentum=0.951807,
+    weight_decay=1e-4,
+    warmup_epochs=31,
+    global_batch=65536,
+    expected="top-1 75.9 after 83 to 86 epochs on ImageNet, 10 trainings, TPU v3, published",
+)
+
+LARGE_BATCH = (GOYAL, NVIDIA_COSINE, MLPERF_LARS_8K, MLPERF_LARS_64K)
+RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS, *LARGE_BATCH)}
 
 
 def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE) -> float:
@@ -102,13 +177,29 @@ def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE
 
     Linear scaling with the global batch, a linear warm-up from zero to the scaled rate over
     `warmup_epochs`, and a factor of `lr_factor` at each of `lr_step_epochs`
-    (Goyal et al. 2017, sections 2.1 and 2.2).
+    (Goyal et al. 2017, sections 2.1 and 2.2), or another schedule's `descent`.
     """
     peak = recipe.lr * global_batch / recipe.lr_batch
     if progress < recipe.warmup_epochs:
         return peak * progress / recipe.warmup_epochs
+    if recipe.lr_schedule != "step":
+        return peak * descent(progress, recipe)
     passed = sum(1 for epoch in recipe.lr_step_epochs if progress >= epoch)
     return peak * recipe.lr_factor**passed
+
+
+def descent(progress: float, recipe: Recipe) -> float:
+    """The share of the peak that is left after `progress` epochs, from 1 after the warm-up to 0.
+
+    Half a cosine (Loshchilov and Hutter 2016, arXiv:1608.03983; with the warm-up left out of its
+    length, He et al. 2018, arXiv:1812.01187), or the square of what is left of the way (You et al.
+    2017, arXiv:1708.03888).
+    """
+    from math import cos, pi
+
+    length = recipe.epochs - recipe.warmup_epochs
+    way = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
+    return (1 + cos(pi * way)) / 2 if recipe.lr_schedule == "cosine" else (1 - way) ** POLY_POWER
 
 
 def val_resize(image_size: int) -> int:
@@ -175,42 +266,3 @@ def center_crop_box(width: int, height: int, image_size: int, resize: int | None
     side = min(width, height) * image_size / (resize or val_resize(image_size))
     side_px = max(1, min(round(side), width, height))
     return (width - side_px) // 2, (height - side_px) // 2, side_px, side_px
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named run of the reference: the verb that it belongs to and the flags that it sets."""
-
-    command: str
-    flags: tuple[str, ...]
-
-
-def _presets() -> dict[str, Preset]:
-    presets = {}
-    for dtype, batch in (("FP16", 208), ("FP32", 96)):
-        flags = ["-b", str(batch), "--dtype", "float16" if dtype == "FP16" else "float32"]
-        for n in (1, 4, 8):
-            presets[f"RN50_{dtype}_{n}GPU"] = Preset(
-                "run", ("-n", str(n), *flags, "--recipe", "reference", "--model-prefix", "model")
-            )
-    for dtype, batch in (("FP16", 128), ("FP32", 64)):
-        name = "float16" if dtype == "FP16" else "float32"
-        presets[f"SCORE_{dtype}"] = Preset(
-            "score", ("-n", "1", "-b", str(batch), "--dtype", name, "-e", "1", "--only-inference")
-        )
-    sweeps = (
-        ("BENCHMARK_FP16", "1,4,8", "64,128,192,208", ("-e", "2")),
-        ("BENCHMARK_FP32", "1,4,8", "32,64,96", ("-e", "2")),
-        ("INFER_BENCHMARK_FP16", "1", "1,2,4,64,128,192,208", ("-e", "3", "--only-inference")),
-        ("INFER_BENCHMARK_FP32", "1", "1,2,4,32,64,96", ("-e", "3", "--only-inference")),
-    )
-    for name, n_list, batches, more in sweeps:
-        dtype = "float16" if name.endswith("FP16") else "float32"
-        flags = ["-n", n_list, "-b", batches, "-i", "100", "-w", "1", "--dtype", dtype, *more]
-        presets[name] = Preset("benchmark", (*flags, "--recipe", "reference"))
-    presets["reference"] = Preset("run", ("--recipe", "reference"))
-    presets["roadsigns"] = Preset("run", ("--recipe", "roadsigns"))
-    return presets
-
-
-PRESETS = _presets()

@@ -351,6 +351,8 @@ def identify(experiment: FullExperiment, net: Network, sources: dict[str, Any]) 
         "model": f"{net.name} {net.version}",
         "num_classes": net.num_classes,
         "seed": experiment.seed,
+        "optimizer": experiment.optimizer,
+        "label_smoothing": experiment.label_smoothing,
     }
     if source is not None:
         labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))

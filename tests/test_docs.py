@@ -15,7 +15,8 @@ import pytest
 
 from rn50lib import cli
 from rn50lib.benchmark import command as benchmark
-from rn50lib.recipe import PRESETS, RECIPES
+from rn50lib.presets import PRESETS
+from rn50lib.recipe import RECIPES
 from rn50lib.workshop import course
 from tests.conftest import clean_environment
 

@@ -18,7 +18,7 @@ from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, checks, filling, resolve
 from rn50lib.hardware import Gpu, Machine
-from rn50lib.recipe import PRESETS
+from rn50lib.presets import PRESETS
 from tests.support import LAPTOP
 
 WITH_BF16 = replace(LAPTOP, bfloat16="avx512_bf16")
@@ -58,6 +58,8 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         return st.sampled_from(meta["choices"])
     by_kind = {
         None: st.booleans(),
+        bool: st.booleans(),
+        flags.share: st.floats(0, 1, exclude_max=True),
         list: st.lists(words, max_size=3).map(tuple),
         flags.epoch_list: steps,
         flags.degrees: st.floats(0, 180),
@@ -238,6 +240,45 @@ def test_the_recipe_of_a_run_holds_the_run_s_own_numbers() -> None:
     assert (made.epochs, made.warmup_epochs) == (3, 5)
 
 
+def test_switches_that_a_recipe_has_on_can_be_switched_off() -> None:
+    asked = parse("--recipe", "goyal2017", "--no-zero-gamma", "--bn-decay")
+    made = resolve(asked, LAPTOP, 12).experiment.to_recipe()
+    assert (made.zero_gamma, made.bn_decay) == (False, True)
+    whole = resolve(parse("--recipe", "goyal2017"), LAPTOP, 12).experiment
+    assert (whole.zero_gamma, whole.bn_decay) == (True, False)
+    assert resolve(parse(*whole.to_argv()), LAPTOP, 12).experiment == whole
+
+
+def test_the_published_recipe_has_none_of_the_large_batch_s_practice() -> None:
+    done = resolve(parse("--recipe", "reference"), LAPTOP, 12).experiment
+    assert (done.optimizer, done.lr_schedule, done.lr_step_epochs) == ("sgd", "step", (30, 60, 80))
+    assert (done.label_smoothing, done.zero_gamma, done.bn_decay) == (0.0, False, True)
+
+
+def test_lars_leaves_gamma_beta_and_bias_out_of_decay_unless_told() -> None:
+    lars = ("--recipe", "reference", "--optimizer", "lars", "--lr", "2")
+    resolved = resolve(parse(*lars), LAPTOP, 12)
+    assert resolved.experiment.bn_decay is False
+    assert resolved.reasons["bn_decay"] == "LARS leaves them out, as You et al. and MLPerf do"
+    assert resolve(parse(*lars, "--bn-decay"), LAPTOP, 12).experiment.bn_decay is True
+
+
+def test_a_learner_s_decay_groups_decides_alone() -> None:
+    asked = parse("--recipe", "goyal2017", "--override", "decay_groups=mine.py:groups")
+    resolved = resolve(asked, LAPTOP, 12)
+    assert resolved.experiment.bn_decay is True
+    assert resolved.reasons["bn_decay"] == "your decay_groups decides"
+    again = resolve(parse(*resolved.experiment.to_argv()), LAPTOP, 12)  # as a worker is told
+    assert again.experiment == resolved.experiment
+
+
+def test_a_cosine_has_no_steps() -> None:
+    done = resolve(parse("--recipe", "reference", "--lr-schedule", "cosine"), LAPTOP, 12).experiment
+    assert done.lr_step_epochs == ()
+    assert experiments.arithmetic(done).endswith("= 0.0125, cosine to 0 at epoch 90")
+    assert experiments.schedule_remark(done) is None
+
+
 def test_classes_that_nobody_knows_are_asked_for() -> None:
     with pytest.raises(UserError, match="--num-classes"):
         resolve(Experiment(), LAPTOP, num_classes=None)
@@ -309,6 +350,16 @@ def test_capping_twice_changes_nothing() -> None:
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--step paced:100 --model-prefix m", "--model-prefix", "leave out"),
         ("--val-resize 200 --image-shape 224", "--val-resize", "at least"),
+        (
+            "--lr-schedule cosine --lr-step-epochs 30,60",
+            "--lr-step-epochs",
+            "leave it out, or give --lr-schedule step",
+        ),
+        ("--recipe nvidia_cosine --lr-step-epochs 30", "--lr-step-epochs", "--lr-schedule step"),
+        ("--recipe nvidia_cosine --lr-schedule step", "--lr-schedule step", "--lr-step-epochs"),
+        ("--recipe reference --optimizer lars", "--optimizer lars", "--recipe mlperf_lars_8k"),
+        ("--recipe mlperf_lars_8k --optimizer sgd", "--optimizer sgd", "give --lr too"),
+        ("--no-bn-decay --override decay_groups=a.py:f", "--no-bn-decay", "leave one out"),
     ],
 )
 def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remedy: str) -> None:
@@ -366,6 +417,9 @@ def test_an_update_over_several_batches() -> None:
         ("-1,30", flags.epoch_list),
         ("nan", flags.epoch_list),
         ("30,inf", flags.epoch_list),
+        ("1", flags.share),
+        ("-0.1", flags.share),
+        ("nan", flags.share),
         ("100", flags.pace),
         ("paced:0", flags.pace),
         ("paced:-5", flags.pace),

@@ -43,6 +43,52 @@ def test_the_rule_is_torch_s_while_the_rate_changes() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), weight, rtol=1e-12)
 
 
+def test_one_step_of_lars_by_hand() -> None:
+    weight, gradient = np.array([[3.0, 4.0]]), np.array([[0.6, 0.8]])  # lengths 5 and 1
+    velocity = np.array([[0.1, -0.2]])
+    made, moved = optim.lars(weight, gradient, velocity, lr=10, momentum=0.9, weight_decay=0.2)
+    # trust 0.001 x 5 / (1 + 0.2 x 5) = 0.0025, so a rate of 0.025; gradient + decay [1.2, 1.6]
+    np.testing.assert_allclose(moved, [[0.09 + 0.03, -0.18 + 0.04]])
+    np.testing.assert_allclose(made, [[2.88, 4.14]])
+
+
+def test_lars_gives_a_vector_the_plain_rate_and_a_zero_gradient_no_infinity() -> None:
+    vector, push = np.array([3.0, 4.0]), np.array([0.6, 0.8])
+    made, _ = optim.lars(vector, push, 0 * push, lr=0.5, momentum=0.9, weight_decay=0.0)
+    np.testing.assert_allclose(made, [2.7, 3.6])
+    layer = vector[None]
+    assert optim.trust_ratio(layer, 0 * layer, 0.1) == optim.trust_ratio(0 * layer, layer, 0.1) == 1
+    made, _ = optim.lars(layer, 0 * layer, 0 * layer, lr=0.5, momentum=0.9, weight_decay=0.0)
+    np.testing.assert_array_equal(made, layer)
+
+
+def test_lars_keeps_a_long_step_long_when_the_rate_falls() -> None:
+    """You et al.'s form: the velocity holds the rate that it was made with."""
+    layer, still = np.array([[3.0, 4.0]]), np.zeros((1, 2))
+    _, velocity = optim.lars(layer, np.array([[0.6, 0.8]]), still, 10, 0.5, weight_decay=0.0)
+    made, _ = optim.lars(layer, still, velocity, lr=0.001, momentum=0.5, weight_decay=0.0)
+    np.testing.assert_allclose(made, layer - 0.5 * 10 * 0.005 * np.array([[0.6, 0.8]]))
+
+
+def test_the_smoothed_loss_by_hand() -> None:
+    logits = np.log(np.array([[0.7, 0.2, 0.1]]))  # so that these are the probabilities
+    label = np.array([1])
+    # 0.9 of the label on its class, 0.1 / 3 on each: -(0.9333 ln 0.2 + 0.0333 (ln 0.7 + ln 0.1))
+    wanted = -((0.9 + 0.1 / 3) * np.log(0.2) + 0.1 / 3 * (np.log(0.7) + np.log(0.1)))
+    np.testing.assert_allclose(optim.smoothed_loss(logits, label, 0.1), [wanted])
+    np.testing.assert_allclose(optim.smoothed_loss(logits, label, 0.0), [-np.log(0.2)])
+    np.testing.assert_allclose(optim.smoothed_loss(logits + 1000, label, 0.1), [wanted])
+
+
+def test_weights_decay_and_nothing_else() -> None:
+    shapes = resnet(50).parameters()
+    decayed, plain = optim.weights_only(shapes)
+    assert sorted([*decayed, *plain]) == sorted(shapes)
+    assert {len(shapes[name]) for name in decayed} == {2, 4}
+    assert {len(shapes[name]) for name in plain} == {1}
+    assert len(decayed) == 54 and "fc.bias" in plain and "layer1.0.downsample_bn.gamma" in plain
+
+
 @pytest.mark.parametrize(
     ("scale", "good_steps", "finite", "wanted"),
     [

@@ -63,6 +63,53 @@ def test_the_short_recipe_keeps_the_shape_of_the_schedule() -> None:
     assert shorter.lr == ROADSIGNS.lr
 
 
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "part"),
+    [
+        ("cosine", 0, 0), ("cosine", 2.5, 0.5), ("cosine", 5, 1), ("cosine", 26.25, 0.8535533906),
+        ("cosine", 47.5, 0.5), ("cosine", 68.75, 0.1464466094), ("cosine", 90, 0),
+        ("poly", 2.5, 0.5), ("poly", 5, 1), ("poly", 26.25, 9 / 16), ("poly", 47.5, 1 / 4),
+        ("poly", 68.75, 1 / 16), ("poly", 90, 0),
+    ],
+)  # fmt: skip
+def test_cosine_and_poly_after_a_warm_up_of_5_in_90_epochs(
+    schedule: str, epoch: float, part: float
+) -> None:
+    """47.5 is half-way between the warm-up's end and the run's."""
+    from dataclasses import replace
+
+    recipe = replace(REFERENCE, lr_schedule=schedule, lr_step_epochs=())
+    assert learning_rate(epoch, 1024, recipe) == pytest.approx(0.4 * part, abs=1e-10)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "poly"])
+def test_a_run_that_is_all_warm_up_has_a_rate_at_its_end(schedule: str) -> None:
+    from dataclasses import replace
+
+    recipe = replace(REFERENCE, epochs=5, lr_schedule=schedule)
+    assert learning_rate(5, 256, recipe) == pytest.approx(0.1)
+
+
+def test_the_large_batch_recipes_have_the_rates_that_were_published() -> None:
+    """Goyal et al. 3.2 at 8192; NVIDIA 2.048 at 2048; MLPerf's 17 and 24.699."""
+    peaks = {"goyal2017": 3.2, "nvidia_cosine": 2.048, "mlperf_lars_8k": 17.0,
+             "mlperf_lars_64k": 24.699}  # fmt: skip
+    assert {r.name for r in recipes.LARGE_BATCH} == set(peaks)
+    for recipe in recipes.LARGE_BATCH:
+        assert recipe.global_batch is not None
+        rate = learning_rate(recipe.warmup_epochs, recipe.global_batch, recipe)
+        assert rate == pytest.approx(peaks[recipe.name]), recipe.name
+        assert recipe.source and "top-1 7" in recipe.expected and "published" in recipe.expected
+
+
+def test_mlperf_s_steps_are_the_published_number() -> None:
+    """6095 steps of 8192 images after the warm-up, and 1133 of 65536, of ImageNet's 1,281,167."""
+    for recipe, steps in ((recipes.MLPERF_LARS_8K, 6095), (recipes.MLPERF_LARS_64K, 1133)):
+        assert recipe.global_batch is not None
+        epochs = steps * recipe.global_batch / 1_281_167 + recipe.warmup_epochs
+        assert round(epochs) == recipe.epochs
+
+
 def test_validation_resizes_by_256_to_224() -> None:
     assert [recipes.val_resize(size) for size in (224, 64, 32, 299)] == [256, 73, 37, 342]
 
@@ -115,7 +162,8 @@ def test_the_centre_crop_is_what_resizing_first_would_keep() -> None:
 
 
 def test_the_presets_are_the_reference_s() -> None:
-    presets = recipes.PRESETS
+    from rn50lib.presets import PRESETS as presets
+
     assert presets["RN50_FP16_8GPU"].flags == (
         "-n", "8", "-b", "208", "--dtype", "float16", "--recipe", "reference",
         "--model-prefix", "model",
@@ -123,5 +171,8 @@ def test_the_presets_are_the_reference_s() -> None:
     assert presets["RN50_FP32_1GPU"].flags[:4] == ("-n", "1", "-b", "96")
     assert presets["SCORE_FP16"].flags[2:4] == ("-b", "128")
     assert presets["SCORE_FP32"].flags[2:4] == ("-b", "64")
+    # n x b is the batch that the paper's rate was for
+    assert presets["goyal2017"].flags == ("-n", "256", "-b", "32", "--recipe", "goyal2017")
+    assert presets["mlperf_lars_8k"].flags[:4] == ("-n", "128", "-b", "64")
     runs = {f"RN50_{dtype}_{n}GPU" for dtype in ("FP16", "FP32") for n in (1, 4, 8)}
     assert runs | {"SCORE_FP16", "SCORE_FP32", "reference", "roadsigns"} <= set(presets)

@@ -17,7 +17,7 @@ from rn50lib.benchmark.worker import WARM_UP
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
 from rn50lib.flags import natural, positive
-from rn50lib.recipe import PRESETS
+from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
 
 KEYS = ("train.total_ips", "val.total_ips")

@@ -8,7 +8,7 @@ from rn50lib.experiment.checks import check, has_dali
 from rn50lib.experiment.fields import LOADERS, Experiment, flag_name
 from rn50lib.experiment.filling import data_home, default_data_root, is_roadsigns, resolve
 from rn50lib.experiment.full import FullExperiment, Resolved
-from rn50lib.experiment.words import arithmetic, schedule_remark
+from rn50lib.experiment.words import arithmetic, batch_remark, recipe_line, schedule_remark
 
 __all__ = [
     "LOADERS",
@@ -16,12 +16,14 @@ __all__ = [
     "FullExperiment",
     "Resolved",
     "arithmetic",
+    "batch_remark",
     "check",
     "data_home",
     "default_data_root",
     "flag_name",
     "has_dali",
     "is_roadsigns",
+    "recipe_line",
     "resolve",
     "schedule_remark",
 ]

@@ -10,6 +10,7 @@ from rn50lib.experiment.fields import Experiment
 from rn50lib.experiment.full import FullExperiment
 from rn50lib.hardware import Machine
 from rn50lib.precision import lacks, scales
+from rn50lib.recipe import RECIPES, Recipe
 
 
 def has_dali() -> bool:
@@ -44,6 +45,11 @@ def check(asked: Experiment, machine: Machine) -> None:
             "--step paced has no model behind it, so there is nothing to save: leave out"
             " --model-prefix"
         )
+    if asked.bn_decay is False and replaces(asked, "decay_groups"):
+        raise UserError(
+            "--no-bn-decay and --override decay_groups both say which parameters decay: leave one"
+            " out"
+        )
     if asked.loader == "dali" and not has_dali():
         raise UserError(
             "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
@@ -68,9 +74,38 @@ def check_whole(done: FullExperiment) -> None:
             f"--macrobatch-size {macro} is no multiple of the batch size {batch}: give {near}, or"
             " another -b"
         )
-    replaced = any(text.startswith("loss_scale_update=") for text in done.override)
-    if replaced and not scales(done.loss_scale) and not done.only_inference:
+    if done.lr_step_epochs and done.lr_schedule != "step":
+        raise UserError(
+            f"--lr-step-epochs does not go with --lr-schedule {done.lr_schedule}, which has no"
+            " steps: leave it out, or give --lr-schedule step with it"
+        )
+    if (
+        replaces(done, "loss_scale_update")
+        and not scales(done.loss_scale)
+        and not done.only_inference
+    ):
         raise UserError(
             "--override loss_scale_update: no loss scale changes in this run; give --loss-scale"
             " dynamic with it"
+        )
+
+
+def replaces(asked: Experiment, seam: str) -> bool:
+    """Whether a learner's own function is to stand at a seam."""
+    return any(text.startswith(f"{seam}=") for text in asked.override)
+
+
+def check_for_recipe(asked: Experiment, base: Recipe) -> None:
+    """Raise UserError where flags take from a recipe what the rest of it was made for."""
+    optimizer = asked.optimizer or base.optimizer
+    if optimizer != base.optimizer and asked.lr is None and not asked.only_inference:
+        others = [r.name for r in RECIPES.values() if r.optimizer == optimizer]
+        raise UserError(
+            f"--optimizer {optimizer}: the learning rate of the recipe {base.name} is one for"
+            f" {base.optimizer.upper()}: give --lr too, or --recipe {' or '.join(others)}"
+        )
+    steps = base.lr_step_epochs if asked.lr_step_epochs is None else asked.lr_step_epochs
+    if asked.lr_schedule == "step" != base.lr_schedule and not steps:
+        raise UserError(
+            f"--lr-schedule step: the recipe {base.name} has no steps: give --lr-step-epochs too"
         )

@@ -18,6 +18,7 @@ from rn50lib.flags import (
     not_negative,
     pace,
     positive,
+    share,
     texts,
 )
 from rn50lib.precision import DTYPES
@@ -122,12 +123,37 @@ class Experiment:
         "--lr-step-epochs", kind=epoch_list, group="recipe",
         help="epochs at which the rate falls to a tenth (default: the recipe's)",
     )  # fmt: skip
+    lr_schedule: str | None = flag(
+        "--lr-schedule", kind=str, choices=recipes.SCHEDULES, group="recipe",
+        help="how the rate falls after the warm-up: step at --lr-step-epochs, cosine or poly (the"
+        " square of what is left) to 0 over all epochs (default: the recipe's)",
+    )  # fmt: skip
+    optimizer: str | None = flag(
+        "--optimizer", kind=str, choices=recipes.OPTIMIZERS, group="recipe",
+        help="lars gives each layer a rate of its own, for very large batches; its rates are far"
+        " larger than SGD's, so give --lr too (default: the recipe's)",
+    )  # fmt: skip
     mom: float | None = flag(
         "--mom", kind=not_negative, group="recipe", help="momentum (default: 0.9)"
     )
     wd: float | None = flag(
         "--wd", kind=not_negative, group="recipe", help="weight decay (default: 1e-4)"
     )
+    bn_decay: bool | None = flag(
+        "--bn-decay", kind=bool, group="recipe",
+        help="weight decay on batch norm's gamma and beta and on the bias too, or on weights alone"
+        " (default: the recipe's)",
+    )  # fmt: skip
+    zero_gamma: bool | None = flag(
+        "--zero-gamma", kind=bool, group="recipe",
+        help="start the last batch norm of each block at 0, so that the block begins as its"
+        " shortcut (default: the recipe's)",
+    )  # fmt: skip
+    label_smoothing: float | None = flag(
+        "--label-smoothing", kind=share, group="recipe",
+        help="share of the label that goes to all classes alike, in the training loss alone"
+        " (default: the recipe's)",
+    )  # fmt: skip
     val_resize: int | None = flag(
         "--val-resize", kind=positive, group="recipe",
         help="shorter side of a validation image before the crop (default: size x 256 / 224)",
@@ -287,8 +313,8 @@ class Experiment:
                 continue
             name = f.metadata["names"][-1]
             kind = f.metadata["kind"]
-            if kind is None:
-                argv.append(name)
+            if kind in (None, bool):
+                argv.append(name if value else name.replace("--", "--no-"))
                 continue
             for text in texts(value, kind):
                 # joined where argparse would take the value for a flag

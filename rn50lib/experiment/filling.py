@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     )
     base = recipes.RECIPES[name]
     epochs = auto("num_epochs", base.epochs, f"the recipe {name}")
-    if base.name == "roadsigns" and epochs != base.epochs:
+    small = name == "roadsigns"  # what a laptop can train; the others are ImageNet's
+    if small and epochs != base.epochs:
         base = recipes.shortened(base, epochs)
     auto("backend", "torch", "the default")
     auto("data_format", "auto", "records where there are some, else files")
@@ -72,7 +74,7 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     dtype = auto("dtype", dtype, reason)
     if dtype == "float16":
         auto("loss_scale", "dynamic", "float16 loses small gradients without it")
-    if gpus and name == "reference":
+    if gpus and not small:
         n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
     else:
         n = auto("n", 1, "one process" if not gpus else "one GPU is enough for this data")
@@ -83,10 +85,13 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     if n > 1:
         starter = "torchrun" if comm == "ddp" else "horovodrun"
         auto("launcher", starter, f"the one for {comm}")
-    if gpus and name == "reference":
-        auto("batch_size", base.batch_size, "the reference's, for 16 GB in FP16")
+    if gpus and not small:
+        reason = (
+            "the reference's, for 16 GB in FP16" if name == "reference" else f"the recipe {name}"
+        )
+        auto("batch_size", base.batch_size, reason)
     else:
-        auto("batch_size", 32, "the recipe's" if name == "roadsigns" else "no GPU: a small batch")
+        auto("batch_size", 32, "the recipe's" if small else "no GPU: a small batch")
     auto("network", "resnet", "the default")
     if asked.network != "tiny":
         auto("num_layers", 50, "the default")
@@ -95,14 +100,7 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
         raise UserError("the number of classes is not known: give --num-classes")
     auto("num_classes", num_classes, "counted in the data set")
     auto("image_shape", base.image_size, f"the recipe {name}")
-    for flag_name, value in (
-        ("lr", base.lr),
-        ("warmup_epochs", base.warmup_epochs),
-        ("lr_step_epochs", base.lr_step_epochs),
-        ("mom", base.momentum),
-        ("wd", base.weight_decay),
-    ):
-        auto(flag_name, value, f"the recipe {name}")
+    fill_recipe(asked, base, auto)
     size = asked.image_shape or base.image_size
     auto("val_resize", recipes.val_resize(size), "size x 256 / 224")
     auto("resample", "antialias", "the default")
@@ -125,9 +123,33 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     return Resolved(done, reasons, caps)
 
 
+def fill_recipe(asked: Experiment, base: recipes.Recipe, auto: Callable[..., Any]) -> None:
+    """The recipe's own numbers, where none were given. Raises UserError as `check_for_recipe`."""
+    checks.check_for_recipe(asked, base)
+    reason = f"the recipe {base.name}"
+    auto("lr", base.lr, reason)
+    auto("warmup_epochs", base.warmup_epochs, reason)
+    schedule = auto("lr_schedule", base.lr_schedule, reason)
+    if schedule == "step":
+        auto("lr_step_epochs", base.lr_step_epochs, reason)
+    else:
+        auto("lr_step_epochs", (), f"a {schedule} schedule has none")
+    optimizer = auto("optimizer", base.optimizer, reason)
+    auto("mom", base.momentum, reason)
+    auto("wd", base.weight_decay, reason)
+    if checks.replaces(asked, "decay_groups"):
+        auto("bn_decay", True, "your decay_groups decides")
+    elif optimizer == "lars":
+        auto("bn_decay", False, "LARS leaves them out, as You et al. and MLPerf do")
+    else:
+        auto("bn_decay", base.bn_decay, reason)
+    auto("zero_gamma", base.zero_gamma, reason)
+    auto("label_smoothing", base.label_smoothing, reason)
+
+
 def best_loader(asked: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:
     """The loader that `auto` takes, and why."""
-    if not machine.gpus or recipe != "reference":
+    if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
     if not checks.has_dali():
         return "native", "DALI is not installed here"

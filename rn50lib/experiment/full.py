@@ -30,8 +30,13 @@ class FullExperiment(Experiment):
     lr: float
     warmup_epochs: float
     lr_step_epochs: tuple[float, ...]
+    lr_schedule: str
+    optimizer: str
     mom: float
     wd: float
+    bn_decay: bool
+    zero_gamma: bool
+    label_smoothing: float
     val_resize: int
     resample: str
     seed: int
@@ -69,6 +74,11 @@ class FullExperiment(Experiment):
             lr_step_epochs=self.lr_step_epochs,
             momentum=self.mom,
             weight_decay=self.wd,
+            zero_gamma=self.zero_gamma,
+            bn_decay=self.bn_decay,
+            label_smoothing=self.label_smoothing,
+            lr_schedule=self.lr_schedule,
+            optimizer=self.optimizer,
         )
 
     def to_network(self) -> networks.Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rn50lib import optim
 from rn50lib import recipe as recipes
 from rn50lib.experiment.full import FullExperiment
 
@@ -13,10 +14,32 @@ def arithmetic(done: FullExperiment) -> str:
     factors = f"{done.n} x {done.batch_size}"
     if done.micro_batches > 1:
         factors += f" x {done.micro_batches} batches per update"
-    return (
+    line = (
         f"global batch {factors} = {images}; "
         f"learning rate {done.lr:g} x {images} / {numbers.lr_batch} = {peak:g}"
     )
+    if done.lr_schedule != "step":
+        line += f", {done.lr_schedule} to 0 at epoch {done.num_epochs}"
+    if done.optimizer == "lars":
+        line += f"; LARS: for each layer x {optim.TRUST:g} |w| / (|g| + {done.wd:g} |w|)"
+    return line
+
+
+def batch_remark(done: FullExperiment) -> str | None:
+    """One line where a recipe that was published with one global batch runs with another."""
+    batch = recipes.RECIPES[done.recipe].global_batch
+    if batch is None or batch == done.update_batch:
+        return None
+    return (
+        f"the recipe {done.recipe} was published with a global batch of {batch}, this run's is"
+        f" {done.update_batch}: its accuracy is not promised here"
+    )
+
+
+def recipe_line(done: FullExperiment) -> str | None:
+    """A published recipe for large batches: where it is from, and what it reached."""
+    base = recipes.RECIPES[done.recipe]
+    return f"{base.name}: {base.source}; {base.expected}" if base.global_batch else None
 
 
 def schedule_remark(done: FullExperiment) -> str | None:

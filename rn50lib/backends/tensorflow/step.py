@@ -20,6 +20,7 @@ from rn50lib.backends.memory_full import memory_full
 from rn50lib.backends.tensorflow import precision
 from rn50lib.backends.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.backends.tensorflow.parallel import exchange_for
+from rn50lib.backends.tensorflow.update import Optimizer
 from rn50lib.comm import Comm
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
@@ -30,7 +31,7 @@ from rn50lib.recipe import MEAN, STD
 
 
 class TensorflowStep:
-    """A ResNet with its SGD state on one device. See `rn50lib.backends.Step`."""
+    """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
     def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
         self.device = configure(experiment.threads, comm.local_rank)
@@ -41,12 +42,8 @@ class TensorflowStep:
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
         load_arrays(self.named, seams.get("broadcast_start")(start, comm))
         self.trained = list(net.parameters())
-        self.velocity = {
-            name: tf.Variable(tf.zeros_like(self.named[name]), trainable=False, name=name)
-            for name in self.trained
-        }
-        self.momentum = experiment.mom
-        self.decay = self._decay(experiment.wd)
+        self.update = Optimizer(experiment, self.named, self.trained)
+        self.velocity = self.update.velocity
         self.exchange = exchange_for(comm, experiment)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
@@ -75,16 +72,6 @@ class TensorflowStep:
         self.eval_graph = tf.function(self._eval)
         self.predict_graph = tf.function(self._predict)
 
-    def _decay(self, weight_decay: float) -> dict[str, float]:
-        names = list(self.net.parameters())
-        decayed, plain = seams.get("decay_groups")(names)
-        if sorted([*decayed, *plain]) != sorted(names):
-            raise UserError(
-                f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
-                f" {len(names)} parameters must be in exactly one, or it is not trained"
-            )
-        return dict.fromkeys(decayed, weight_decay) | dict.fromkeys(plain, 0.0)
-
     # --- the graphs -------------------------------------------------------------------------------
 
     def forward(self, images_NHWC: Any, training: bool) -> Any:
@@ -95,13 +82,22 @@ class TensorflowStep:
     def _infer(self, images_NHWC: Any) -> Any:
         return self.forward(images_NHWC, training=False)
 
+    def losses(self, logits: Any, labels: Any) -> Any:
+        """What training makes small: with --label-smoothing not what validation reports."""
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        smoothing = self.experiment.label_smoothing
+        if smoothing:
+            of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
+            losses = (1 - smoothing) * losses + smoothing * of_all
+        return losses
+
     def _backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
         """Gradients of this batch's share of the loss, times the loss scale; logits; losses."""
         weights = [self.named[name] for name in self.trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             logits = self.forward(images_NHWC, training=True)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            losses = self.losses(logits, labels)
             loss = tf.reduce_mean(losses) / self.micro_batches
             if self.scaler is not None:
                 loss *= self.scaler.scale
@@ -125,29 +121,8 @@ class TensorflowStep:
         if self.scaler is not None:
             gradients, finite = self.scaler.unscale(gradients)
             self.scaler.advance(finite)
-        self._update(gradients, finite)
+        self.update(gradients, self.lr, finite)
         self._add_up(logits, labels, losses)
-
-    def _update(self, gradients: list[Any], finite: Any = None) -> None:
-        """SGD with momentum: L2 in the gradient, and no learning rate in the velocity."""
-
-        def unless_skipped(value: Any, skipped: float) -> Any:
-            """Numbers, not a branch: a branch would wait for the device to answer."""
-            return value if finite is None else tf.where(finite, value, skipped)
-
-        lr, momentum = unless_skipped(self.lr, 0.0), unless_skipped(self.momentum, 1.0)
-        for name, gradient in zip(self.trained, gradients, strict=True):
-            weight = self.named[name]
-            if self.decay[name]:
-                gradient += unless_skipped(self.decay[name], 0.0) * weight
-            # velocity = momentum * velocity + gradient; weight -= lr * velocity, in one kernel
-            tf.raw_ops.ResourceApplyMomentum(
-                var=weight.handle,
-                accum=self.velocity[name].handle,
-                lr=lr,
-                grad=gradient,
-                momentum=momentum,
-            )
 
     def _eval(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
         logits = self.infer(images_NHWC)[:valid]

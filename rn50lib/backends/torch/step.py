@@ -23,8 +23,8 @@ from rn50lib.backends.torch.inference import Predictor
 from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 from rn50lib.backends.torch.parallel import exchange_for
 from rn50lib.backends.torch.trace import recording
+from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
-from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -32,7 +32,7 @@ from rn50lib.recipe import MEAN, STD
 
 
 class TorchStep:
-    """A ResNet with its SGD state on one device. See `rn50lib.backends.Step`."""
+    """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
     def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,10 +49,9 @@ class TorchStep:
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
         self.lr = torch.tensor(0.0, device=self.device)
-        self.optimizer = torch.optim.SGD(
-            self._groups(experiment.wd), lr=self.lr, momentum=experiment.mom, fused=True
-        )
-        self.exchange = exchange_for(experiment, comm, self.model, tensors(self.model))
+        named = tensors(self.model)
+        self.optimizer = optimizer_for(experiment, named, list(net.parameters()), self.lr)
+        self.exchange = exchange_for(experiment, comm, self.model, named)
         self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
         self._prepare(experiment)
 
@@ -61,9 +60,6 @@ class TorchStep:
         self.scaler: precision.LossScaler | None = None
         if experiment.loss_scale:
             self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
-        for parameter in self.model.parameters():
-            # zeros, not nothing: a first update that is skipped must leave a velocity behind
-            self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.micro_batches, self.batches = experiment.micro_batches, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
@@ -76,20 +72,6 @@ class TorchStep:
         self.to_record = experiment.cuda_graphs
         self.recorded: speed.Recorded | None = None
         self.predictor: Predictor | None = None  # as of the present weights
-
-    def _groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        named, names = tensors(self.model), list(self.net.parameters())
-        decayed, plain = seams.get("decay_groups")(names)
-        if sorted([*decayed, *plain]) != sorted(names):
-            raise UserError(
-                f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
-                f" {len(names)} parameters must be in exactly one, or it is not trained"
-            )
-        groups = [
-            {"params": [named[name] for name in decayed], "weight_decay": weight_decay},
-            {"params": [named[name] for name in plain], "weight_decay": 0.0},
-        ]
-        return [group for group in groups if group["params"]]
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
@@ -120,12 +102,16 @@ class TorchStep:
         with contextlib.nullcontext() if last else self.exchange.held():
             with self.span("forward"):
                 logits = self.forward(images, self.trained)
-                loss = F.cross_entropy(logits, labels)
+                loss = self.loss(logits, labels)
             with self.span("backward"):
                 self.scaled(loss).backward()
         if last:
             self.update()
         self.add_up(logits.detach(), labels, loss.detach())
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """What training makes small: with --label-smoothing not what validation reports."""
+        return F.cross_entropy(logits, labels, label_smoothing=self.experiment.label_smoothing)
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss whose gradients are added up: this batch's share, times the loss scale."""
@@ -145,8 +131,8 @@ class TorchStep:
             scaler = self.scaler
             if scaler is not None:
                 scaler.look_at([p.grad for p in self.model.parameters() if p.grad is not None])
-                self.optimizer.grad_scale = scaler.scale  # type: ignore[attr-defined]
-                self.optimizer.found_inf = scaler.not_finite  # type: ignore[attr-defined]
+                self.optimizer.grad_scale = scaler.scale
+                self.optimizer.found_inf = scaler.not_finite
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             if scaler is not None:
@@ -221,7 +207,7 @@ class TorchStep:
             self.model.train(training)
             logits = self.forward(images)
             if training:
-                loss = F.cross_entropy(logits, labels)
+                loss = self.loss(logits, labels)
                 torch.autograd.grad(loss, list(self.model.parameters()))
 
         why = speed.compiled(self.model, trial)
