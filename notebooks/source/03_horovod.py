@@ -308,7 +308,9 @@ else:
     print(f"The ranks agree all the same: {comm} sends rank 0's weights itself when it starts.")
 
 # %% [markdown]
-# Look at how *late* the two mistakes would be noticed. The curve without a shard looks like any other, in such a short run perhaps even better than the right one. Without a broadcast this short run hardly learns, for which one would blame the learning rate first; with a higher rate it does learn, only worse, and nothing gives the mistake away. That is why this library checks what can be checked: at the start that all ranks have the same number of steps and the same data, and at the end that they have the same weights. Ask your own scripts the same two questions: *how many different images did we see, and are the weights equal?*
+# Look at how *late* the two mistakes would be noticed. The curve without a shard looks like any other, in such a short run perhaps even better than the right one. Without a broadcast this short run hardly learns, for which one would blame the learning rate first; with a higher rate it does learn, only worse, and nothing gives the mistake away.
+#
+# That is why this library checks what can be checked: at the start that all ranks have the same number of steps and the same data, and at the end that they have the same weights. Ask your own scripts the same two questions: *how many different images did we see, and are the weights equal?*
 
 # %% [markdown]
 # ## How fast is it?

@@ -328,7 +328,9 @@ print(f"Without a shard, {100 * lost / len(files):.0f} % of the pictures are not
 session.note("never_seen", 100 * lost / len(files), "%", f"unseen with {workers} workers, no shard")
 
 # %% [markdown]
-# The first is the slides' program. It has no shard at all, and every rank reads what it likes. (With one seed for all it would be worse: eight times the same eighth.) The second looks right, and it is the one that people write: shuffle everything, then take every eighth. But each rank has shuffled with a seed of its own, so the eighth of one rank is not what the others leave over. The third repairs that with one seed for all, at a price: every rank reads and throws away seven of eight records, so that eight workers read the data eight times. Only the last one is right and cheap: **shard first, then shuffle what is yours.** Then the seeds may differ, and should.
+# The first is the slides' program. It has no shard at all, and every rank reads what it likes. (With one seed for all it would be worse: eight times the same eighth.) The second looks right, and it is the one that people write: shuffle everything, then take every eighth. But each rank has shuffled with a seed of its own, so the eighth of one rank is not what the others leave over.
+#
+# The third repairs that with one seed for all, at a price: every rank reads and throws away seven of eight records, so that eight workers read the data eight times. Only the last one is right and cheap: **shard first, then shuffle what is yours.** Then the seeds may differ, and should.
 #
 # ### The shuffle buffer
 #

@@ -270,7 +270,9 @@ skipped = tries["dynamic"].report["env"]["loss_scale"]["skipped_updates"]
 session.note("skipped", skipped, "", "updates skipped with the dynamic scale")
 
 # %% [markdown]
-# The fixed scale overflows at every step, so that nothing is ever learnt, and the run says so. The dynamic one pays for its high start with a few skipped steps, then settles, and now and then tries the next power of two. Whether the run without a scale is worse shows less clearly than one might expect: after so few steps of so small a network, the gradients that matter most are the large ones. In the histogram above you have seen what share it does without. The reference uses the dynamic scale, `--loss-scale dynamic`, and so does this library wherever it trains in `float16`.
+# The fixed scale overflows at every step, so that nothing is ever learnt, and the run says so. The dynamic one pays for its high start with a few skipped steps, then settles, and now and then tries the next power of two.
+#
+# Whether the run without a scale is worse shows less clearly than one might expect: after so few steps of so small a network, the gradients that matter most are the large ones. In the histogram above you have seen what share it does without. The reference uses the dynamic scale, `--loss-scale dynamic`, and so does this library wherever it trains in `float16`.
 
 # %% [markdown]
 # ## Small steps: the master weights

@@ -407,7 +407,9 @@ workshop.table(
 )  # fmt: skip
 
 # %% [markdown]
-# A queue does not grow in proportion to the load. Between half and nine tenths the server has less than twice the work, and the tail becomes several times as long. A server that works 100 % of its time has, sooner or later, an endless queue: **spare time is what keeps latency short**. A limit above 1 costs nothing while there is little to do, because nobody is waited for, and when much is to do the batches fill by themselves. Holding back is another matter: the server works less for the same answers, which may save power or leave time for others, and every request pays for it with a longer wait.
+# A queue does not grow in proportion to the load. Between half and nine tenths the server has less than twice the work, and the tail becomes several times as long. A server that works 100 % of its time has, sooner or later, an endless queue: **spare time is what keeps latency short**.
+#
+# A limit above 1 costs nothing while there is little to do, because nobody is waited for, and when much is to do the batches fill by themselves. Holding back is another matter: the server works less for the same answers, which may save power or leave time for others, and every request pays for it with a longer wait.
 #
 # ### Is that so?
 #

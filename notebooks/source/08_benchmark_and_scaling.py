@@ -469,7 +469,9 @@ workshop.figure(fig, alt=f"Norm of weights over norm of gradient, by layer. {fin
 print(finding)
 
 # %% [markdown]
-# LARS is used with a warm-up too, and the run behind the star changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So the star is not "the same with LARS"; it shows that the loss of accuracy is no law of nature. For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any point of the curve. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.
+# LARS is used with a warm-up too, and the run behind the star changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So the star is not "the same with LARS"; it shows that the loss of accuracy is no law of nature.
+#
+# For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any point of the curve. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.
 #
 # ## Where is the time going now?
 

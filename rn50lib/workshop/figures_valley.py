@@ -20,16 +20,17 @@ def draw(lr: float, momentum: float) -> tuple[Figure, str]:
 
     with np.errstate(over="ignore", invalid="ignore"):
         path = np.clip(np.nan_to_num(valley(lr, momentum), nan=1e9), 1e-9, 1e9)
-    fig, axis = plt.subplots(figsize=(8, 3.4))
-    names = ("along the valley, curvature 1", "across it, curvature 100")
-    for column, (name, marker) in enumerate(zip(names, "os", strict=True)):
-        axis.semilogy(
-            path[:, column], color=plot.COLOURS[column], marker=marker, markevery=5, label=name
-        )
-    axis.axhline(TARGET, color="#5b6b7a", linestyle="--", label="target")
-    axis.set(ylim=(1e-6, 1e2), xlabel="step", ylabel="distance from the bottom")
-    axis.set_title(f"SGD with learning rate {lr:g} and momentum {momentum:g}")
-    axis.legend(loc="lower left", fontsize=8)
+    with plot.style():
+        fig, axis = plt.subplots(figsize=(8, 3.4))
+        names = ("along the valley, curvature 1", "across it, curvature 100")
+        for column, (name, marker) in enumerate(zip(names, "os", strict=True)):
+            axis.semilogy(
+                path[:, column], color=plot.COLOURS[column], marker=marker, markevery=5, label=name
+            )
+        axis.axhline(TARGET, color="#5b6b7a", linestyle="--", label="target")
+        axis.set(ylim=(1e-6, 1e2), xlabel="step", ylabel="distance from the bottom")
+        axis.set_title(f"SGD with learning rate {lr:g} and momentum {momentum:g}")
+        axis.legend(loc="lower left", fontsize=8)
     return fig, sentence(float(path[-1].max()))
 
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import build, course, expected, parameters
+from rn50lib.workshop import build, course, expected, lint_reading, parameters
 from rn50lib.workshop.checks import table
 
 MAX_LINES = 25
@@ -42,16 +41,29 @@ def lint(root: Path, only: list[Path] | None = None) -> list[str]:
             lines.append(str(problem))
             continue
         found = lint_cells(cells, build.is_exercise(master), master.stem)
+        found += lint_reading.links(root, master, _linked(root, master, cells))
         lines += [f"{name}: {line}" for line in found]
     if only is None:
         lines += expected.problems(root / "notebooks" / "expected")
     return lines
 
 
+def _linked(root: Path, master: Path, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with the lines of links that the built notebook has; as they are for a master that
+    stands elsewhere."""
+    if master.parent.parent.parent != root:
+        return cells
+    if build.is_exercise(master):
+        return build.with_exercise_links(root, master, cells)
+    return build.with_links(root, master, cells)
+
+
 def lint_cells(cells: list[dict[str, Any]], exercise: bool, name: str) -> list[str]:
     """The findings in one master's cells."""
     found = _first_cell(cells, exercise, name) + _parameters(cells, exercise)
-    found += _headings(cells)
+    found += _headings(cells) + lint_reading.headings(cells) + lint_reading.walls(cells)
+    if exercise:
+        found += lint_reading.exercises(cells, name[:4])
     for number, cell in enumerate(cells, 1):
         check = _code if cell["cell_type"] == "code" else _text
         found += [f"cell {number}: {line}" for line in check(cell)]
@@ -149,27 +161,7 @@ def _code(cell: dict[str, Any]) -> list[str]:
         found.append("the tag skip-execution leaves the cell out of every headless run")
     if FIGURE_MADE.search(source) and not FIGURE_SHOWN.search(source):
         found.append("the figure must be shown with workshop.figure(fig, alt=...)")
-    found += _alt_texts(source)
-    return found
-
-
-def _alt_texts(source: str) -> list[str]:
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return []  # a magic, or an exercise's deliberate error
-    found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        if node.func.attr not in ("figure", "explore", "images"):
-            continue
-        if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "workshop"):
-            continue
-        given = {keyword.arg: keyword.value for keyword in node.keywords}
-        alt = given.get("alt", node.args[1] if len(node.args) > 1 else None)
-        if alt is None or (isinstance(alt, ast.Constant) and not str(alt.value).strip()):
-            found.append(f"workshop.{node.func.attr} without alt text")
+    found += lint_reading.alt_texts(source)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from rn50lib.workshop import build, expected, lint
@@ -99,3 +101,103 @@ def test_result_keys_are_unique_over_files(tmp_path):
     assert expected.problems(tmp_path) == []
     (tmp_path / "01.json").write_text(text, encoding="utf-8")
     assert "keys must be unique" in expected.problems(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        (" ".join(["word"] * 101), "a paragraph of 101 words (word word word word word …)"),
+        ("\n#\n# ".join([" ".join(["word"] * 71)] * 4), "words without code between them"),
+        ("## One\n#\n# ## One", "two headings are called 'One'"),
+        ("[a](01_nothing.ipynb)", "cell 4: the link to 01_nothing.ipynb leads nowhere"),
+        ("[a](../exercises/none/README.md)", "the link to ../exercises/none/README.md leads now"),
+        ("[a](#The-other)", "the link to #The-other leads nowhere"),
+        ("See `rn50lib/nothing.py`.", "rn50lib/nothing.py is named and does not exist"),
+    ],
+)
+def test_what_cannot_be_read_or_followed_is_found(rn50, checkout, text, finding):
+    write_master(checkout, MASTER.replace("# ## The same again", f"# {text}"))
+    status, _, err = rn50(checkout, "workshop", "lint")
+    assert status == 1 and finding in err and len(err.splitlines()) == 1
+
+
+def test_links_that_lead_somewhere_and_short_paragraphs_are_fine(rn50, checkout):
+    half = " ".join(["word"] * 60)
+    text = f"{half}\n#\n# - {half}\n# - {half}\n#\n# | {half} |\n# |---|"
+    text += "\n#\n# ```\n# [a](b.ipynb)\n# ```"
+    text += "\n#\n# [a](#The-same-again) [b](00_start_here.ipynb) `[c](none.ipynb)`"
+    text += " [d](https://example.org/none.ipynb) `rn50lib/there.py`"
+    (checkout / "rn50lib" / "there.py").touch()
+    write_master(
+        checkout, MASTER.replace("# ## The same again", f"# ## The same again\n#\n# {text}")
+    )
+    status, out, err = rn50(checkout, "workshop", "lint")
+    assert (status, out + err) == (0, "")
+
+
+def write_master(checkout, text: str) -> None:
+    (checkout / "notebooks" / "source" / "00_start_here.py").write_text(text, encoding="utf-8")
+
+
+def test_alt_text_has_to_say_something(checkout):
+    for alt, count in (('"a plot"', 1), ('f"{x}"', 0), ('"Loss over epochs: it falls"', 0)):
+        lines = found(checkout, MASTER.replace("print(number)", f"workshop.figure(f, alt={alt})"))
+        assert len([line for line in lines if "does not say what is seen" in line]) == 2 * count
+
+
+EXERCISE = "## ex03.sums · A wrong accuracy\n#\n# *find the bug · medium · 10 minutes*"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (EXERCISE, EXERCISE.replace("10 min", "9 min"), "*find the bug · medium · 10 minutes*"),
+        (EXERCISE, EXERCISE.replace("medium", "easy"), "the line below its heading must be"),
+        (
+            "# ## ex03.sums · A wrong accuracy",
+            "# ## A wrong accuracy",
+            "ex03.sums needs one headin",
+        ),
+        ('"answer", "ex03.sums"', '"answer"', 'no cell has the tags "answer" and "ex03.sums"'),
+        ('"check", "ex03.ring"', '"ex03.ring"', 'no cell has the tags "check" and "ex03.ring"'),
+        ('check("ex03.ring"', 'check("ex03.rnig"', "there is no exercise ex03.rnig"),
+        ("workshop.hint(", "workshop.hnit(", "nothing tells the learner of workshop.hint"),
+        ("**Time:** 34", "**Time:** 30", "says 30 minutes, the course table 34"),
+    ],
+)
+def test_exercise_that_breaks_its_form_is_found(repository, tmp_path, old, new, finding):
+    text = (repository / "exercises/source/ex03_horovod.py").read_text(encoding="utf-8")
+    good, bad = tmp_path / "ex03_horovod.py", tmp_path / "ex03_bad.py"
+    good.write_text(text, encoding="utf-8")
+    assert lint.lint_cells(build.read_master(good), True, good.stem) == []
+    assert old in text
+    bad.write_text(text.replace(old, new, 1), encoding="utf-8")
+    lines = lint.lint_cells(build.read_master(bad), True, good.stem)
+    assert any(finding in line for line in lines), lines
+
+
+def test_every_figure_of_the_library_is_drawn_in_the_projects_style(repository):
+    """Colours, markers and fonts are the same everywhere, because `plot.style()` sets them."""
+    bare = []
+    for path in sorted((repository / "rn50lib").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "subplots(" not in text and "plt.figure(" not in text:
+            continue
+        tree = ast.parse(text)
+        styled = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.With)
+            and any("style()" in ast.unparse(item.context_expr) for item in node.items)
+            for inner in ast.walk(node)
+        }
+        bare += [
+            f"{path.relative_to(repository)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith((".subplots", "plt.figure"))
+            and id(node) not in styled
+        ]
+    name = "rn50lib/workshop/output.py"  # images(): pictures without axes
+    assert [place for place in bare if not place.startswith(name)] == []
+    assert len(bare) == 1
