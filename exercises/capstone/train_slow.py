@@ -1,0 +1,87 @@
+"""A training script that is slow and wrong in several ways: the capstone, exercise ex08.capstone.
+
+`train(data, out)` trains a small network on the pictures in DATA/train, validates it after every
+epoch on those in DATA/val, and writes OUT/report.json.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # pixels, pictures a step, epochs, highest learning rate
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of red, green and blue, 0 to 255
+
+
+class Net(nn.Sequential):
+    """The network, four convolutions and a linear layer: it stays as it is."""
+
+    def __init__(self, classes):
+        layers, before = [], 3
+        for channels in (16, 32, 64, 64):
+            layers += [nn.Conv2d(before, channels, 3, 2, 1, bias=False), nn.BatchNorm2d(channels)]
+            layers += [nn.ReLU()]
+            before = channels
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+def picture(file):
+    """One picture as normalised numbers, shape (3, SIZE, SIZE)."""
+    image = Image.open(file).convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS)
+    pixels = list(zip(*[iter(image.tobytes())] * 3, strict=True))
+    x = torch.zeros(3, SIZE * SIZE, dtype=torch.float64)
+    for channel in range(3):
+        numbers = [(pixel[channel] - MEAN[channel]) / STD[channel] for pixel in pixels]
+        x[channel] = torch.tensor(numbers, dtype=torch.float64)
+    return x.reshape(3, SIZE, SIZE)
+
+
+def batches(files, classes):
+    """Pictures and labels, BATCH at a time."""
+    for first in range(0, len(files) - BATCH, BATCH):
+        chosen = files[first : first + BATCH]
+        labels = [classes.index(file.parent.name) for file in chosen]
+        yield torch.stack([picture(file) for file in chosen]), torch.tensor(labels)
+
+
+def learning_rate(progress):
+    """The rate after `progress` epochs: up during the first one, then down to 0, on two lines."""
+    return PEAK * min(progress, (EPOCHS - progress) / (EPOCHS - 1))
+
+
+def validate(net, files, classes):
+    """Mean loss, and the per cent of pictures whose class is the first guess."""
+    losses, hits = [], []
+    for x, labels in batches(files, classes):
+        logits = net(x)
+        losses.append(F.cross_entropy(logits, labels).item())
+        hits.append((logits.argmax(1) == labels).double().mean().item())
+    return sum(losses) / len(losses), 100 * sum(hits) / len(hits)
+
+
+def train(data, out):
+    """Train, validate after every epoch, and write OUT/report.json."""
+    torch.manual_seed(0)
+    files = sorted(Path(data).glob("*/*/*.jpg"))
+    validation = sorted(Path(data, "val").glob("*/*.jpg"))
+    classes = sorted({file.parent.name for file in files})
+    net = Net(len(classes)).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9)
+    report = {"val_loss": [], "val_top1": []}
+    for epoch in range(EPOCHS):
+        for step, (x, labels) in enumerate(batches(files, classes)):
+            optimizer.param_groups[0]["lr"] = learning_rate(epoch)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), labels)
+            loss.backward()
+            optimizer.step()
+            hits = (net(x).argmax(1) == labels).sum().item()
+            print(f"epoch {epoch}, step {step}: loss {loss.item():.3f}, {hits} of {BATCH} right")
+        loss, top1 = validate(net, validation, classes)
+        report["val_loss"].append(loss)
+        report["val_top1"].append(top1)
+        print(f"epoch {epoch}: validation loss {loss:.3f}, top-1 {top1:.1f} %")
+    Path(out, "report.json").write_text(json.dumps(report))
