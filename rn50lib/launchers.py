@@ -197,13 +197,16 @@ def command(
     env: Mapping[str, str] = os.environ,
 ) -> list[str]:
     """The argument list that starts `worker` once for each of the experiment's ranks. An elastic
-    run keeps its list of hosts in `folder`; `env` is what the launcher will be started with."""
+    run keeps its list of hosts in `folder`, and torchrun its logs; `env` is what the launcher will
+    be started with."""
     rank = [sys.executable, "-m", "rn50lib.rank", *worker]
     if done.elastic:
         return horovodrun(done, rank, write_discovery(done, folder) if folder else None)
     if done.launcher == "mpirun":
         return mpirun(done, rank, env)
-    return torchrun(done, rank) if done.launcher == "torchrun" else horovodrun(done, rank)
+    if done.launcher == "torchrun":
+        return torchrun(done, rank, folder)
+    return horovodrun(done, rank)
 
 
 def write_discovery(done: FullExperiment, folder: Path) -> str:
@@ -257,8 +260,9 @@ def mpirun(done: FullExperiment, rank: list[str], env: Mapping[str, str] = os.en
     return [*argv, *rank]
 
 
-def torchrun(done: FullExperiment, rank: list[str]) -> list[str]:
-    """PyTorch's launcher, on this machine."""
+def torchrun(done: FullExperiment, rank: list[str], folder: Path | None) -> list[str]:
+    """PyTorch's launcher, on this machine. It would leave a folder for logs among the temporary
+    files: it gets one in the run's `folder`."""
     if not is_local(done.hosts):
         first = next(iter(slots(done.hosts or "")))
         raise UserError(
@@ -271,6 +275,8 @@ def torchrun(done: FullExperiment, rank: list[str]) -> list[str]:
         argv += ["--standalone"]
     else:
         argv += ["--master-addr", "127.0.0.1", "--master-port", str(done.port)]
+    if folder is not None:
+        argv += ["--log-dir", str(folder / "torchrun")]
     return [*argv, "--no-python", *rank]
 
 

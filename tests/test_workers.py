@@ -76,6 +76,11 @@ def test_torchrun_takes_a_free_port_unless_told() -> None:
         launchers.command(full(n=2, comm="ddp", hosts="a:1,b:1"), ["x"])
 
 
+def test_torchrun_leaves_nothing_among_the_temporary_files(tmp_path: Path) -> None:
+    argv = launchers.command(full(n=2, comm="ddp"), ["x"], tmp_path)
+    assert argv[argv.index("--log-dir") + 1].startswith(str(tmp_path))
+
+
 def test_workers_share_the_cores() -> None:
     done = resolve(Experiment(n=2, comm="ddp", network="tiny"), LAPTOP, 6).experiment
     assert (done.n, done.threads, done.data_nthreads) == (2, 1, 1)

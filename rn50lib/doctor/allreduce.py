@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -44,11 +45,12 @@ def run(
     worker = [sys.executable, "-m", "rn50lib.comm.measure", "--comm", done.comm]
     worker += ["--backend", done.backend, "--output", str(path), "--repeats", str(repeats)]
     worker += ["--sizes", *map(str, sizes)]
-    status, failure = workers.run(
-        launchers.command(done, worker),
-        launch.rank_environment(done),
-        show=lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        status, failure = workers.run(
+            launchers.command(done, worker, Path(folder)),
+            launch.rank_environment(done),
+            show=lambda line: print(line, file=sys.stderr, flush=True),
+        )
     if status:
         raise UserError(f"--allreduce: {failure or 'interrupted'}")
     return measure.read(path), path
