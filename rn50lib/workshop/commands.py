@@ -80,7 +80,43 @@ def parser() -> Parser:
     )
     script.add_argument("file", type=Path, metavar="FILE", help="a Python file")
     script.add_argument("--json", action="store_true", help="the findings as JSON")
+    _classroom(verbs)
     return made
+
+
+def _classroom(verbs: Any) -> None:
+    """What an instructor's class needs: the learners' copy, handing in, grading."""
+    release = verbs.add_parser("release", help="write the learners' copy of the course")
+    release.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    release.add_argument(
+        "--no-solutions", action="store_true", required=True, help="leave every solution out"
+    )
+    submit = verbs.add_parser("submit", help="pack your exercises into a zip to hand in")
+    submit.add_argument("--name", help="yours (default: $RN50_LEARNER, else the account's)")
+    submit.add_argument("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
+    submit.add_argument(
+        "--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)"
+    )
+    grade = verbs.add_parser("grade", help="grade what a class has handed in")
+    grade.add_argument(
+        "submissions", type=Path, metavar="SUBMISSIONS",
+        help="a folder, or a zip: LEARNER/ex03.ipynb, ex03_LEARNER.ipynb, zips as Moodle writes",
+    )  # fmt: skip
+    grade.add_argument(
+        "-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
+        help="the page; class.csv, class-feedback/ and points.csv stand beside it",
+    )  # fmt: skip
+    grade.add_argument(
+        "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
+    )
+    grade.add_argument("--jobs", type=count, metavar="N", help="submissions at a time (all cores)")
+    grade.add_argument("--full", action="store_true", help="run the lessons' cells too")
+    grade.add_argument(
+        "--time-limit", type=seconds, default=20.0, metavar="S", help="for each exercise (20)"
+    )
+    grade.add_argument(
+        "--memory", type=seconds, default=2.0, metavar="GIB", help="for each exercise (2)"
+    )
 
 
 def seconds(text: str) -> float:
@@ -108,6 +144,9 @@ def main(argv: list[str]) -> int:
         "reset": reset_notebook,
         "status": show_status,
         "check-script": check_script_file,
+        "release": release_course,
+        "submit": submit_work,
+        "grade": grade_class,
     }
     status: int = verbs[args.verb](args)
     return status
@@ -278,3 +317,33 @@ def check_script_file(args: argparse.Namespace) -> int:
     else:
         print("\n".join(show.table(args.file, findings)))
     return 0 if all(finding.kind == PRESENT for finding in findings) else 1
+
+
+def release_course(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import places, release
+
+    names = release.release(places.need_checkout(), args.folder)
+    notebooks = sum(name.endswith(".ipynb") for name in names)
+    print(f"{args.folder}: {len(names)} files, {notebooks} notebooks, no solutions")
+    return 0
+
+
+def submit_work(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import places, submit
+
+    root = places.need_checkout()
+    print(submit.submit(root, args.notebooks or root / "exercises", args.name, args.out))
+    return 0
+
+
+def grade_class(args: argparse.Namespace) -> int:
+    from rn50lib.hardware import machine
+    from rn50lib.workshop.grading import box, command
+
+    limits = box.Limits(seconds=args.time_limit, memory=int(args.memory * 2**30))
+    wanted = command.Wanted(
+        args.submissions.absolute(), args.out.absolute(), args.points,
+        args.jobs or machine().cores, args.full, limits,
+        shlex.join(["rn50", "workshop", *args.argv]),
+    )  # fmt: skip
+    return command.grade(wanted, say)

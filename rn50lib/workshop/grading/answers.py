@@ -1,8 +1,8 @@
 """A learner's code out of a notebook: for each exercise its answer cell, and what that cell needs.
 
 Lessons are not run again. Of the other cells only those statements are taken that define what an
-answer uses (an import, a helper function), from the learner's notebook, or from the master where the
-learner has deleted them. Nothing here runs any of it.
+answer uses (an import, a helper function), from the learner's notebook, or from the master where
+the learner has deleted them. Nothing here runs any of it.
 """
 
 from __future__ import annotations

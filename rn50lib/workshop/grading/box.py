@@ -3,8 +3,8 @@
     box = Box(...); pid = box.start(function)   # function() runs inside, and never returns here
 
 Inside there are a home of its own, limits on memory, processes and files, and, where the machine
-allows it, no network, no other process and no file of anybody else. What a machine does not allow is
-left out; `probe` tries out what is left.
+allows it, no network, no other process and no file of anybody else. What a machine does not allow
+is left out; `probe` tries out what is left.
 """
 
 from __future__ import annotations

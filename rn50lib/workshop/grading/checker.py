@@ -1,7 +1,7 @@
 """Grades one submission, in a process of its own outside of the box: only that writes results.
 
-For each exercise it closes a new process in, has it run the learner's code, and calls the check with
-what stands for the learner's function.
+For each exercise it closes a new process in, has it run the learner's code, and calls the check
+with what stands for the learner's function.
 """
 
 from __future__ import annotations

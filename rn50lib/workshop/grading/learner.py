@@ -1,4 +1,4 @@
-"""What runs inside the box: the learner's statements, then answers to the questions of the check."""
+"""What runs inside the box: the learner's statements, then answers to the check's questions."""
 
 from __future__ import annotations
 

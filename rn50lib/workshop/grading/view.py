@@ -34,8 +34,9 @@ def of_course(root: Path) -> list[Path]:
 
 
 def of_python() -> list[Path]:
-    """Where this Python and its packages are."""
-    places_ = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path]
+    """Where this Python and its packages are; not the folder that it was started in."""
+    places_ = [sys.prefix, sys.base_prefix, sys.exec_prefix]
+    places_ += [entry for entry in sys.path if os.path.realpath(entry) != os.getcwd()]
     found = {Path(os.path.realpath(entry)) for entry in places_ if entry and os.path.isdir(entry)}
     found |= {Path(entry) for entry in places_[:3]}
     root = places.checkout()
