@@ -55,7 +55,7 @@ rates = {
 workshop.check("ex05.bottleneck", rates)
 
 # %% [markdown]
-# Now measure. `rn50 diagnose` times your machine's loader alone, a device of that speed alone, and both together. To which of the two formulas is the third number closer? Some of the overlap may be missing: at the start of a run the device waits for the first batch.
+# Now measure. `rn50 diagnose` times your machine's loader alone, a device of that speed alone, and both together. To which of the two formulas is the third number closer? The last bit of overlap is often missing, because the loader's cores have other work too while a run is on.
 
 # %%
 from rn50lib.experiment import Experiment

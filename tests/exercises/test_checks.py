@@ -16,10 +16,22 @@ from rn50lib.metrics import metric_sums
 from rn50lib.recipe import learning_rate
 from rn50lib.records import framing, order, tfrecord
 from rn50lib.workshop import build, solutions
-from rn50lib.workshop.checks import ask, engine, ex02, ex03, ex04, ranks, records, table
+from rn50lib.workshop.checks import (
+    ask,
+    engine,
+    ex02,
+    ex03,
+    ex04,
+    ex05,
+    ex05_graph,
+    ranks,
+    records,
+    table,
+)
 from tests.conftest import ROOT
 from tests.exercises.wrong_answers import RIGHT_LINES, WRONG, WRONG_FEEDS
 from tests.exercises.wrong_answers_ex05 import WRONG_05, WRONG_GRAPHS
+from tests.exercises.wrong_answers_ex06 import WRONG_06, WRONG_STEPS
 
 NAMES = [item.name for item in table.EXERCISES]
 QUICK = [item.name for item in table.EXERCISES if not item.needs]
@@ -69,7 +81,7 @@ def test_untouched_is_not_attempted(name, need):
 
 @pytest.mark.parametrize(
     ("name", "answer", "diagnosis"),
-    [*WRONG, *WRONG_05],
+    [*WRONG, *WRONG_05, *WRONG_06],
     ids=lambda value: getattr(value, "__name__", None) or str(value)[:40],
 )
 def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
@@ -89,6 +101,22 @@ def test_tf_data_exercise():
 @pytest.mark.needs("dali")
 def test_dali_exercise():
     judged("ex05.graph", WRONG_GRAPHS)
+    for case in ex05.VALIDATIONS:  # the rule of ex05.exact is what DALI's reader does
+        counts = ex05.valid_rows(*case)
+        rows = ex05_graph.shares(*case)
+        assert [len(batches) for batches in rows] == [len(batches) for batches in counts]
+        pairs = [
+            (row, count)
+            for batches, of_rank in zip(rows, counts, strict=True)
+            for row, count in zip(batches, of_rank, strict=True)
+        ]
+        assert sorted(n for row, count in pairs for n in row[:count]) == list(range(case[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_torch_exercise():
+    judged("ex06.step", WRONG_STEPS)
 
 
 def judged(name: str, wrong_answers) -> None:
@@ -111,9 +139,10 @@ def test_missing_package_stops_nobody(home, capsys, monkeypatch):
 
 
 def test_every_check_has_its_wrong_answers():
-    count = Counter(name for name, _, _ in [*WRONG, *WRONG_FEEDS, *WRONG_05, *WRONG_GRAPHS])
+    every = [*WRONG, *WRONG_FEEDS, *WRONG_05, *WRONG_GRAPHS, *WRONG_06, *WRONG_STEPS]
+    count = Counter(name for name, _, _ in every)
     assert set(count) == set(NAMES)
-    assert min(count.values()) >= 4 and sum(count.values()) == 153, count
+    assert min(count.values()) >= 4 and sum(count.values()) == 196, count
 
 
 def test_table_and_masters_agree():
@@ -167,6 +196,7 @@ def test_library_passes_its_own_exercises():
         "ex03.start": broadcast_start,
         "ex03.sums": metric_sums,
         "ex02.schedule": learning_rate,
+        "ex06.scaler": optim.loss_scale_update,
     }
     for name, function in functions.items():
         assert engine.judge(name, function).passed, engine.judge(name, function)

@@ -162,4 +162,35 @@ HINTS = {
         "mine = (rank + 1) * images // size - rank * images // size. Batch number s begins at row "
         "s * batch, so mine - s * batch of its rows count, at most batch.",
     ),
+    "ex06.memory": (
+        "Two parts: what is there whatever the batch is, and what is there once for every image.",
+        "Whatever the batch is: 3 arrays of 4 bytes for each parameter, and in float16 a copy of 2 "
+        "bytes more. For every image: 4 or 2 bytes for each activation.",
+        "float32: 12 · 25.6 + 4 · 21.5 · n; float16: 14 · 25.6 + 2 · 21.5 · n. Millions of numbers "
+        "times bytes are MB.",
+    ),
+    "ex06.scaler": (
+        "There are three cases, one for each row of the table. Begin with the one where something "
+        "was not finite, and return from it at once.",
+        "The step that is just over counts too: compare good_steps + 1 with growth_steps. max and "
+        "min hold the scale between 1 and 2**24.",
+        "if not finite: return max(scale / 2, 1.0), 0. If good_steps + 1 < growth_steps: return "
+        "scale, good_steps + 1. Else: return min(scale * 2, 2.0**24), 0.",
+    ),
+    "ex06.step": (
+        "Look at the table row by row. Does the step go too far, or not far enough, and by which "
+        "factor? Who of all these calls moves the weights?",
+        "Clipping compares the length of the gradients with 1. Which gradients should it see, the "
+        "scaled ones or the real ones? And what is in the gradients when the second step begins?",
+        "optimizer.zero_grad() first; unscale_ before clip_grad_norm_; and optimizer.step() goes, "
+        "because scaler.step(optimizer) calls it where that is right.",
+    ),
+    "ex06.layout": (
+        "Write the four letters in the order of the memory. The stride of the last one is 1; go "
+        "from there to the left.",
+        "In NHWC a pixel takes c numbers, and so its neighbour in the row lies c further on. A row "
+        "has w pixels, a picture has h rows. Round c up before anything else.",
+        "c = -(-c // multiple) * multiple. NCHW: c * h * w, h * w, w, 1. NHWC: h * w * c, 1, "
+        "w * c, c.",
+    ),
 }  # fmt: skip

@@ -111,6 +111,16 @@ EXERCISES = (
              needs="nvidia.dali"),
     Exercise("ex05.exact", "valid", FILL, "medium", 10,
              "count every picture once in a validation whose batches are filled up"),
+    Exercise("ex06.memory", "megabytes", PREDICT, "medium", 8,
+             "predict what a batch takes in float32 and in float16, then count it",
+             function=False),
+    Exercise("ex06.scaler", "loss_scale_update", FILL, "medium", 10,
+             "write the rule that finds the loss scale"),
+    Exercise("ex06.step", "train_step", HUNT, "hard", 14,
+             "find out why a training step goes too far, too short and into the infinite",
+             needs="torch"),
+    Exercise("ex06.layout", "strides", FILL, "medium", 8,
+             "say where the numbers of NCHW and NHWC lie, with channels padded"),
 )  # fmt: skip
 
 
