@@ -67,7 +67,8 @@ class Checker:
     def run(self) -> list[Graded]:
         box.kernel_says(box.kernel.control, box.kernel.SUBREAPER, 1)
         self.shared.mkdir(mode=0o755)
-        tempfile.tempdir, tempfile.mkdtemp = str(self.shared), _readable_mkdtemp
+        tempfile.tempdir = str(self.shared)
+        tempfile.mkdtemp = _readable_mkdtemp  # type: ignore[assignment]
         masters = answers.masters(self.job.masters)
         results = []
         for notebook in table.notebooks():

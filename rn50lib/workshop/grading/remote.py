@@ -9,13 +9,16 @@ from typing import Any
 from rn50lib.workshop.checks import engine
 
 MAX_ITEMS = 1_000_000
+OWN = ("_channel", "_number", "_about")
 MARKED = engine.beside(lambda answer: None).__code__
 
 
 class Remote:
     """Stands for an object of the other process. Each use of it is a question over the line."""
 
-    __slots__ = ("__dict__", "_about", "_channel", "_number")
+    _channel: Any
+    _number: int
+    _about: dict[str, str]
 
     @staticmethod
     def of(channel: Any, number: int, is_callable: bool, about: Mapping[str, str]) -> Remote:
@@ -30,7 +33,7 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         if name == "__name__" and self._about.get("name"):
             return self._about["name"]
-        if name.startswith("__") or name in Remote.__slots__:
+        if name.startswith("__") or name in OWN:
             raise AttributeError(name)
         return self._ask("attribute", name)
 
@@ -144,7 +147,13 @@ def operate(operation: str, target: Any, values: list[Any], guarded: bool) -> An
     elif operation == "exit":
         result = bool(target.__exit__(None, None, None))
     else:
-        kinds = {"iterator": iter, "length": len, "float": float, "int": int, "truth": bool}
+        kinds: dict[str, Callable[[Any], Any]] = {
+            "iterator": iter,
+            "length": len,
+            "float": float,
+            "int": int,
+            "truth": bool,
+        }
         result = kinds[operation](target)
     if guarded and isinstance(result, type | types.ModuleType | types.FrameType | types.CodeType):
         raise TypeError("this is not handed over")

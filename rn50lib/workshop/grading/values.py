@@ -82,9 +82,9 @@ class Encoder:
         if isinstance(value, range | slice):
             parts = [value.start, value.stop, value.step]
             return [type(value).__name__, [self.encode(part, depth + 1) for part in parts]]
-        for kind in (list, tuple, set, frozenset):
-            if isinstance(value, kind):
-                return [kind.__name__, [self.encode(item, depth + 1) for item in value]]
+        for each in (list, tuple, set, frozenset):
+            if isinstance(value, each):
+                return [each.__name__, [self.encode(item, depth + 1) for item in value]]
         if isinstance(value, dict):
             pairs = [
                 [self.encode(k, depth + 1), self.encode(v, depth + 1)] for k, v in value.items()
