@@ -9,7 +9,9 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? `workshop.hint("ex03.shard")` gives three hints, each saying more than the last, and `workshop.solution("ex03.shard")` a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex03.shard")` into a new cell: it gives three hints, one each time, each saying more than the last, and `workshop.solution("ex03.shard")` a solution. What you have passed is kept in the folder `answers/`.
+#
+# Some answers train in processes of their own, which see nothing else of this notebook. So a cell imports what it needs itself, `import numpy as np` for example.
 
 # %%
 from rn50lib import workshop
@@ -21,7 +23,7 @@ session = workshop.start("ex03", profile)
 #
 # *fill in · medium · 10 minutes*
 #
-# All ranks hold the same `order`, an array with the numbers of all images in the order of the epoch. Write `shard(order, rank, size, batch)`, which returns what one rank reads, an array of shape `(steps, batch)`.
+# All ranks hold the same `order`, a NumPy array with the numbers of all images in the order of the epoch. Write `shard(order, rank, size, batch)`, which returns the numbers of those that one rank reads, as an array of shape `(steps, batch)`. There are `size` ranks; `batch` is the batch of each.
 #
 # - A step of all ranks takes the next `G = size · batch` images of the order: step `s` takes `order[s·G : (s+1)·G]`.
 # - Of those, rank `r` takes the rows `r·batch … (r+1)·batch`.
@@ -42,7 +44,7 @@ def shard(order, rank: int, size: int, batch: int):
 workshop.check("ex03.shard", shard)
 
 # %% [markdown]
-# The reward: two workers train, and what they read is what your function says. `workshop.use` writes your cell to `answers/ex03.py`, from where the workers import it.
+# The reward: two workers train, and what they read is what your function says. `workshop.use` writes your cell to `answers/ex03.py`, from where the workers import it. The run takes a few seconds after its start, and shows a line for each epoch; its two epochs are too short to learn much.
 
 # %%
 run = workshop.use(shard=shard)
@@ -74,6 +76,9 @@ def broadcast_start(arrays, comm):
 # %% tags=["check", "ex03.start"]
 workshop.check("ex03.start", broadcast_start)
 
+# %% [markdown]
+# The same run, now with your broadcast at its start. Its losses should be those of the run above, but for last digits on a GPU: your function does what the library's own does.
+
 # %%
 run = workshop.use(broadcast_start=broadcast_start)
 
@@ -82,7 +87,7 @@ run = workshop.use(broadcast_start=broadcast_start)
 #
 # *find the bug · medium · 10 minutes*
 #
-# Two ranks validate 40 pictures. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below says something else. Run it, and find out why.
+# Two ranks validate 40 pictures. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below says something else: 50 %. Run it, and find out why.
 #
 # Each rank calls it with `sums`, an array of four numbers: its summed loss, how many first guesses were right, how many times the right class was among five guesses, and how many images it had.
 
@@ -101,6 +106,7 @@ def broken_sums(sums, comm):
 
 from rn50lib.workshop.checks import ranks
 
+# together(2, f) calls f for two ranks at once; each gets a comm as above
 two = [np.array([64.0, 24, 30, 32]), np.array([16.0, 2, 6, 8])]
 found = ranks.together(2, lambda comm: broken_sums(two[comm.rank], comm))
 for name, value in found[0].items():
@@ -125,6 +131,9 @@ def metric_sums(sums, comm):
 # %% tags=["check", "ex03.sums"]
 workshop.check("ex03.sums", metric_sums)
 
+# %% [markdown]
+# Once more the same run. What it reports for training and validation, your function has added up.
+
 # %%
 run = workshop.use(metric_sums=metric_sums)
 
@@ -138,7 +147,7 @@ run = workshop.use(metric_sums=metric_sums)
 # How much does **one** worker send in all, in multiples of the size of the gradients? Predict it for 2, 8 and 64 workers.
 
 # %% tags=["answer", "ex03.ring"]
-# {workers: what one of them sends, in sizes of the gradients}
+# A dictionary {2: …, 8: …, 64: …}: what one worker sends, in multiples of the gradients' size
 ### BEGIN SOLUTION
 sent = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
 ### END SOLUTION

@@ -162,3 +162,22 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     lines.clear()
     shell.run_cell("from rn50lib.workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
     assert lines == ["RunFailed: it ended", "    a", "    b"]
+
+
+def test_answer_whose_cell_was_not_run_is_named_and_other_names_have_their_traceback():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from rn50lib.workshop import errors
+
+    shell = InteractiveShell()
+    lines: list[str] = []
+    shell._showtraceback = lambda kind, value, stb: lines.extend(stb)
+    shell.set_custom_exc((UserError, NameError), errors._handler)
+    result = shell.run_cell("print(shard)")
+    assert lines[0] == "○ shard does not exist yet." and len(lines) == 2
+    assert isinstance(result.error_in_exec, NameError)
+    for code in ("print(shart)", "def answer():\n    return shard\nanswer()"):
+        lines.clear()
+        shell.run_cell(code)
+        assert any("Traceback" in line for line in lines)
+        assert "NameError" in lines[-1]

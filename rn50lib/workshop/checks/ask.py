@@ -105,7 +105,7 @@ def show_exercises(notebook: str) -> None:
     found = records.load(notebook)
     rows = [
         [state(found.get(item.name, {})), item.name, item.kind, item.difficulty,
-         f"{item.minutes} min", f"You {item.goal}."]
+         f"{item.minutes}\N{NO-BREAK SPACE}min", f"You {item.goal}."]
         for item in table.of_notebook(notebook)
     ]  # fmt: skip
     columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
