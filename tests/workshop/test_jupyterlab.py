@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import signal
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import clean_environment
 from tests.workshop.conftest import write_notebook
+from tests.workshop.lab import Lab, serve
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium", "jupyterlab", "torch")]
+pytestmark = pytest.mark.needs("chromium", "jupyterlab")
 
 EXPLORE = """from rn50lib import workshop
 import matplotlib.pyplot as plt
@@ -38,33 +34,26 @@ BAD = 'workshop.train(nettwork="tiny")'
 
 @pytest.fixture
 def lab(tmp_path) -> Iterator[str]:
-    """The address of a JupyterLab over one notebook, on localhost with a token."""
+    """The address of a JupyterLab over one notebook."""
     write_notebook(tmp_path / "demo.ipynb", EXPLORE, LIVE, BAD)
-    home = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime",
-            "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-            "RN50_RUNS": "runs", "RN50_DATA": "data"}  # fmt: skip
-    log = tmp_path / "lab.log"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--port=0",
-         "--ServerApp.ip=127.0.0.1", "--IdentityProvider.token=test", f"--notebook-dir={tmp_path}"],
-        env=clean_environment(**{name: str(tmp_path / place) for name, place in home.items()}),
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=open(log, "w"), start_new_session=True,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 90
-        found = None
-        while found is None:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
-            found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
-        urllib.request.urlopen(found[0] + "api?token=test", timeout=30).close()
-        yield found[0]
-    finally:
-        server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
+    with serve(tmp_path) as address:
+        yield address
+
+
+@pytest.fixture
+def course(tmp_path, repository, browser_page) -> Iterator[Lab]:
+    """A browser before JupyterLab over a copy of the course's notebooks, in profile ci."""
+    for folder in ("notebooks", "exercises"):
+        (tmp_path / "course" / folder).mkdir(parents=True)
+        for path in (repository / folder).glob("*.ipynb"):
+            text = path.read_text(encoding="utf-8")
+            copy = tmp_path / "course" / folder / path.name
+            copy.write_text(
+                text.replace('profile: str = \\"auto\\"', 'profile: str = \\"ci\\"'),
+                encoding="utf-8",
+            )
+    with serve(tmp_path / "course", home=tmp_path) as address:
+        yield Lab(browser_page[0], address)
 
 
 def run_all(page) -> None:
@@ -81,6 +70,8 @@ def run_all(page) -> None:
     raise AssertionError("JupyterLab runs no cell")
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
 def test_controls_redraw_and_the_live_figure_moves(lab, browser_page, tmp_path):
     page, _ = browser_page
     page.set_default_timeout(120_000)
@@ -110,3 +101,81 @@ def test_controls_redraw_and_the_live_figure_moves(lab, browser_page, tmp_path):
     page.locator(".rn50 p", has_text="The last value is 729.").wait_for()
     assert pictures.first.get_attribute("src") != before
     page.screenshot(path=tmp_path / "jupyterlab.png")
+
+
+SHARD = """def shard(order, rank, size, batch):
+    steps = len(order) // (size * batch)
+    table = order[: steps * size * batch].reshape(steps, size, batch)
+    return table[:, {}]"""
+
+
+@pytest.mark.slow
+def test_exercise_done_wrongly_then_rightly(course, tmp_path):
+    course.open("exercises/ex03_horovod.ipynb")
+    course.run("profile: str =")
+    table = course.run("workshop.start(")
+    assert table.locator("td", has_text="ex03.shard").count() == 1
+    check = course.run('workshop.check("ex03.shard"')
+    assert told(check) == [
+        "○ shard does not exist yet.",
+        "Run the cell above in which you write it, then this one again.",
+    ]
+    course.run("def shard(")
+    untouched = told(course.run('workshop.check("ex03.shard"'))
+    assert untouched[0].startswith("○ ex03.shard is not attempted yet")
+
+    course.answer("def shard(", SHARD.format("0"))
+    wrong = told(course.run('workshop.check("ex03.shard"'))
+    course.shot("exercise-wrong")
+    assert wrong[0] == "✗ ex03.shard is not right yet: every rank reads the same images."
+    assert "Use the rank as the offset" in wrong[1] and len(wrong) == 2
+
+    course.answer("def shard(", SHARD.format("rank"))
+    passed = course.run('workshop.check("ex03.shard"')
+    course.shot("exercise-passed")
+    assert told(passed)[0].startswith("✓ ex03.shard passed")
+    assert passed.locator(".box:not(.warn)").count() == 1
+    record = json.loads((tmp_path / "runs" / "answers" / "ex03.json").read_text())["ex03.shard"]
+    assert record["passed_at"] and record["tries"] == 2
+
+
+def told(cell) -> list[str]:
+    """The lines that a cell shows."""
+    lines = cell.locator(".jp-OutputArea-output").all_inner_texts()
+    return [line.strip() for line in "\n".join(lines).splitlines() if line.strip()]
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_through_the_course_from_its_map_to_a_slider(course):
+    """From the first notebook along a link of the map to notebook 02, whose slider redraws."""
+    course.open("notebooks/00_start_here.ipynb")
+    course.run("profile: str =")
+    course.run("workshop.start(")
+    course_map = course.run("workshop.course_map()")
+    assert course_map.locator("svg[role=img]").count() == 1
+    panel = course.run("workshop.progress()")
+    assert "0 of " in told(panel)[0]
+    assert panel.locator('a[href*="ex03_horovod.ipynb"]').count() == 1
+    course.shot("map-and-progress")
+
+    course_map.get_by_role("link", name="02 One GPU").click()
+    course.page.locator(".lm-TabBar-tab.lm-mod-current", has_text="02_single_gpu").wait_for()
+    course.wait_for_kernel()
+    course.run("profile: str =")
+    course.run("workshop.start(")
+    course.run("import figures_network")
+    explored = course.run("figures_network.explore_schedule()")
+    picture = explored.locator(".jp-OutputArea-output img")
+    before = picture.get_attribute("src")
+    assert len(picture.get_attribute("alt")) > 30
+    slider = explored.locator(".widget-slider .noUi-handle").first
+    slider.scroll_into_view_if_needed()
+    slider.focus()
+    for _ in range(3):
+        course.page.keyboard.press("ArrowRight")
+    deadline = time.monotonic() + 60
+    while picture.get_attribute("src") == before:
+        assert time.monotonic() < deadline, "the figure is the same as before"
+        course.page.wait_for_timeout(200)
+    course.shot("slider-moved")
