@@ -30,6 +30,7 @@ exercises. It has no solutions and no tests: whoever gave it to you holds them.
 - `rn50 workshop reset ex03` puts an exercise back as it was, and keeps a copy of yours.
 - `rn50 workshop submit` packs what you have done into a zip to hand in.
 """
+HELD = "In this copy of the course the folder `solutions/` is missing: your instructor holds it.\n"
 
 
 def release(root: Path, target: Path) -> list[str]:
@@ -52,8 +53,9 @@ def release(root: Path, target: Path) -> list[str]:
             copy(path, beside / name)
             names.append(str(name))
         for master in build.masters(beside):
-            build.write(build.build(beside, master))
-            names.append(str(build.build(beside, master).path.relative_to(beside)))
+            made = build.build(beside, master)
+            build.write(made)
+            names.append(str(made.path.relative_to(beside)))
         (beside / "CONTRIBUTING.md").write_text(CONTRIBUTING, encoding="utf-8")
         if target.exists():
             target.rmdir()
@@ -90,5 +92,8 @@ def copy(path: Path, target: Path) -> None:
         text = path.read_text(encoding="utf-8")
         if path.parent.name == "source" and solutions.BEGIN in text:
             target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
+            return
+        if path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
+            target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
             return
     shutil.copy2(path, target)
