@@ -210,11 +210,14 @@ def build(root: Path, master: Path, solved: bool = False) -> Built:
 
 def write(built: Built) -> bool:
     """Write a notebook, beside and then renamed. False where it stood there already."""
-    if built.path.exists() and built.path.read_text(encoding="utf-8") == built.text:
+    if built.path.exists() and built.path.read_bytes() == built.text.encode():
         return False
     beside = built.path.with_suffix(".ipynb.new")
-    beside.write_text(built.text, encoding="utf-8", newline="\n")
-    os.replace(beside, built.path)
+    try:
+        beside.write_text(built.text, encoding="utf-8", newline="\n")
+        os.replace(beside, built.path)
+    except OSError as problem:
+        raise UserError(f"{built.path} cannot be written: {problem.strerror}") from None
     return True
 
 
@@ -242,7 +245,7 @@ def drift(root: Path) -> list[str]:
         name = built.path.relative_to(root)
         if not built.path.exists():
             lines.append(f"{name} is missing: write it with `rn50 workshop build`")
-        elif built.path.read_text(encoding="utf-8") != built.text:
+        elif built.path.read_bytes() != built.text.encode():
             lines.append(
                 f"{name} is not what {master.relative_to(root)} gives: edit the master, then run"
                 " `rn50 workshop build` (`rn50 workshop reset` keeps a copy of the changed one)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
 import shlex
 import signal
 import sys
@@ -169,7 +168,7 @@ def list_notebooks(args: argparse.Namespace) -> int:
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
-    from rn50lib.workshop import build, lint, places
+    from rn50lib.workshop import build, keeping, lint, places
 
     root = places.need_checkout()
     if args.solutions:
@@ -185,6 +184,9 @@ def build_notebooks(args: argparse.Namespace) -> int:
         return 1 if lines else 0
     for master in build.masters(root):
         made = build.build(root, master)
+        new = not made.path.exists() or made.path.read_bytes() != made.text.encode()
+        if new and keeping.worked_in(made.path):
+            print(f"somebody has worked in {made.path.name}; a copy: {keeping.keep(made.path)}")
         state = "written" if build.write(made) else "unchanged"
         print(f"{made.path.relative_to(root)}: {state}")
     return 0
@@ -286,7 +288,7 @@ def versions() -> dict[str, str]:
 
 
 def reset_notebook(args: argparse.Namespace) -> int:
-    from rn50lib.workshop import build, places, selection
+    from rn50lib.workshop import build, keeping, places, selection
 
     root = places.need_checkout()
     stem = Path(args.notebook).stem
@@ -295,15 +297,15 @@ def reset_notebook(args: argparse.Namespace) -> int:
         names = ", ".join(m.stem for m in build.masters(root))
         raise UserError(f"there is no notebook {args.notebook}: there are {names}")
     made = build.build(root, matches[0])
-    if made.path.exists() and made.path.read_text(encoding="utf-8") != made.text:
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        kept = made.path.with_name(f"{made.path.stem}.changed-{stamp}.ipynb")
-        if kept.exists():
-            raise UserError(f"{kept} exists already: wait a second and try again")
-        os.rename(made.path, kept)
-        print(f"your changed notebook: {kept}")
+    changed = made.path.exists() and made.path.read_bytes() != made.text.encode()
+    if changed:
+        print(f"your changed notebook: {keeping.keep(made.path)}")
     build.write(made)
     print(f"as it was built: {made.path}")
+    if changed:
+        print("If it is open in JupyterLab: File, Reload Notebook from Disk.")
+    if build.is_exercise(matches[0]):
+        print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
 
 

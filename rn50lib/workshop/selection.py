@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import course, parameters, results
+from rn50lib.workshop import course, keeping, parameters, results
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ def find_notebooks(names: Sequence[str], root: Path | None, every: bool) -> list
 
 
 def is_meant(path: Path, stem: str) -> bool:
-    return path.stem == stem or path.stem.startswith(f"{stem}_")
+    """Whether a name means this notebook; a copy that `reset` has kept goes by its path."""
+    meant = path.stem.startswith(f"{stem}_") and not keeping.is_copy(path)
+    return path.stem == stem or meant
 
 
 def prepare(

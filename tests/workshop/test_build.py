@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import build, course
+from rn50lib.workshop import build, course, selection
+from tests.conftest import clean_environment
+from tests.support import bound_by_permissions
 
 
 def built(checkout: Path) -> Path:
@@ -122,6 +126,45 @@ def test_reset_restores_and_keeps_the_changed_one(rn50, checkout):
     assert str(kept[0]) in out
     rn50(checkout, "workshop", "reset", "00")  # unchanged: nothing is kept
     assert list(path.parent.glob("00_start_here.changed-*.ipynb")) == kept
+
+
+def test_what_reset_kept_is_not_taken_for_the_notebook(rn50, checkout):
+    rn50(checkout, "workshop", "build")
+    built(checkout).write_bytes(b"\xff not JSON")  # damaged, and kept all the same
+    assert rn50(checkout, "workshop", "reset", "00")[0] == 0
+    assert selection.find_notebooks(["00"], checkout, False) == [built(checkout)]
+    (kept,) = built(checkout).parent.glob("00_start_here.changed-*.ipynb")
+    assert kept.read_bytes() == b"\xff not JSON"
+    assert selection.find_notebooks([str(kept)], checkout, False) == [kept]
+
+
+def test_build_keeps_a_notebook_that_was_worked_in(rn50, checkout):
+    rn50(checkout, "workshop", "build")
+    book = json.loads(built(checkout).read_text())
+    book["cells"][-1]["source"] = ["changed"]
+    built(checkout).write_text(json.dumps(book))
+    rn50(checkout, "workshop", "build")  # no cell was run: it is an older master's
+    assert not list(built(checkout).parent.glob("*.changed-*"))
+    code = next(cell for cell in book["cells"] if cell["cell_type"] == "code")
+    code["execution_count"] = 3
+    built(checkout).write_text(json.dumps(book))
+    status, out, err = rn50(checkout, "workshop", "build")
+    (kept,) = built(checkout).parent.glob("00_start_here.changed-*.ipynb")
+    assert json.loads(kept.read_text()) == book and str(kept) in out
+    assert build.drift(checkout) == []
+
+
+@pytest.mark.needs("linux_x86_64")
+def test_reset_that_cannot_write_leaves_the_notebook(rn50, checkout):
+    rn50(checkout, "workshop", "build")
+    built(checkout).write_text("mine")
+    built(checkout).parent.chmod(0o555)
+    command = [*bound_by_permissions(), sys.executable, "-m", "rn50lib.cli", "workshop", "reset"]
+    done = subprocess.run([*command, "00"], cwd=checkout, env=clean_environment(),
+                          capture_output=True, text=True)  # fmt: skip
+    built(checkout).parent.chmod(0o755)
+    assert done.returncode == 2 and "00_start_here.ipynb stays as it is" in done.stderr
+    assert built(checkout).read_text() == "mine"
 
 
 def test_reset_of_unknown_notebook_names_those_there(rn50, checkout):
