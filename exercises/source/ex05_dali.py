@@ -42,12 +42,11 @@ session = workshop.start("ex05", profile)
 # %% tags=["answer", "ex05.bottleneck"]
 # {"in turn": …, "overlapped": …, "cores": …, "half the decoding": …}
 ### BEGIN SOLUTION
-loader, device = 4 / 0.0040, 1442.6
 rates = {
-    "in turn": 1 / (1 / loader + 1 / device),
-    "overlapped": min(loader, device),
+    "in turn": 1 / (1 / 1000 + 1 / 1442.6),
+    "overlapped": min(1000, 1442.6),
     "cores": 6,
-    "half the decoding": min(4 / 0.0024, device),
+    "half the decoding": min(4 / 0.0024, 1442.6),
 }
 ### END SOLUTION
 
@@ -79,7 +78,7 @@ print(f"Measured: {both:,.0f} pictures per second.")
 #
 # *fill in · hard · 16 minutes*
 #
-# Write the training graph of one rank, for the CPU. `files` are the paths of JPEGs, `labels` their numbers. Each `...` is a call of one operator or two:
+# Write `graph(files, labels, rank, size)`, which adds the operators of one rank to a DALI graph, for the CPU. `files` are the paths of all JPEGs, `labels` their classes. It takes four operators, one behind the other, and the flip of a coin beside them:
 #
 # | operator | what it takes | what it gives |
 # |---|---|---|
@@ -89,8 +88,8 @@ print(f"Measured: {both:,.0f} pictures per second.")
 # | `fn.random.coin_flip` | `probability` | 0 or 1, another one for each picture |
 # | `fn.crop_mirror_normalize` | pixels, `mean`, `std`, `mirror`, `dtype`, `output_layout` | `(pixel − mean) / std` |
 #
-# - Every rank reads other pictures, in a random order.
-# - A crop has 5 to 100 % of the picture, and a width of 3/4 to 4/3 of its height. Both are lists `[from, to]`.
+# - Every rank reads other pictures, in a random order: its *shard* is number `rank` of `size`.
+# - A crop has 5 to 100 % of the picture's area (`1.0` is all of it), and a width of 3/4 to 4/3 of its height. Both are given as a list `[from, to]`.
 # - A picture becomes 64 × 64, half of them mirrored, `types.FLOAT` (which is float32), a plane per colour: `"CHW"`.
 # - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels reach from 0 to 255.
 #

@@ -3,7 +3,7 @@
 #
 # After these exercises you know what 16 bits save, have trained with a loss scale of your own making, and recognise a step that is taken twice.
 #
-# **Time:** 40 minutes · **Needs:** notebook 06, PyTorch for one exercise · **On a CPU:** half a minute to run
+# **Time:** 40 minutes · **Needs:** notebook 06, PyTorch · **On a CPU:** half a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -149,8 +149,7 @@ def train_step(model, images, targets, optimizer, scaler):
 
     ### BEGIN SOLUTION
     optimizer.zero_grad()  # what is left of the last step would be added
-    error = torch.nn.functional.mse_loss(model(images), targets)
-    scaler.scale(error).backward()
+    scaler.scale(torch.nn.functional.mse_loss(model(images), targets)).backward()
     scaler.unscale_(optimizer)  # first, so that real gradients are clipped
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
     scaler.step(optimizer)  # the only step, and none on an overflow

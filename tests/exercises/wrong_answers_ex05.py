@@ -62,7 +62,7 @@ WRONG_05 = [
     ("ex05.bottleneck", rates(overlapped=2442.6), "the two rates are added"),
     ("ex05.bottleneck", rates(cores=5), "5 cores make 1,250"),
     ("ex05.bottleneck", rates(cores=5.77), "no such number of cores"),
-    ("ex05.bottleneck", rates(half_the_decoding=2000), "half of *all* the work"),
+    ("ex05.bottleneck", rates(half_the_decoding=2000), "half of all the work"),
     ("ex05.bottleneck", rates(half_the_decoding=1667), "what the loader makes now"),
     ("ex05.bottleneck", rates(half_the_decoding=1300), "1300 is less than it is"),
     ("ex05.bottleneck", {"in turn": 590.6}, "no answer for 'overlapped'"),

@@ -183,7 +183,7 @@ MISTAKES = {  # by question: a value, what it is, and what to do
         (2, "2 more cores are right.", "Asked for is how many there must be in all."),
     ),
     "half the decoding": (
-        (2000, "2,000 would be half of *all* the work of the loader.",
+        (2000, "2,000 would be half of all the work of the loader.",
          "0.8 ms stay as they are; and what does the device take?"),
         (1666.7, "1,667 is what the loader makes now.", "The bottleneck has moved: look at the "
          "device."),
@@ -253,7 +253,7 @@ def exact(answer: Counts) -> str:
             which = "left out" if total < images else "counted twice"
             wrong(
                 f"{total} rows count ({case}): {abs(total - images)} picture(s) are {which}.",
-                "A rank has (rank + 1) · images // size − rank · images // size of them.",
+                "A rank has those from rank · images // size to (rank + 1) · images // size.",
             )
         rank = next(r for r in range(size) if got[r] != right[r])
         wrong(f"rank {rank} counts {got[rank]} rows ({case}).", f"It should be {right[rank]}.")

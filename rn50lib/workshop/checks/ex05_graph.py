@@ -7,6 +7,7 @@ pixels that come out tell which part of which picture they are, whoever has cut 
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,8 +73,8 @@ def run(
         pipeline.build()
         batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
     except RuntimeError as error:
-        said = in_short(error)
-        wrong(f"DALI refuses the graph: {said[:300]}", "This graph runs on the CPU, without a GPU.")
+        said = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
+        wrong(f"DALI refuses the graph: {said}", "This graph runs on the CPU, without a GPU.")
     images, given = (np.concatenate(values) for values in zip(*batches, strict=True))
     return images, given.reshape(len(given), -1).squeeze(1) if given.size == len(given) else given
 

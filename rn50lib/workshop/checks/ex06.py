@@ -129,10 +129,10 @@ RULE_MISTAKES = (
      "Double it after growth_steps good steps in a row."),
     (_rule(grow=1), "the scale never grows.", "Double it after growth_steps good steps in a row."),
     (_rule(late=-(10**9)), "every good step doubles the scale.", "Wait for growth_steps of them."),
-    (_rule(low=0.0), "the scale falls below 1.", "max(…, 1)"),
-    (_rule(high=np.inf), "the scale grows beyond 2^24.", "min(…, 2**24)"),
+    (_rule(low=0.0), "the scale falls below 1.", "Hold it with max(…, 1)."),
+    (_rule(high=np.inf), "the scale grows beyond 2^24.", "Hold it with min(…, 2**24)."),
     (_rule(low=0.0, high=np.inf), "the scale leaves the range from 1 to 2^24.",
-     "max(…, 1) where it falls, min(…, 2**24) where it grows."),
+     "Hold it with max(…, 1) where it falls and min(…, 2**24) where it grows."),
 )  # fmt: skip
 
 

@@ -141,11 +141,11 @@ SAID = {
     ),
     "not scaled": (
         f"a step is {SCALE:g} times too short: the scale is undone, but the loss had none.",
-        "scaler.scale(loss).backward()",
+        "Call scaler.scale(loss).backward().",
     ),
     "not clipped": (
         "large gradients are not clipped.",
-        "clip_grad_norm_(model.parameters(), 1.0), between unscale_ and step.",
+        "Call clip_grad_norm_(model.parameters(), 1.0) between unscale_ and step.",
     ),
     "still": (
         "the weights do not move.",
@@ -153,7 +153,7 @@ SAID = {
     ),
     "kept": (
         "the second step uses the gradients of the first one too: they add up.",
-        "optimizer.zero_grad() once in every step.",
+        "Call optimizer.zero_grad() once in every step.",
     ),
 }
 
