@@ -193,4 +193,63 @@ HINTS = {
         "c = -(-c // multiple) * multiple. NCHW: c * h * w, h * w, w, 1. NHWC: h * w * c, 1, "
         "w * c, c.",
     ),
+    "ex07.percentile": (
+        "Sort the values. How many of them must not be exceeded, if per_cent per cent of all are "
+        "asked for? That may be no whole number.",
+        "Of n values it is the one with the rank n * per_cent / 100, rounded up with math.ceil. "
+        "Ranks count from 1, places of a list from 0.",
+        "return sorted(seconds)[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)].",
+    ),
+    "ex07.fold": (
+        "Compute the factor gamma / std first, one number for each channel out. Both results need "
+        "it.",
+        "std is np.sqrt(norm[\"running_var\"] + eps). The channels out are the first axis of the "
+        "weight, so the factor must become a column: factor[:, None, None, None].",
+        "factor = norm[\"gamma\"] / np.sqrt(norm[\"running_var\"] + eps); return weight * "
+        "factor[:, None, None, None], norm[\"beta\"] - factor * norm[\"running_mean\"].",
+    ),
+    "ex07.likeliest": (
+        "Print the probabilities of the batch of one. Over what were they made to add up to 1? "
+        "Then look at the order in which np.argsort puts its numbers.",
+        "The sum goes over the classes: axis=1, with keepdims=True so that it can divide. Of an "
+        "ascending order the likeliest is the last one: turn it round with [:, ::-1].",
+        "np.exp(1000) is infinite. Softmax does not change when a number is subtracted from all "
+        "logits of a picture: use np.exp(logits - logits.max(axis=1, keepdims=True)).",
+    ),
+    "ex08.rate": (
+        "Do it by hand for the example: which images count, and how long did they take?",
+        "Leave out the first ones of both lists with [warmup:]. Then no mean of rates is needed: "
+        "a rate is all images over all seconds.",
+        "took = sum(seconds[warmup:]); return sum(images[warmup:]) / took if took else None.",
+    ),
+    "ex08.ring": (
+        "First one message: how many bytes does it carry with n workers, and how long is it under "
+        "way with its latency? Then count the messages that follow each other.",
+        "A message carries 100 MB / n. There are 2 (n − 1) of them, one after the other, since all "
+        "workers send at the same time.",
+        "2 · (n − 1) · (0.020 + 8 / n) milliseconds, because 100 MB take 8 ms.",
+    ),
+    "ex08.overlap": (
+        "Draw a line for the compute and one below it for the wire, and put the buckets of the "
+        "example on the wire.",
+        "Keep in mind when the wire is free again. A bucket begins at the later of two times: when "
+        "it is ready, and when the wire is free.",
+        "free = 0.0; for each bucket: free = max(free, ready[i]) + takes[i]; at the end return "
+        "compute / max(compute, free).",
+    ),
+    "ex08.capstone": (
+        "Go through the table of rules line by line, and hold each against the script: which "
+        "files, which order, where an epoch ends, what the rate is given, in which mode it "
+        "validates, and of what the mean is taken. Then time: what is done for every pixel, every "
+        "step, every epoch, and need not be?",
+        "The glob takes DATA/val too; nothing is shuffled; range() leaves the last pictures out; "
+        "learning_rate is given whole epochs; net.eval() is missing; means of batches are "
+        "averaged. For the time: decode each picture once and keep the pixels, as one array of "
+        "normalised numbers made by NumPy or PyTorch; compute in float32; do not run the network "
+        "a second time to count hits.",
+        "Load all pictures before the first epoch: np.asarray(image) for each, np.stack, "
+        "torch.from_numpy, permute(0, 3, 1, 2), minus MEAN, over STD. image.draft(\"RGB\", (128, "
+        "128)) lets the JPEG decoder do a part of the resizing, and a ThreadPoolExecutor uses all "
+        "cores for it. An epoch is torch.randperm(len(labels)).split(BATCH).",
+    ),
 }  # fmt: skip

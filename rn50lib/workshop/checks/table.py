@@ -121,6 +121,21 @@ EXERCISES = (
              needs="torch"),
     Exercise("ex06.layout", "strides", FILL, "medium", 8,
              "say where the numbers of NCHW and NHWC lie, with channels padded"),
+    Exercise("ex07.percentile", "percentile", FILL, "easy", 8,
+             "compute the percentile by which services promise their answers"),
+    Exercise("ex07.fold", "fold", FILL, "medium", 12,
+             "put a batch norm into the convolution before it, and change no answer"),
+    Exercise("ex07.likeliest", "likeliest", HUNT, "medium", 12,
+             "find out why a server's answer depends on who else is asking, and mend it"),
+    Exercise("ex08.rate", "rate", HUNT, "easy", 8,
+             "find out why a benchmark says more than was done, and mend it"),
+    Exercise("ex08.ring", "milliseconds", PREDICT, "medium", 10,
+             "predict how long a ring all-reduce takes, then watch it on a clock", function=False),
+    Exercise("ex08.overlap", "efficiency", FILL, "medium", 12,
+             "compute the efficiency of a step whose exchange hides in part"),
+    Exercise("ex08.capstone", "train", TUNE, "hard", 60,
+             "make a slow, wrong training script right, and at least 3 times as fast",
+             needs="torch"),
 )  # fmt: skip
 
 

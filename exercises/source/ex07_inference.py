@@ -1,0 +1,162 @@
+# %% [markdown]
+# # ex07 · Inference
+#
+# After these exercises you can say how long users wait, make a network faster without changing its answers, and see when a server's answers depend on who else is asking.
+#
+# **Time:** 32 minutes · **Needs:** notebook 07, PyTorch for one of the cells · **On a CPU:** half a minute to run
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
+
+# %% [markdown]
+# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? `workshop.hint("ex07.fold")` gives three hints, each saying more than the last, and `workshop.solution("ex07.fold")` a solution. What you have passed is kept in the folder `answers/`.
+
+# %%
+from rn50lib import workshop
+
+session = workshop.start("ex07", profile)
+
+# %% [markdown]
+# ## ex07.percentile · How long do they wait?
+#
+# *fill in · easy · 8 minutes*
+#
+# A service promises its p99: the time within which 99 of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is a list of latencies in the order in which they were measured.
+#
+# - The answer is the **smallest of the measured values** that at least `per_cent` per cent of all values do not exceed (the *nearest rank*). Nothing is interpolated.
+# - p100 is the largest value, and p0 the smallest.
+#
+# | latencies | p50 | p75 | p90 | p100 |
+# |---|---|---|---|---|
+# | 10, 40, 20, 30 | 20 | 30 | 40 | 40 |
+# | 10, 20, 30 | 20 | 30 | 30 | 30 |
+
+# %% tags=["answer", "ex07.percentile"]
+import math
+
+
+def percentile(seconds: list[float], per_cent: float) -> float:
+    """The smallest of the values that `per_cent` of them do not exceed."""
+    ### BEGIN SOLUTION
+    rank = math.ceil(len(seconds) * per_cent / 100)
+    return sorted(seconds)[max(0, rank - 1)]
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex07.percentile"]
+workshop.check("ex07.percentile", percentile)
+
+# %% [markdown]
+# Now ask it something. A server needs 10 ms for a request, and answers one at a time. Requests arrive at random: 50 a second keep it busy for half of its time, 95 for nearly all. Predict p50 and p99 before you run the cell.
+
+# %%
+from rn50lib.workshop import queueing
+from rn50lib.workshop.checks import engine
+
+if not engine.unanswered(percentile):
+    for rate in (50, 80, 95):
+        arrived = queueing.poisson(rate, 10_000)
+        served = queueing.play(arrived, queueing.Service([1], [0.01]))
+        p50, p99 = (1000 * percentile(list(served.latencies), p) for p in (50, 99))
+        print(f"{rate} requests a second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+
+# %% [markdown]
+# ## ex07.fold · A layer less
+#
+# *fill in · medium · 12 minutes*
+#
+# In inference a batch norm multiplies each channel by a fixed number and adds another. The convolution in front of it can do both, if its weights are prepared:
+#
+# `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
+#
+# Write `fold(weight, norm, eps)`. It returns the new weight and the new bias.
+#
+# | | shape |
+# |---|---|
+# | `weight` | (channels out, channels in, height, width), no bias |
+# | `norm["gamma"]`, `norm["beta"]` | (channels out,) each |
+# | `norm["running_mean"]`, `norm["running_var"]` | (channels out,) each; the variance, not its root |
+
+# %% tags=["answer", "ex07.fold"]
+import numpy as np
+
+
+def fold(weight: np.ndarray, norm: dict[str, np.ndarray], eps: float):
+    """Weight and bias of a convolution that does the work of the batch norm behind it too."""
+    ### BEGIN SOLUTION
+    scale = norm["gamma"] / np.sqrt(norm["running_var"] + eps)
+    return weight * scale[:, None, None, None], norm["beta"] - norm["running_mean"] * scale
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex07.fold"]
+workshop.check("ex07.fold", fold)
+
+# %% [markdown]
+# And a live layer of PyTorch, whose batch norm has seen a few batches. It computes apart and folded by you.
+
+# %%
+if engine.unanswered(fold):
+    print("Not run: fold is not written yet.")
+else:
+    import torch
+
+    conv, bn = torch.nn.Conv2d(64, 128, 3, bias=False), torch.nn.BatchNorm2d(128)
+    with torch.no_grad():
+        for _ in range(5):
+            bn(conv(2 + torch.randn(8, 64, 14, 14)))
+        bn.eval()
+        names = {"gamma": bn.weight, "beta": bn.bias}
+        names |= {"running_mean": bn.running_mean, "running_var": bn.running_var}
+        norm = {name: tensor.numpy() for name, tensor in names.items()}
+        weight, bias = map(torch.as_tensor, fold(conv.weight.numpy(), norm, bn.eps))
+        x = 2 + torch.randn(8, 64, 14, 14)
+        apart, folded = bn(conv(x)), torch.nn.functional.conv2d(x, weight, bias)
+    largest = (apart - folded).abs().max()
+    print(f"values up to {apart.abs().max():.2f}, differences up to {largest:.1e}: rounding")
+
+# %% [markdown]
+# ## ex07.likeliest · Depends on who else is asking
+#
+# *find the bug · medium · 12 minutes*
+#
+# A server puts the requests that wait into a batch. For each picture it returns the `k` likeliest classes and their probabilities, the likeliest first. Users complain: the same picture gets another answer every time. The cell asks about one picture, alone and together with two others.
+
+
+# %%
+def broken(logits, k):
+    """The k likeliest classes of each picture, and their probabilities. Something is wrong."""
+    power = np.exp(logits)
+    probabilities = power / power.sum(axis=0)
+    classes = np.argsort(probabilities, axis=1)[:, -k:]
+    return classes, np.take_along_axis(probabilities, classes, 1)
+
+
+picture, others = np.array([[1.0, 3.0, 0.0, 2.0]]), np.array([[0.0, 6.0, 1.0, 0.0]] * 2)
+for batch in (picture, np.concatenate([picture, others])):
+    classes, probabilities = broken(batch, 2)
+    print(f"in a batch of {len(batch)}: classes {classes[0]}, {np.round(probabilities[0], 3)}")
+
+# %% [markdown]
+# Right is, in any company: classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and mend it. There are three mistakes. Two of them you have just seen; the third one shows when a network is *very* sure, with a logit of 1000.
+
+# %% tags=["answer", "ex07.likeliest"]
+import numpy as np
+
+
+def likeliest(logits, k: int):
+    """The k likeliest classes of each picture, the likeliest first, and their probabilities:
+    two arrays of shape (pictures, k). `logits` has the shape (pictures, classes)."""
+    ### BEGIN SOLUTION
+    power = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = power / power.sum(axis=1, keepdims=True)
+    classes = np.argsort(probabilities, axis=1)[:, ::-1][:, :k]
+    return classes, np.take_along_axis(probabilities, classes, axis=1)
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex07.likeliest"]
+workshop.check("ex07.likeliest", likeliest)
+
+# %% [markdown]
+# No test that asks about one picture at a time would have found the first mistake. A test of a server should therefore always ask twice: alone, and in a crowd.

@@ -1,0 +1,93 @@
+"""The capstone: scripts run and watched, each mistake found, and the solution faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rn50lib.workshop import solutions
+from rn50lib.workshop.checks import capstone, capstone_judge, engine
+from tests.exercises.test_checks import answered, cell_of
+from tests.exercises.wrong_answers_ex07_08 import CAPSTONES
+
+SMALL = {"train": 5, "val": 2}  # 60 and 24 pictures: both have a smaller last batch
+HARDLY = "the network hardly learns"  # 60 pictures are too few for it
+SLOW_MISTAKES = (
+    "validation pictures were trained on",
+    "the same order, one class after the other",
+    "the learning rate is 0 in the whole first epoch",
+    "validates in training mode",
+)
+
+MENDED = {  # the slow script made right, and not faster
+    'glob("*/*/*.jpg")': 'glob("train/*/*.jpg")',
+    "range(0, len(files) - BATCH, BATCH)": "range(0, len(files), BATCH)",
+    "learning_rate(epoch)": "learning_rate(epoch + step / -(-len(files) // BATCH))",
+    "        for step, (x": "        net.train()\n"
+    "        files = [files[i] for i in torch.randperm(len(files))]\n"
+    "        for step, (x",
+    "        loss, top1 = validate": "        net.eval()\n        loss, top1 = validate",
+    "losses.append(F.cross_entropy(logits, labels).item())":
+    "losses += F.cross_entropy(logits, labels, reduction='none').tolist()",
+    "hits.append((logits.argmax(1) == labels).double().mean().item())":
+    "hits += (logits.argmax(1) == labels).tolist()",
+}  # fmt: skip
+
+
+def solution() -> str:
+    return solutions.solved(cell_of("ex08.capstone", "answer"))
+
+
+def scripts(folder: Path) -> list[Path]:
+    """The solution, and the solution with each of the mistakes."""
+    right, paths = solution(), []
+    for i, (line, instead, _) in enumerate([("", "", ""), *CAPSTONES]):
+        assert line in right, line
+        paths.append(folder / f"script_{i}.py")
+        paths[-1].write_text(right.replace(line, instead, 1) if line else right)
+    return paths
+
+
+def found(seen, case) -> list[str]:
+    if isinstance(seen, dict):
+        return [seen["error"]]
+    return [said for said, _ in capstone_judge.problems(seen, case)]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
+    """The judge is held against scripts whose one mistake is known; without one it is silent."""
+    hardly = [i for i, (_, _, diagnosis) in enumerate(CAPSTONES, 1) if diagnosis == HARDLY]
+    paths = scripts(tmp_path)
+    with capstone.pictures(SMALL) as case:
+        seen = capstone.observe(case, [*paths, capstone.baseline()])
+        told = [found(one, case) for one in seen]
+    assert [said for said in told[0] if HARDLY not in said] == []
+    for i, (line, instead, diagnosis) in enumerate(CAPSTONES, 1):
+        if i not in hardly:
+            assert diagnosis in told[i][0], (line, instead, told[i])
+    assert len(told[-1]) == len(SLOW_MISTAKES), told[-1]
+    for said, mistake in zip(told[-1], SLOW_MISTAKES, strict=True):
+        assert mistake in said
+    with capstone.pictures() as case:  # enough pictures to learn from
+        first, *others = capstone.observe(case, [paths[0], *(paths[i] for i in hardly)])
+        assert found(first, case) == []
+        assert others and all(HARDLY in found(one, case)[0] for one in others)
+        assert first.seconds > 0 and first.ips == pytest.approx(3 * case.train / first.seconds)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_capstone_solution_reaches_the_target_and_a_slow_one_does_not():
+    result = engine.judge("ex08.capstone", answered("ex08.capstone", solution()))
+    assert result.passed, result.lines
+    print(result.said)
+    slow = capstone.baseline().read_text()
+    for line, instead in MENDED.items():
+        assert slow.count(line) == 1, line
+        slow = slow.replace(line, instead)
+    result = engine.judge("ex08.capstone", answered("ex08.capstone", slow))
+    assert result.outcome == engine.WRONG, result.lines
+    assert "all is right, and" in result.said and "3 times is the target" in result.said
