@@ -317,8 +317,9 @@ class Experiment:
                 argv.append(name if value else name.replace("--", "--no-"))
                 continue
             for text in texts(value, kind):
-                # joined where argparse would take the value for a flag
-                argv += [f"{name}={text}"] if text.startswith("-") else [name, text]
+                # joined where argparse would take the value for a flag, or a reader miss it
+                joined = text.startswith("-") or not text
+                argv += [f"{name}={text}"] if joined else [name, text]
         return argv
 
 

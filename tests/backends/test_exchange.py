@@ -12,7 +12,8 @@ import pytest
 from tests.conftest import clean_environment
 
 # One step with learning rate 0 on this worker's part of eight images: the velocity is then the
-# exchanged gradient. argv: backend, comm, file for the result, how the images are laid out.
+# exchanged gradient, and with LARS each layer's step at rate 1. argv: backend, comm, file for the
+# result, how the images are laid out.
 WORKER = """
 import sys
 import numpy as np
@@ -23,9 +24,9 @@ from tests.support import full
 
 backend, carrier, result, layout = sys.argv[1:]
 group = comm.connect(carrier, backend)
-rows = 8 // group.size
+rows, lars = 8 // group.size, layout == "lars"
 done = full(n=group.size, comm=carrier, batch_size=rows, backend=backend, wd=0.0,
-            fp16_allreduce=layout == "half")
+            fp16_allreduce=layout == "half", recipe="mlperf_lars_8k" if lars else "reference")
 step = build_step(done, done.to_network(), group)
 dice = np.random.default_rng(3)
 images = dice.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
@@ -39,7 +40,7 @@ part = slice(group.rank * rows, (group.rank + 1) * rows)
 arrays = step.state()
 arrays["fc.weight"] += dice.standard_normal(arrays["fc.weight"].shape).astype(np.float32)
 step.load(arrays)
-step.train_step(Batch(images[part], labels[part], rows), 0.0)
+step.train_step(Batch(images[part], labels[part], rows), 1.0 if lars else 0.0)
 if group.rank == group.size - 1:
     np.savez(result, **{n: a for n, a in step.state().items() if n.startswith("velocity/")})
 """

@@ -1,0 +1,237 @@
+"""LARS, label smoothing, zero gamma and the choice of what decays, in both backends."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib import optim
+from rn50lib.comm.local import Local
+from rn50lib.network import Network, tiny
+from rn50lib.pipelines import Batch
+from tests.backends.test_exchange import GROUPS, distance, gradients
+from tests.backends.test_precision import LARGE, build, equal, trained
+from tests.backends.test_torch import batch, busy_arrays
+from tests.support import full
+
+BACKENDS = [
+    pytest.param("torch", marks=pytest.mark.needs("torch")),
+    pytest.param("tensorflow", marks=[pytest.mark.slow, pytest.mark.needs("torch", "tensorflow")]),
+]
+EVERYTHING: dict[str, Any] = {
+    "recipe": "mlperf_lars_8k", "zero_gamma": True, "wd": 0.02, "loss_scale": "1024"
+}  # fmt: skip
+NET = tiny(6)
+
+
+@functools.cache
+def built(backend: str) -> Any:
+    """A step with everything switched on. TensorFlow's graphs are traced once."""
+    return build(backend, **EVERYTHING)
+
+
+def start(step: Any, arrays: dict[str, np.ndarray], velocity: dict[str, np.ndarray]) -> None:
+    step.load(arrays | {f"velocity/{name}": array for name, array in velocity.items()})
+    step.read_sums()
+
+
+def still(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: np.zeros_like(arrays[name]) for name in NET.parameters()}
+
+
+@functools.cache
+def true_gradients(seed: int) -> dict[str, np.ndarray]:
+    """PyTorch's own of the smoothed loss: what SGD's velocity holds after a step at rate 0."""
+    step = build("torch", wd=0.0, label_smoothing=0.1)
+    step.train_step(batch(8, seed=seed), 0.0)
+    return {name: step.state()[f"velocity/{name}"] for name in NET.parameters()}
+
+
+# --- LARS -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("backend", "allowed"), [
+    pytest.param("torch", 1e-5, marks=BACKENDS[0].marks),
+    pytest.param("tensorflow", 2e-3, marks=BACKENDS[1].marks),
+])  # fmt: skip
+def test_a_step_of_lars_is_the_rule_s(backend: str, allowed: float) -> None:
+    """Layer by layer, with a velocity from before; gamma, beta and bias without trust and decay."""
+    arrays, dice = busy_arrays(NET), np.random.default_rng(5)
+    velocity = {
+        name: (0.01 * dice.standard_normal(shape)).astype(np.float32)
+        for name, shape in NET.parameters().items()
+    }
+    step = built(backend)
+    start(step, arrays, velocity)
+    step.train_step(batch(8, seed=3), 2.0)
+    made = step.state()
+    for name, gradient in true_gradients(3).items():
+        layer = name.endswith(".weight")
+        weight, moved = optim.lars(
+            arrays[name].astype(np.float64), gradient.astype(np.float64), velocity[name],
+            lr=2.0, momentum=0.9, weight_decay=0.02 if layer else 0.0,
+        )  # fmt: skip
+        for found, wanted in ((made[name], weight), (made[f"velocity/{name}"], moved)):
+            error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+            assert error < allowed, (name, error)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch", "tensorflow")
+def test_five_steps_with_everything_switched_on_agree() -> None:
+    arrays = NET.initial_arrays(2, zero_gamma=True)
+    steps, losses = [built(backend) for backend in ("torch", "tensorflow")], [[], []]
+    for step, seen in zip(steps, losses, strict=True):
+        start(step, arrays, still(arrays))
+        for i, lr in enumerate((0.1, 1.0, 2.0, 1.5, 0.2)):
+            step.train_step(batch(8, seed=i), lr)
+            sums = step.read_sums()
+            seen.append(sums[0] / sums[3])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    assert np.ptp(losses[0]) > 0.05
+    ours, theirs = (step.state() for step in steps)
+    for name in NET.parameters():
+        assert np.linalg.norm(ours[name] - theirs[name]) < 0.01 * np.linalg.norm(ours[name]), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
+    """Neither weights nor velocity, which would push on with what it has."""
+    step = built(backend)
+    start(step, busy_arrays(NET), still(busy_arrays(NET)))
+    step.train_step(batch(8, seed=1), 1.0)
+    before, skipped = trained(step), step.scaling()["skipped"]
+    images = batch(8, seed=2)
+    step.load(step.state() | {"fc.bias": np.full_like(before["fc.bias"], np.inf)})
+    step.train_step(images, 1.0)
+    after = trained(step)
+    assert step.scaling()["skipped"] == skipped + 1
+    assert equal({n: a for n, a in before.items() if n != "fc.bias"}, after)
+    step.load(step.state() | {"fc.bias": before["fc.bias"]})
+    step.train_step(images, 1.0)
+    assert not equal(before, trained(step))
+    assert all(np.isfinite(array).all() for array in trained(step).values())
+
+
+@pytest.mark.parametrize("backend", LARGE)
+def test_a_loss_scale_changes_no_bit_of_lars(backend: str) -> None:
+    """Its norms are those of the gradients without the scale."""
+    plain, scaled = (build(backend, **EVERYTHING | {"loss_scale": s}) for s in (None, "1024"))
+    for i, lr in enumerate((0.5, 1.0, 0.2)):
+        for step in (plain, scaled):
+            step.train_step(batch(8, seed=i), lr)
+    assert equal(trained(plain), trained(scaled))
+
+
+@pytest.mark.parametrize("backend", LARGE)
+def test_lars_takes_its_norms_of_the_sum_of_several_batches(backend: str) -> None:
+    """The same images twice, with other labels: batch norm sees no difference."""
+    given = batch(4, seed=1)
+    other = Batch(given.images, (given.labels + 1) % 6, 4)
+    labels = np.concatenate([given.labels, other.labels])
+    both = Batch(np.tile(given.images, (2, 1, 1, 1)), labels, 8)
+    whole = build(backend, **EVERYTHING)
+    parts = build(backend, **EVERYTHING | {"batch_size": 4, "macrobatch_size": 8})
+    for _ in range(2):
+        whole.train_step(both, 1.0)
+        parts.train_step(given, 1.0)
+        parts.train_step(other, 1.0)
+    assert distance(trained(whole), trained(parts)) < 1e-3
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("backend", "carrier"), GROUPS)
+def test_lars_takes_its_norms_of_the_exchanged_gradients(
+    backend: str, carrier: str, tmp_path: Any
+) -> None:
+    alone = gradients(tmp_path, backend, "local", "lars")
+    assert distance(alone, gradients(tmp_path, backend, carrier, "lars")) < 5e-4
+
+
+# --- label smoothing ------------------------------------------------------------------------------
+
+
+def logits(step: Any, images: np.ndarray) -> np.ndarray:
+    """As in training, with the batch's own statistics."""
+    if hasattr(step, "named"):
+        return step.forward(images, training=True).numpy()
+    import torch
+
+    step.model.train()
+    with torch.no_grad():
+        inputs, _ = step.inputs(Batch(images, np.zeros(len(images), np.int32), len(images)))
+        return step.forward(inputs).numpy()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training_smooths_the_labels_and_validation_does_not(backend: str) -> None:
+    step, given = built(backend), batch(8, seed=4)
+    start(step, busy_arrays(NET), still(busy_arrays(NET)))
+    scores = logits(step, given.images).astype(np.float64)
+    step.train_step(given, 0.0)
+    assert step.read_sums()[0] == pytest.approx(
+        optim.smoothed_loss(scores, given.labels, 0.1).sum(), rel=1e-4
+    )
+    step.eval_step(given)
+    own = step.predict(given.images)[np.arange(8), given.labels]
+    assert step.read_sums()[0] == pytest.approx(-np.log(own.astype(np.float64)).sum(), rel=1e-4)
+
+
+# --- what decays ----------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("bn_decay", [True, False])
+def test_what_decays_under_sgd(bn_decay: bool) -> None:
+    """At rate 0 the velocity is the gradient and the decay: with one of 100, what decays shows."""
+    step = build("torch", wd=100.0, bn_decay=bn_decay, label_smoothing=0.1)
+    arrays = step.state()
+    step.train_step(batch(8, seed=3), 0.0)
+    for name, gradient in true_gradients(3).items():
+        decay = 100 if bn_decay or name.endswith(".weight") else 0
+        wanted = gradient + decay * arrays[name]
+        np.testing.assert_allclose(step.state()[f"velocity/{name}"], wanted, rtol=1e-3, atol=1e-4)
+
+
+# --- zero gamma -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_zero_gamma_a_block_begins_as_its_shortcut(backend: str) -> None:
+    """The second block of a stage has the identity for one: it gives back what it gets."""
+    from rn50lib.backends import build_step
+
+    net = Network("two blocks", "v1.5", 6, "bottleneck", (2,), width=16)
+    step = build_step(full(6, backend=backend, zero_gamma=True), net, Local())
+    plain = build_step(full(6, backend=backend, zero_gamma=False), net, Local())
+    assert not step.state()["layer1.1.bn3.gamma"].any()
+    assert plain.state()["layer1.1.bn3.gamma"].all()
+    for made, identity in ((step, True), (plain, False)):
+        into, out = around(made, batch(2).images)
+        assert into.any() and np.array_equal(into, out) == identity
+
+
+def around(step: Any, images: np.ndarray) -> list[np.ndarray]:
+    """What goes into the second block, and what comes out of it."""
+    if hasattr(step, "named"):
+        import tensorflow as tf
+
+        names = ("layer1.0.relu", "layer1.1.relu")
+        outputs = [step.model.get_layer(name).output for name in names]
+        model = tf.keras.Model(step.model.input, outputs)
+        return [array.numpy() for array in model(images.astype(np.float32), training=True)]
+    import torch
+
+    seen: list[np.ndarray] = []
+
+    def look(block: Any, given: Any, made: Any) -> None:
+        seen.extend((given[0].numpy().copy(), made.numpy().copy()))
+
+    step.model.train()
+    step.model.layer1[1].register_forward_hook(look)
+    with torch.no_grad():
+        step.model(torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32)))
+    return seen
