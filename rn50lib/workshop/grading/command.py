@@ -127,7 +127,7 @@ def run(
             for one in handed_in
         ],
         "masters": {path.stem[:4]: build.build(root, path).text for path in masters},
-        "imports": packages(masters),
+        "imports": packages(masters, {name for one in handed_in for name in one.notebooks}),
         "folder": str(folder),
         "jobs": wanted.jobs,
         "full": wanted.full,
@@ -167,11 +167,13 @@ def environment() -> dict[str, str]:
     return launch.with_library(env)
 
 
-def packages(masters: list[Path]) -> list[str]:
+def packages(masters: list[Path], handed_in: set[str]) -> list[str]:
     """The packages that answers use, by their masters; loaded once for all submissions."""
     found = ["numpy", "IPython.core.inputtransformer2"]
-    found += [item.needs for item in table.EXERCISES if item.needs]
+    found += [item.needs for item in table.EXERCISES if item.needs and item.notebook in handed_in]
     for master in masters:
+        if master.stem[:4] not in handed_in:
+            continue
         for cell in build.read_master(master):
             if "answer" not in cell["tags"]:
                 continue

@@ -1,0 +1,247 @@
+"""A class is graded from the command line: everybody gets what they deserve, and nobody can get in
+the way of anybody else. The answers below run for real, in the box that this machine allows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rn50lib.workshop.checks import engine, table
+from rn50lib.workshop.grading import answers, collect, points
+from tests.conftest import ROOT
+from tests.workshop import a_class as made
+
+MOODLE = "Clara Beispiel_48151_assignsubmission_file_"
+
+
+def graded(where: Path, *flags: str, env: dict[str, str] | None = None) -> str:
+    """Run the command in a process of its own; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rn50lib.cli", "workshop", "grade", str(where / "handed-in"),
+         "-o", str(where / "class.html"), *flags],
+        cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=1200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def outcomes(where: Path) -> dict[tuple[str, str], dict[str, str]]:
+    """The table: (learner, exercise) to its row."""
+    text = (where / "class.csv").read_text(encoding="utf-8-sig")
+    return {(row["learner"], row["exercise"]): row for row in csv.DictReader(io.StringIO(text))}
+
+
+def placed(source: str, where: Path, port: int) -> str:
+    """What gets out of a box, with the places that it should try."""
+    source = source.replace("PLACE", repr(str(where / "handed-in"))).replace("PORT", str(port))
+    return source.replace("COURSE", repr(str(ROOT)))
+
+
+@pytest.mark.slow
+def test_small_class(tmp_path, monkeypatch):
+    """Right, tricky, and forged: one of each, in three ways of handing in."""
+    where = tmp_path / "handed-in"
+    server = socket.create_server(("127.0.0.1", 0))
+    right = made.books(True, ("ex03",))
+    made.save(where / "Anna Äpfel", right)
+
+    forged = made.books(False, ("ex02", "ex03"))
+    made.answer("ex03.shard", made.FORGER)(forged)
+    for check in ("ex03.shard", "ex03.start"):
+        made.cell(forged["ex03_horovod"], "check", check)["source"] = "print('passed')"
+    made.cell(forged["ex03_horovod"], "check", "ex03.start")["outputs"] = [
+        {"output_type": "stream", "name": "stdout", "text": "✓ ex03.start passed: 1, 3 and 4 ranks"}
+    ]
+    made.save(where / "=Bert<script>", forged, short=True)
+
+    tricky = made.books(True, ("ex03",))
+    made.answer("ex03.shard", placed(made.GETS_OUT, tmp_path, server.getsockname()[1]))(tricky)
+    made.answer("ex03.sums", made.SYNTAX)(tricky)
+    made.answer("ex03.ring", "import time\ntime.sleep(600)\nsent = {}")(tricky)
+    made.save(tmp_path / "clara", tricky)
+    with zipfile.ZipFile(tmp_path / "clara.zip", "w") as inner:
+        inner.write(tmp_path / "clara" / "ex03_horovod.ipynb", "work/ex03_horovod.ipynb")
+    with zipfile.ZipFile(where / "all.zip", "w") as outer:
+        outer.write(tmp_path / "clara.zip", f"{MOODLE}/clara.zip")
+        outer.writestr("../../escaped.ipynb", "{}")
+    shutil.rmtree(tmp_path / "clara")
+
+    before = {p.pid for p in psutil.process_iter()}
+    printed = graded(tmp_path, "--jobs", "2", "--time-limit", "4")
+    found = outcomes(tmp_path)
+
+    def of(learner: str) -> dict[str, str]:
+        return {name[5:]: row["outcome"] for (who, name), row in found.items()
+                if who == learner and name.startswith("ex03")}  # fmt: skip
+
+    assert set(of("Anna Äpfel").values()) == {engine.PASSED}
+    bert = of("'=Bert<script>")
+    assert bert["shard"] in (engine.WRONG, engine.ERROR) and bert["start"] == engine.NOT_ATTEMPTED
+    assert engine.PASSED not in {r["outcome"] for (who, _), r in found.items() if "Bert" in who}
+    clara = of("Clara Beispiel")
+    assert clara == {"shard": "passed", "start": "passed", "sums": "error", "ring": "error"}
+    assert "line 1" in found["Clara Beispiel", "ex03.sums"]["diagnosis"]
+    assert "time limit" in found["Clara Beispiel", "ex03.ring"]["diagnosis"]
+    assert "leads out of the zip" in printed and not list(tmp_path.rglob("*escaped*"))
+    assert re.search(r"per submission \d+\.\d s in the median", printed)
+    assert not list(where.rglob("*pwned*")) and not (ROOT / "rn50lib" / "pwned").exists()
+
+    page = (tmp_path / "class.html").read_text(encoding="utf-8")
+    assert "<script" not in page and "=Bert&lt;script&gt;" in page and "http" not in page
+    assert "check cell was changed, and has been put back" in page
+    feedback = sorted(p.name for p in (tmp_path / "class-feedback").iterdir())
+    assert feedback == ["anna-apfel.html", "bert-script.html", "clara-beispiel.html"]
+    left = [p for p in psutil.process_iter(["name", "cmdline"]) if p.pid not in before]
+    assert not [p for p in left if "rn50lib.workshop.grading" in " ".join(p.info["cmdline"] or [])]
+    server.close()
+
+
+def test_answers_are_taken_with_what_they_need():
+    """A helper cell, an import elsewhere, a deleted cell: as Run All would have it, lessons not."""
+    master = answers.code_cells(json.dumps(made.books(False, ("ex01",))["ex01_records"]), "ex01")
+    book = made.books(True, ("ex01",))["ex01_records"]
+    answer = made.cell(book, "answer", "ex01.index")
+    answer["source"] = "def index(shard):\n    return walk(shard, STEP)"
+    helper = "%matplotlib inline\nimport struct as s\nSTEP = 16\nrun = explode()\n"
+    helper += "\n\ndef walk(a, b):\n    return s"
+    at = book["cells"].index(answer)
+    book["cells"].insert(at, {"cell_type": "code", "id": "x", "metadata": {}, "source": helper})
+    cells = answers.code_cells(json.dumps(book), "ex01")
+    found = answers.find("ex01.index", "index", cells, master)
+    taken = {
+        name: [source.splitlines()[0] for _ in numbers] for name, source, numbers in found.plan
+    }
+    assert len(found.plan) == 2 and found.problem == ""
+    (_, source, numbers), (_, _, own) = found.plan
+    assert len(numbers) == 3 and "explode" not in "".join(source.splitlines()[i] for i in (1, 2)), (
+        taken
+    )
+    assert own == [0]
+    book["cells"].remove(answer)
+    gone = answers.find("ex01.index", "index", answers.code_cells(json.dumps(book), "x"), master)
+    assert gone.cell is None and "deleted" in gone.problem
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "[" * 100_000,
+             '{"cells": [{"cell_type": "code", "source": 7}]}'],
+)  # fmt: skip
+def test_file_that_is_no_notebook(text):
+    with pytest.raises(answers.Unreadable):
+        answers.code_cells(text, "x")
+
+
+def collected(source: Path, work: Path) -> tuple[dict[str, list[str]], list[str]]:
+    work.mkdir(exist_ok=True)
+    collector = collect.Collector(work, ["ex03_horovod", "ex04_tfrecord"])
+    found = collector.collect(source)
+    notes = [note for one in found for note in one.notes]
+    return {one.learner: sorted([*one.notebooks, *one.answers]) for one in found}, [
+        *collector.notes, *notes
+    ]  # fmt: skip
+
+
+def test_every_way_of_handing_in(tmp_path):
+    where = tmp_path / "handed-in"
+    (where / "anna" / "answers").mkdir(parents=True)
+    for name in ("anna/ex03.ipynb", "anna/ex04_tfrecord.ipynb", "anna/answers/ex03.py",
+                 "ex03_ben.ipynb", "ex04_tfrecord_ben.ipynb", "ex03_horovod.ipynb",
+                 "anna/answers/ex03.json", "anna/lesson.ipynb"):  # fmt: skip
+        (where / name).write_text("{}")
+    (where / "anna" / "link.ipynb").symlink_to("/etc/passwd")
+    with zipfile.ZipFile(tmp_path / "own.zip", "w") as own:
+        own.writestr("ex03_horovod.ipynb", "{}")
+        own.writestr("answers/capstone.py", "pass")
+    for number in (1, 2):  # two of the same name
+        with zipfile.ZipFile(where / f"moodle{number}.zip", "w") as outer:
+            outer.write(tmp_path / "own.zip", f"Eva Klein_{number}_assignsubmission_file_/a.zip")
+    with zipfile.ZipFile(where / "flat.zip", "w") as outer:
+        outer.writestr("Finn Wolf_7_assignsubmission_file_ex03_horovod.ipynb", "{}")
+        outer.writestr("Finn Wolf_7_assignsubmission_file_ex04.ipynb", "{}")
+    shutil.copy(tmp_path / "own.zip", where / "rn50-gina.zip")
+    (where / "broken.zip").write_bytes((tmp_path / "own.zip").read_bytes()[:60])
+    found, notes = collected(where, tmp_path / "work")
+    assert found == {
+        "anna": ["ex03", "ex03.py", "ex04"],
+        "ben": ["ex03", "ex04"],
+        "Eva Klein (1)": ["capstone.py", "ex03"],
+        "Eva Klein (2)": ["capstone.py", "ex03"],
+        "Finn Wolf": ["ex03", "ex04"],
+        "gina": ["capstone.py", "ex03"],
+    }
+    for part in ("ex03_horovod.ipynb names no learner", "lesson.ipynb is no exercise",
+                 "link.ipynb is a link", "broken.zip cannot be unpacked"):  # fmt: skip
+        assert any(part in note for note in notes), (part, notes)
+
+
+@pytest.mark.parametrize("name", ["../ex03.ipynb", "/ex03.ipynb", "a/../../ex03.ipynb",
+                                  "..\\ex03.ipynb", "C:\\ex03.ipynb"])  # fmt: skip
+def test_zip_that_leads_out_is_refused(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "mia.zip", "w") as out:
+        out.writestr(zipfile.ZipInfo(name), "{}")
+        out.writestr("ex04_tfrecord.ipynb", "{}")
+    (tmp_path / "in").mkdir()
+    shutil.move(tmp_path / "mia.zip", tmp_path / "in")
+    found, notes = collected(tmp_path / "in", tmp_path / "work")
+    assert found == {"mia": ["ex04"]}
+    assert any("was refused" in note for note in notes)
+    assert not list(tmp_path.glob("*.ipynb"))
+
+
+def test_points_are_the_instructor_s(tmp_path):
+    path = tmp_path / "points.csv"
+    given, notes = points.load(path)
+    assert set(given) == {item.name for item in table.EXERCISES} and "was written" in notes[0]
+    path.write_text("exercise,points\nex03.shard,2.5\nex99.none,1\n")
+    given, notes = points.load(path)
+    assert given["ex03.shard"] == 2.5 and given["ex03.start"] == 1
+    assert "ex99.none, which is no exercise" in notes[0]
+    path.write_text("exercise,points\nex03.shard,many\n")
+    with pytest.raises(points.UserError, match="line 2: expected is a line such as"):
+        points.load(path)
+
+
+def test_nothing_to_grade_is_one_line(tmp_path, rn50):
+    status, _, err = rn50(ROOT, "workshop", "grade", tmp_path / "none", "-o", tmp_path / "c.html")
+    assert status == 2 and "there is no" in err and len(err.splitlines()) == 1
+    (tmp_path / "empty").mkdir()
+    status, _, err = rn50(ROOT, "workshop", "grade", tmp_path / "empty", "-o", tmp_path / "c.html")
+    assert status == 2 and "holds no exercise notebook" in err
+
+
+@pytest.mark.slow
+def test_machine_without_namespaces_says_what_it_cannot_enforce(tmp_path):
+    """As in a container that forbids them: what is open is found by trying, and told."""
+    program = """
+import os, sys
+from pathlib import Path
+from rn50lib.workshop.grading import kernel, probe
+def refused(*_): raise OSError(1, "refused")
+kernel.unshare = refused
+print(*probe.open_ways(Path(sys.argv[1])))
+"""
+    os.chmod(tmp_path, 0o755)
+    for given in ("boxed", "plain"):
+        (tmp_path / given).mkdir()
+    done = [
+        subprocess.run([sys.executable, "-c", text, str(tmp_path / folder)], cwd=ROOT, text=True,
+                       capture_output=True, timeout=120)
+        for text, folder in ((program, "plain"),
+                             (program.replace("kernel.unshare = refused", ""), "boxed"))
+    ]  # fmt: skip
+    plain, boxed = (set(one.stdout.split()) for one in done)
+    assert {"network", "files", "writing"} <= plain, done
+    assert "memory" not in plain and "size" not in plain
+    assert boxed <= plain
