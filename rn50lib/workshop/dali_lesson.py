@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -97,9 +96,7 @@ def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
     )  # fmt: skip
     found = dict(json.loads(files[0].read_text(encoding="utf-8")))
     alt = f"Milliseconds an image: loader, step, both. {found['verdict']}"
-    png = base64.b64encode(files[1].read_bytes()).decode()
-    data, metadata = {"image/png": png, "text/plain": alt}, {"image/png": {"alt": alt}}
-    output.Slot().update(data, metadata)
+    output.Slot().update(output.picture_bundle(files[1].read_bytes(), alt))
     return found
 
 

@@ -66,33 +66,40 @@ class Slot:
         self.id = uuid.uuid4().hex
         self.shown = False
 
-    def update(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+    def update(self, data: Mapping[str, Any]) -> None:
         """Show a display bundle here."""
         from IPython.display import display, update_display
 
         again = update_display if self.shown else display
         self.shown = True
-        again(dict(data), raw=True, metadata=dict(metadata or {}), display_id=self.id)
+        again(dict(data), raw=True, display_id=self.id)
 
     def html(self, html: str, text: str) -> None:
         self.update(bundle(html, text))
 
     def figure(self, fig: Any, alt: str, dpi: int = 110) -> None:
         """Show a matplotlib figure here, and close it."""
-        data, metadata = figure_bundle(fig, alt, dpi)
-        self.update(data, metadata)
+        self.update(figure_bundle(fig, alt, dpi))
 
 
-def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A figure as PNG with its alt text: (data, metadata) of a display bundle. Closes the
-    figure."""
+def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> dict[str, Any]:
+    """A figure as a display bundle with its alt text. Closes the figure."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
     plt.close(fig)
-    png = base64.b64encode(buffer.getvalue()).decode()
-    return {"image/png": png, "text/plain": alt}, {"image/png": {"alt": alt}}
+    return picture_bundle(buffer.getvalue(), alt)
+
+
+def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
+    """A PNG as a display bundle with its alt text.
+
+    It is HTML because JupyterLab shows an `image/png` without the alt text of its metadata.
+    """
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    html = f'<img src="{source}" alt="{escape(alt)}" style="max-width:100%;height:auto">'
+    return {"text/html": html, "text/plain": alt}
 
 
 def figure(fig: Any, alt: str, dpi: int = 110) -> None:

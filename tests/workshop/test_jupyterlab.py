@@ -91,6 +91,7 @@ def test_controls_redraw_and_the_live_figure_moves(lab, browser_page, tmp_path):
         page.wait_for_timeout(200)
     assert len(seen) > 1, "the figure of the running job never moved"
     assert pictures.count() == 2  # each updated where it stands
+    assert pictures.first.get_attribute("alt") == "a curve"
     assert error.inner_text().startswith("error: train has no setting 'nettwork': did you mean")
 
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")

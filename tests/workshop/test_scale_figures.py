@@ -51,5 +51,5 @@ def test_the_controls_start_with_a_picture(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(output.Slot, "update", lambda self, data, metadata=None: shown.append(data))
     monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
     figures_scale.explore(noise=0.02)
-    assert any("image/png" in data for data in shown)
+    assert any("<img " in data.get("text/html", "") for data in shown)
     assert any("90 epochs of ImageNet" in data["text/plain"] for data in shown)
