@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex03.shard")` into a new cell: it gives three hints, one each time, each saying more than the last, and `workshop.solution("ex03.shard")` a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex03.shard")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex03.shard")` shows a solution. What you have passed is kept in the folder `answers/`.
 #
 # Some answers train in processes of their own, which see nothing else of this notebook. So a cell imports what it needs itself, `import numpy as np` for example.
 

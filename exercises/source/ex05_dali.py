@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? `workshop.hint("ex05.graph")` gives three hints, each saying more than the last, and `workshop.solution("ex05.graph")` a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex05.graph")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex05.graph")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
 from rn50lib import workshop

@@ -107,7 +107,7 @@ def test_result_keys_are_unique_over_files(tmp_path):
     ("text", "finding"),
     [
         (" ".join(["word"] * 101), "a paragraph of 101 words (word word word word word …)"),
-        ("\n#\n# ".join([" ".join(["word"] * 71)] * 4), "words without code between them"),
+        ("\n#\n# ".join([" ".join(["word"] * 76)] * 4), "words without code between them"),
         ("## One\n#\n# ## One", "two headings are called 'One'"),
         ("[a](01_nothing.ipynb)", "cell 4: the link to 01_nothing.ipynb leads nowhere"),
         ("[a](../exercises/none/README.md)", "the link to ../exercises/none/README.md leads now"),
