@@ -27,6 +27,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
+    from rn50lib.workshop import preflight_flags
+
     made = Parser(
         prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
     )
@@ -80,6 +82,7 @@ def parser() -> Parser:
     script.add_argument("file", type=Path, metavar="FILE", help="a Python file")
     script.add_argument("--json", action="store_true", help="the findings as JSON")
     _classroom(verbs)
+    preflight_flags.add_parser(verbs)
     return made
 
 
@@ -143,6 +146,7 @@ def main(argv: list[str]) -> int:
         "reset": reset_notebook,
         "status": show_status,
         "check-script": check_script_file,
+        "preflight": look_before_class,
         "release": release_course,
         "submit": submit_work,
         "grade": grade_class,
@@ -307,6 +311,12 @@ def reset_notebook(args: argparse.Namespace) -> int:
     if build.is_exercise(matches[0]):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
+
+
+def look_before_class(args: argparse.Namespace) -> int:
+    from rn50lib.workshop import preflight_hosts
+
+    return preflight_hosts.main(args, versions())
 
 
 def check_script_file(args: argparse.Namespace) -> int:
