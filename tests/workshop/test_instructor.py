@@ -1,0 +1,65 @@
+"""The instructor's page: its minutes are the course's, its sums are right, its commands exist."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rn50lib.workshop import commands, course
+from rn50lib.workshop.checks import table
+
+
+@pytest.fixture
+def page(repository: Path) -> str:
+    return (repository / "docs" / "instructor.md").read_text(encoding="utf-8")
+
+
+def rows(page: str, mark: str) -> list[list[str]]:
+    """The cells of the table behind a mark, its head left out."""
+    text = page.split(f"<!-- {mark} -->\n", 1)[1].split("\n\n", 1)[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def exercise_minutes() -> dict[str, int]:
+    return {item.name: item.minutes for item in table.EXERCISES}
+
+
+def test_minutes_of_notebooks_and_exercises(page: str) -> None:
+    minutes: Counter[str] = Counter()
+    for name, value in exercise_minutes().items():
+        minutes[name[2:4]] += value
+    told = {row[0][:2]: (int(row[1]), int(row[2] or 0)) for row in rows(page, "timings")}
+    assert told == {item.number: (item.minutes, minutes[item.number]) for item in course.COURSE}
+    assert f"Of the {minutes['08']} minutes of ex08, {exercise_minutes()['ex08.capstone']}" in page
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [("half", "Three hours and 51 minutes"), ("full", "Eight hours and 29 minutes")],
+)
+def test_plans_add_up(page: str, plan: str, said: str) -> None:
+    known = {item.number: item.minutes for item in course.COURSE} | exercise_minutes()
+    planned = rows(page, f"plan: {plan}")
+    for minutes, what in planned:
+        assert known.get(what, int(minutes)) == int(minutes), what
+    hours, rest = divmod(sum(int(row[0]) for row in planned), 60)
+    words = {3: "Three", 8: "Eight"}[hours]
+    assert said == f"{words} hours and {rest} minutes" and said in page
+    if plan == "full":
+        assert {row[1] for row in planned} >= {item.number for item in course.COURSE}
+
+
+def test_commands_are_those_that_there_are(page: str) -> None:
+    lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
+    assert len(lines) >= 8
+    for line in lines:
+        words = [word.strip('"') for word in line.split()]
+        commands.parser().parse_args(words)  # exits where a flag is not there
+
+
+def test_linked_from_the_front_pages(repository: Path) -> None:
+    for name in ("README.md", "CONTRIBUTING.md"):
+        assert "(docs/instructor.md)" in (repository / name).read_text(encoding="utf-8")
