@@ -471,6 +471,19 @@ workshop.figure(fig, alt=f"Norm of weights over norm of gradient, by layer. {fin
 print(finding)
 
 # %% [markdown]
+# The library has LARS as a flag, `rn50 run --optimizer lars`, and with it what else large batches are trained with: `--lr-schedule cosine` or `poly`, `--label-smoothing`, `--zero-gamma` and `--no-bn-decay`. Recipes that were published with them are presets:
+
+# %%
+workshop.table(
+    [[r.name, f"{r.global_batch:,}", r.optimizer, r.lr_schedule, r.expected]
+     for r in recipe.LARGE_BATCH],
+    columns=["--preset", "global batch", "optimizer", "schedule", "published accuracy"],
+    caption="; ".join(f"{r.name}: {r.source}" for r in recipe.LARGE_BATCH),
+)  # fmt: skip
+
+# %% [markdown]
+# None of them can be repeated on a laptop: `rn50 run --preset goyal2017 --dry-run` shows what it would take.
+#
 # LARS is used with a warm-up too, and the run behind the star changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So the star is not "the same with LARS"; it shows that the loss of accuracy is no law of nature.
 #
 # For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any point of the curve. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.
