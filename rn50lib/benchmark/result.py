@@ -24,8 +24,7 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
         values = {key: value(cell, key, dropped) for key in keys}
         metrics.setdefault(str(cell.n), {})[str(cell.batch)] = values
         if cell.reason is None and None in values.values():
-            cell.reason = "an epoch has one iteration, which is not timed: give a smaller -b, more"
-            cell.reason += " data or --loader synthetic"
+            cell.reason = f"an epoch has one iteration, which is not timed: {more_iterations(cell)}"
         told: dict[str, Any] = {"reason": cell.reason}
         if cell.report is not None:
             told |= {key: detail(cell, key, dropped) for key in keys if values[key] is not None}
@@ -43,6 +42,17 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
         "metrics": metrics,
         "env": {**more, **machine, "cells": details},
     }
+
+
+def more_iterations(cell: Cell) -> str:
+    """What to give so that an epoch has two iterations or more."""
+    assert cell.resolved is not None
+    done = cell.resolved.experiment
+    if done.benchmark_iters == 1:
+        return "give a larger -i"
+    if done.num_examples is not None:
+        return "give a smaller -b or a larger --num-examples"
+    return "give a smaller -b, more data or --loader synthetic"
 
 
 def unique(values: list[int]) -> list[int]:
