@@ -308,13 +308,12 @@ def schedule(
         draw_schedule(zoom, recipe, total, base, end)
         zoom.set(title="Its beginning: the warm-up", xlabel="progress, epochs")
         asked = learning_rate(progress, total, recipe)
-        whole.plot(progress, asked, marker="X", color=ORANGE, ms=10, ls="", zorder=5)
-        whole.annotate(
-            f" lr({progress:g}) = {asked:.4g}", (progress, asked), fontsize=10, color=ORANGE,
-            xytext=(6, 10), textcoords="offset points", fontweight="bold",
+        whole.plot(
+            progress, asked, marker="X", color=ORANGE, ms=10, ls="", zorder=5,
+            label=f"asked: lr({progress:g}) = {asked:.4g}",
         )  # fmt: skip
         for axes in (whole, zoom):
-            axes.set(ylabel="learning rate", ylim=(-0.04 * peak, 1.24 * peak))
+            axes.set(ylabel="learning rate", ylim=(-0.04 * peak, 1.36 * peak))
         whole.legend(loc="upper right", fontsize=9)
     return figure, schedule_sentence(preset, recipe, total, workers, batch, peak)
 
