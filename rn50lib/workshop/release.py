@@ -19,6 +19,8 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", 
 FOLDERS = ("rn50lib", "data_prep", "notebooks", "exercises", "docs", "scripts", "benchmarks")
 LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
 TEXT = (".md", ".py")
+# in the README; the page that it leads to is left out
+FOR_INSTRUCTORS = "; [instructor.md](docs/instructor.md): running the course with a class"
 
 CONTRIBUTING = """# The learners' copy
 
@@ -92,6 +94,9 @@ def copy(path: Path, target: Path) -> None:
         text = path.read_text(encoding="utf-8")
         if path.parent.name == "source" and solutions.BEGIN in text:
             target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
+            return
+        if FOR_INSTRUCTORS in text and path.name == "README.md":
+            target.write_text(text.replace(FOR_INSTRUCTORS, ""), encoding="utf-8")
             return
         if path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
             target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")

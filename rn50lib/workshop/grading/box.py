@@ -66,7 +66,7 @@ class Box:
 
     def close_in(self, keep: tuple[int, ...]) -> None:
         """Close this process in. Returns in a child of it, where there are namespaces."""
-        os.setsid()
+        kernel_says(os.setsid)
         kernel_says(kernel.control, kernel.PARENT_DEATH_SIGNAL, signal.SIGKILL)
         _close_files(keep)
         own_files, alone = self._namespaces()

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rn50lib.workshop.grading.channel import Channel, Gone
 UNGRADED = "not graded"
 GRACE_S = 2.0  # for a check that works on an answer it has already got
 WATCH_S = 0.25
+LARGE_MINUTES = 20.0  # of a learner; an exercise with more gets more seconds
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Checker:
         try:
             made = self.closed_in(item, plan, left)
         except Gone as problem:
-            made = Graded(item.name, engine.ERROR, *self.why(problem))
+            made = Graded(item.name, engine.ERROR, *self.why(problem, item))
         finally:
             self.clear()
         made.seconds = round(time.monotonic() - begin, 3)
@@ -125,13 +126,14 @@ class Checker:
     def closed_in(self, item: table.Exercise, plan: answers.Plan, left: str) -> Graded:
         """Run the plan in a box and judge what it defines. Raises Gone when the box does not
         last."""
-        line = self.open_box()
+        limits = limits_of(item, self.job.limits)
+        line = self.open_box(limits)
         channel = Channel(line, trusted=True)
-        channel.deadline = time.monotonic() + self.job.limits.seconds
+        channel.deadline = time.monotonic() + limits.seconds
         done = threading.Event()
         watch = threading.Thread(target=self.watch, args=(channel, done), daemon=True)
         previous = signal.signal(signal.SIGALRM, _alarm)
-        signal.setitimer(signal.ITIMER_REAL, self.job.limits.seconds + GRACE_S)
+        signal.setitimer(signal.ITIMER_REAL, limits.seconds + GRACE_S)
         try:
             channel.start()
             watch.start()
@@ -143,11 +145,10 @@ class Checker:
             self.end(channel)
             watch.join()
 
-    def open_box(self) -> socket.socket:
+    def open_box(self, limits: box.Limits) -> socket.socket:
         root = Path(self.job.folder) / "box"
         root.mkdir(exist_ok=True)
         ours, theirs = socket.socketpair()
-        limits = self.job.limits
         made = box.Box(root, limits, self.job.user, self.shown)
         self.pid = made.start(lambda: learner.live(theirs), keep=(theirs.fileno(),))
         theirs.close()
@@ -196,9 +197,9 @@ class Checker:
         """An empty folder for the next exercise."""
         shutil.rmtree(Path(self.job.folder) / "box", ignore_errors=True)
 
-    def why(self, problem: Gone) -> tuple[str, str]:
+    def why(self, problem: Gone, item: table.Exercise) -> tuple[str, str]:
         """An ended box in two sentences."""
-        limits = self.job.limits
+        limits = limits_of(item, self.job.limits)
         if str(problem) == "time":
             said = f"time limit: no result after {limits.seconds:g} s."
             return said, "Look for a loop that does not end."
@@ -206,6 +207,11 @@ class Checker:
             said = f"memory limit: more than {limits.memory / 2**30:g} GiB."
             return said, "Look for a list or an array that grows without end."
         return f"the answer did not come to its end: {problem}.", "Look for what ends Python in it."
+
+
+def limits_of(item: table.Exercise, limits: box.Limits) -> box.Limits:
+    """The limits of one exercise: more time for one that is large for the learner too."""
+    return replace(limits, seconds=limits.seconds * max(1.0, item.minutes / LARGE_MINUTES))
 
 
 _mkdtemp = tempfile.mkdtemp

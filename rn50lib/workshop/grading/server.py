@@ -23,7 +23,7 @@ from typing import Any
 
 from rn50lib.workshop.checks import engine, table
 from rn50lib.workshop.grading import box
-from rn50lib.workshop.grading.checker import GRACE_S, Checker, Job
+from rn50lib.workshop.grading.checker import GRACE_S, Checker, Job, limits_of
 from rn50lib.workshop.grading.remote import note_parts
 
 USER = 64_000  # the first of the accounts, one for each job at a time, that learners' code gets
@@ -80,9 +80,8 @@ class Server:
         self.free = list(range(order.jobs))[::-1]
         self.running: dict[int, Running] = {}  # by the pipe's end
         self.selector = selectors.DefaultSelector()
-        count = max(1, len(table.EXERCISES))
-        each = order.limits.seconds + GRACE_S + 5
-        self.limit = count * each * (3 if order.full else 1) + 60
+        each = [limits_of(item, order.limits).seconds + GRACE_S + 5 for item in table.EXERCISES]
+        self.limit = sum(each) + 60
 
     def run(self) -> None:
         """Grade everything, some at a time."""
