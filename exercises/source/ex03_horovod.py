@@ -159,6 +159,8 @@ workshop.check("ex03.ring", sent)
 # Now count the messages of notebook 03's simulation.
 
 # %%
+import numpy as np
+
 from rn50lib.workshop import figures_ring
 
 for workers in (2, 8, 64):

@@ -481,6 +481,7 @@ WRONG = [
     ("ex03.ring", ring(lambda n: n), "n times as much"),
     ("ex03.ring", ring(lambda n: 2 / n), "this is two messages"),
     ("ex03.ring", {2: 1, 8: 1.75}, "no prediction for 64"),
+    ("ex03.ring", [1, 1.75, 1.97], "of type list, not a dictionary"),
     ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "with 64 workers each sends 1.97"),
     ("ex04.hunt", {19, 23}, "2 of 8 mistakes are found"),
     ("ex04.hunt", RIGHT_LINES | {49}, "line 49 is right: all ranks call it"),

@@ -244,6 +244,11 @@ WORKERS = (2, 8, 64)
 
 
 def ring(answer: Any) -> str:
+    if not isinstance(answer, Mapping):
+        wrong(
+            f"the answer is of type {type(answer).__name__}, not a dictionary.",
+            "Write a prediction for each number of workers: {2: …, 8: …, 64: …}.",
+        )
     got = {int(n): float(value) for n, value in dict(answer).items()}
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
