@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import time
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rn50lib import checkpoint, seams
-from rn50lib.backends import Step, build_step
+from rn50lib.backends import build_step
 from rn50lib.comm import Comm, agree, apart
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
@@ -27,19 +23,8 @@ from rn50lib.pipelines import Pipeline, open_pipeline
 from rn50lib.position import Position, State
 from rn50lib.progress import Progress
 from rn50lib.report import Report
-
-
-@dataclass
-class Run:
-    """What the phases of a run share."""
-
-    experiment: FullExperiment
-    comm: Comm
-    step: Step
-    progress: Progress
-    report: Report
-    seconds: dict[str, float]  # where the wall time of the loop went, by part
-    state: State
+from rn50lib.restart import fingerprint, identify, restore, save, wants_checkpoint
+from rn50lib.timer import Run, Timer
 
 
 def train(
@@ -225,95 +210,6 @@ def validate(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None
     return timer.finish()
 
 
-class Timer:
-    """Times a phase and reads the device's sums.
-
-    It reads after the first step, every `disp_batches` and at the end. The first iteration of an
-    epoch fills pipelines and caches; it is left out of `time`.
-    """
-
-    def __init__(self, run: Run, phase: str, epoch: int, steps: int) -> None:
-        self.run, self.phase, self.epoch, self.steps = run, phase, epoch, steps
-        self.total, self.window = np.zeros(4), np.zeros(4)
-        self.done = self.read_at = 0
-        self.data_s = self.step_s = 0.0
-        run.progress.start(phase, epoch, run.experiment.num_epochs, steps)
-        self.begin = self.read_time = self.first_time = time.perf_counter()
-
-    def batches(self, source: Iterator) -> Iterator:
-        """The batches of `source`; the time that waiting for them takes is counted apart."""
-        before = time.perf_counter()
-        for batch in source:
-            self.handed_over = time.perf_counter()
-            self.data_s += self.handed_over - before
-            yield batch
-            before = time.perf_counter()
-
-    def step_done(self, i: int, lr: float | None) -> None:
-        self.step_s += time.perf_counter() - self.handed_over
-        self.done = i + 1
-        self.run.progress.step(self.data_s)
-        if i == 0:
-            self.read(tell=False)
-            self.tell_remarks()
-            self.first_time = self.read_time = time.perf_counter()
-            self.read_at = 1
-        elif self.done % self.run.experiment.disp_batches == 0:
-            self.read(lr)
-
-    def tell_remarks(self) -> None:
-        """What the step could not do as it was asked to: said once, and into the report."""
-        for text in self.run.step.remarks:
-            known = self.run.report.env.setdefault("remarks", [])
-            if text not in known:
-                known.append(text)
-                self.run.progress.say(text)
-
-    def read(self, lr: float | None = None, tell: bool = True) -> None:
-        before = time.perf_counter()
-        sums = self.run.step.read_sums()
-        now = time.perf_counter()
-        self.step_s += now - before  # on a GPU this waits for the steps in flight
-        self.total += sums
-        self.window += sums
-        if not math.isfinite(sums[0]):
-            raise UserError(
-                f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.done}: training has"
-                " diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
-            )
-        if self.done > self.read_at and tell:
-            seen = (self.done - self.read_at) * self.run.experiment.global_batch
-            loss, top1, _, examples = self.window
-            values: dict[str, float | None] = {
-                "loss": loss / examples if examples else None,
-                "top1": 100 * top1 / examples if examples else None,
-                "ips": seen / (now - self.read_time),
-                "lr": lr,
-            }
-            scaling = self.run.step.scaling() if self.phase == "train" else {}
-            if scaling:
-                values["loss_scale"] = scaling["scale"]
-            global_step = self.epoch * self.steps + self.done
-            self.run.progress.reading(self.done, values, global_step)
-            self.window = np.zeros(4)
-            self.read_at, self.read_time = self.done, now
-
-    def finish(self) -> dict[str, float | None]:
-        """Metrics over all workers, `time` in seconds per iteration and `total_ips`."""
-        self.read(tell=self.phase == "train")
-        now = time.perf_counter()
-        self.run.progress.stop()
-        metrics = dict(seams.get("metric_sums")(self.total, self.run.comm))
-        if self.done > 1:
-            metrics["time"] = (now - self.first_time) / (self.done - 1)
-            metrics["total_ips"] = self.run.experiment.global_batch / metrics["time"]
-        if self.phase == "train":
-            self.run.seconds["data"] += self.data_s
-            self.run.seconds["step"] += self.step_s
-            self.run.seconds["loop"] += now - self.begin - self.data_s - self.step_s
-        return metrics
-
-
 def average_running_statistics(run: Run) -> None:
     """Give every rank the mean of all ranks' running statistics.
 
@@ -342,89 +238,3 @@ def compare_ranks(run: Run) -> None:
             f"the ranks' weights differ by up to {largest:.3g}: they did not start alike, or their"
             " gradients were not averaged; the checkpoint is rank 0's alone"
         )
-
-
-def identify(experiment: FullExperiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint and a run that resumes it must have in common."""
-    source = sources.get("train")
-    found: dict[str, Any] = {
-        "model": f"{net.name} {net.version}",
-        "num_classes": net.num_classes,
-        "seed": experiment.seed,
-        "optimizer": experiment.optimizer,
-        "label_smoothing": experiment.label_smoothing,
-    }
-    if source is not None:
-        labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
-        found["data"] = f"{len(source)} images, labels {labels:08x}"
-    return found
-
-
-def fingerprint(value: Any) -> int:
-    """A number that differs where the values do."""
-    return zlib.crc32(str(value).encode())
-
-
-def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
-    """Load what the run goes on from, a commit or a checkpoint; returns the first epoch to do."""
-    experiment, prefix, saved = run.experiment, run.experiment.model_prefix, run.state.saved
-    if saved is not None:
-        run.step.load(saved.arrays, saved.scaling)
-        run.report.metrics = {key: list(values) for key, values in saved.metrics.items()}
-        change = {"epoch": saved.epoch + 1, "images": saved.images, "workers": run.comm.size}
-        run.state.changes.append(change)
-        run.progress.say(
-            f"{run.comm.size} workers go on in epoch {saved.epoch + 1}, {saved.images} images done"
-        )
-        return saved.epoch
-    if prefix is None:
-        return 0
-    if experiment.resume:
-        found, passed_over = checkpoint.newest(prefix)
-        for line in passed_over:
-            run.progress.say(line)
-        if found is None:
-            run.progress.say(f"nothing to resume under {prefix}: starting from the first epoch")
-            return 0
-    elif experiment.load_epoch is not None:
-        found = checkpoint.load(prefix, experiment.load_epoch)
-    else:
-        return 0
-    file = checkpoint.path(prefix, found.epoch)
-    wanted = identity
-    if experiment.only_inference:  # any data may be scored, by any seed
-        wanted = {key: identity[key] for key in ("model", "num_classes")}
-    checkpoint.check_identity(found.identity, wanted, file)
-    checkpoint.check_shapes(found.arrays, net, file)
-    run.step.load(found.arrays, found.scaling)
-    run.report.env["checkpoint"] = str(file)
-    if experiment.only_inference:
-        return 0  # as many passes as --num-epochs says, each over all images
-    run.report.metrics.update(found.metrics)
-    run.progress.say(f"resumed from {file}: {found.epoch} epochs are done")
-    return found.epoch
-
-
-def wants_checkpoint(experiment: FullExperiment, finished: int) -> bool:
-    if not experiment.model_prefix or experiment.only_inference:
-        return False
-    return finished % experiment.save_period == 0 or finished == experiment.num_epochs
-
-
-def save(run: Run, identity: dict[str, Any], finished: int) -> None:
-    """Write the checkpoint of `finished` epochs, on rank 0."""
-    if run.comm.rank == 0:
-        prefix = run.experiment.model_prefix
-        assert prefix is not None
-        content = checkpoint.Checkpoint(
-            finished,
-            run.step.state(),
-            identity,
-            run.experiment.given(),
-            run.report.metrics,
-            run.step.scaling(),
-        )
-        checkpoint.save(prefix, content)
-        if run.experiment.keep:
-            checkpoint.prune(prefix, run.experiment.keep)
-    run.comm.barrier()

@@ -20,6 +20,7 @@ LIBRARY = ROOT / "rn50lib"
 
 CORE = (
     "recipe",
+    "presets",
     "network",
     "memory",
     "experiment",

@@ -1,0 +1,121 @@
+"""How long the phases of a run take, and what the device has added up in them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rn50lib import seams
+from rn50lib.backends import Step
+from rn50lib.comm import Comm
+from rn50lib.errors import UserError
+from rn50lib.experiment import FullExperiment
+from rn50lib.position import State
+from rn50lib.progress import Progress
+from rn50lib.report import Report
+
+
+@dataclass
+class Run:
+    """What the phases of a run share."""
+
+    experiment: FullExperiment
+    comm: Comm
+    step: Step
+    progress: Progress
+    report: Report
+    seconds: dict[str, float]  # where the wall time of the loop went, by part
+    state: State
+
+
+class Timer:
+    """Times a phase and reads the device's sums.
+
+    It reads after the first step, every `disp_batches` and at the end. The first iteration of an
+    epoch fills pipelines and caches; it is left out of `time`.
+    """
+
+    def __init__(self, run: Run, phase: str, epoch: int, steps: int) -> None:
+        self.run, self.phase, self.epoch, self.steps = run, phase, epoch, steps
+        self.total, self.window = np.zeros(4), np.zeros(4)
+        self.done = self.read_at = 0
+        self.data_s = self.step_s = 0.0
+        run.progress.start(phase, epoch, run.experiment.num_epochs, steps)
+        self.begin = self.read_time = self.first_time = time.perf_counter()
+
+    def batches(self, source: Iterator) -> Iterator:
+        """The batches of `source`; the time that waiting for them takes is counted apart."""
+        before = time.perf_counter()
+        for batch in source:
+            self.handed_over = time.perf_counter()
+            self.data_s += self.handed_over - before
+            yield batch
+            before = time.perf_counter()
+
+    def step_done(self, i: int, lr: float | None) -> None:
+        self.step_s += time.perf_counter() - self.handed_over
+        self.done = i + 1
+        self.run.progress.step(self.data_s)
+        if i == 0:
+            self.read(tell=False)
+            self.tell_remarks()
+            self.first_time = self.read_time = time.perf_counter()
+            self.read_at = 1
+        elif self.done % self.run.experiment.disp_batches == 0:
+            self.read(lr)
+
+    def tell_remarks(self) -> None:
+        """What the step could not do as it was asked to: said once, and into the report."""
+        for text in self.run.step.remarks:
+            known = self.run.report.env.setdefault("remarks", [])
+            if text not in known:
+                known.append(text)
+                self.run.progress.say(text)
+
+    def read(self, lr: float | None = None, tell: bool = True) -> None:
+        before = time.perf_counter()
+        sums = self.run.step.read_sums()
+        now = time.perf_counter()
+        self.step_s += now - before  # on a GPU this waits for the steps in flight
+        self.total += sums
+        self.window += sums
+        if not math.isfinite(sums[0]):
+            raise UserError(
+                f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.done}: training has"
+                " diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
+            )
+        if self.done > self.read_at and tell:
+            seen = (self.done - self.read_at) * self.run.experiment.global_batch
+            loss, top1, _, examples = self.window
+            values: dict[str, float | None] = {
+                "loss": loss / examples if examples else None,
+                "top1": 100 * top1 / examples if examples else None,
+                "ips": seen / (now - self.read_time),
+                "lr": lr,
+            }
+            scaling = self.run.step.scaling() if self.phase == "train" else {}
+            if scaling:
+                values["loss_scale"] = scaling["scale"]
+            global_step = self.epoch * self.steps + self.done
+            self.run.progress.reading(self.done, values, global_step)
+            self.window = np.zeros(4)
+            self.read_at, self.read_time = self.done, now
+
+    def finish(self) -> dict[str, float | None]:
+        """Metrics over all workers, `time` in seconds per iteration and `total_ips`."""
+        self.read(tell=self.phase == "train")
+        now = time.perf_counter()
+        self.run.progress.stop()
+        metrics = dict(seams.get("metric_sums")(self.total, self.run.comm))
+        if self.done > 1:
+            metrics["time"] = (now - self.first_time) / (self.done - 1)
+            metrics["total_ips"] = self.run.experiment.global_batch / metrics["time"]
+        if self.phase == "train":
+            self.run.seconds["data"] += self.data_s
+            self.run.seconds["step"] += self.step_s
+            self.run.seconds["loop"] += now - self.begin - self.data_s - self.step_s
+        return metrics
