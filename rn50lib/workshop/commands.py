@@ -112,7 +112,9 @@ def _classroom(verbs: Any) -> None:
         "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
     )
     grade.add_argument("--jobs", type=count, metavar="N", help="submissions at a time (all cores)")
-    grade.add_argument("--full", action="store_true", help="run the lessons' cells too")
+    grade.add_argument(
+        "--full", action="store_true", help="run the lessons' cells too; ten times the time limit"
+    )
     grade.add_argument(
         "--time-limit", type=seconds, default=20.0, metavar="S", help="for each exercise (20)"
     )

@@ -7,6 +7,7 @@ not in a test.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", 
 FOLDERS = ("rn50lib", "data_prep", "notebooks", "exercises", "docs", "scripts", "benchmarks")
 LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
 TEXT = (".md", ".py")
+INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to what is left out
 # in the README; the page that it leads to is left out
 FOR_INSTRUCTORS = "; [instructor.md](docs/instructor.md): running the course with a class"
 
@@ -92,6 +94,9 @@ def copy(path: Path, target: Path) -> None:
     """Copy a file; where it has solutions, with stubs in their place."""
     if path.suffix in TEXT:
         text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md" and INSTRUCTOR.search(text):
+            target.write_text(INSTRUCTOR.sub(r"\1", text), encoding="utf-8")
+            return
         if path.parent.name == "source" and solutions.BEGIN in text:
             target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
             return
