@@ -15,7 +15,7 @@ SMALL = {"train": 5, "val": 2}  # 60 and 24 pictures: both have a smaller last b
 HARDLY = "the network hardly learns"  # 60 pictures are too few for it
 SLOW_MISTAKES = (
     "validation pictures were trained on",
-    "the same order, one class after the other",
+    "every epoch has the same order",
     "the learning rate is 0 in the whole first epoch",
     "validates in training mode",
 )

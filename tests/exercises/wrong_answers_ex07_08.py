@@ -247,9 +247,10 @@ WRONG_07_08 = [
 GLOB, PERM = 'folder.glob("*/*.jpg")', "torch.randperm(len(labels))"
 CAPSTONES = [  # a line of the solution, what stands in its place, and the diagnosis
     (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation pictures were trained on"),
-    (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)", "pictures were trained on, not 3"),
+    (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)",
+     "132 times a training picture was trained on"),
     (f"{PERM}.split(BATCH)", "torch.arange(BATCH, len(labels)).split(BATCH)",
-     "16 of 60 training pictures were never trained on"),
+     "not 3 times 60, 16 of them never"),
     (PERM, "torch.arange(len(labels))", "every epoch has the same order"),
     (PERM, "torch.randint(len(labels), (len(labels),))", "come a second time"),
     (f"{PERM}.split(BATCH)", f"{PERM}.split(2 * BATCH)", "a step trains on 32 pictures"),
@@ -264,16 +265,18 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
      "the learning rate is 0 in the whole first epoch"),
     ("learning_rate(epoch + step / steps)", "PEAK", "the learning rate is 0.1 in the whole"),
     ("    net.eval()\n", "", "validates in training mode"),
-    ("images.split(4 * BATCH)]", "images[:20].split(BATCH)]\n    labels = labels[:20]",
+    ("    net.eval()\n", "    net.eval()\n    images, labels = images[:20], labels[:20]\n",
      "4 of 24 validation pictures were not looked at"),
     ("100 * hits / len(labels)", "97.0", "is said to be 97.00 %"),
     ("100 * hits / len(labels)", "hits / len(labels)", "val_top1 is a fraction"),
-    ("images.split(4 * BATCH)])\n", "images.split(BATCH)])\n    parts = [(a.argmax(1) == b).float()"
-     ".mean().item() for a, b in zip(logits.split(BATCH), labels.split(BATCH))]\n"
-     "    return F.cross_entropy(logits, labels).item(), 100 * sum(parts) / len(parts)\n",
-     "the mean of the batches' means"),
+    ("images.split(4 * BATCH)])\n    net.train()\n    hits = (logits.argmax(1) == labels).sum()",
+     "images.split(BATCH)])\n    net.train()\n    right = (logits.argmax(1) == labels).float()\n"
+     "    means = torch.stack([part.mean() for part in right.split(BATCH)])\n"
+     "    hits = (means.mean() * len(labels))", "the mean of the batches' means"),
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),
-    ("F.cross_entropy(net(images[chosen]), labels[chosen])",
-     "-F.cross_entropy(net(images[chosen]), labels[chosen])", "the network hardly learns"),
+    ("net(images[chosen]), labels[chosen]", "net(images[chosen]), labels[chosen].roll(1)",
+     "the network hardly learns"),
+    ("            optimizer.step()", "            for weight in net.parameters():\n"
+     "                weight.grad.mul_(1e30)\n            optimizer.step()", "no number any more"),
     ("    steps = -(-len(labels) // BATCH)", "    steps = len(nowhere)", "NameError"),
 ]  # fmt: skip

@@ -47,6 +47,11 @@ def _network(seen: Seen) -> Iterator[Problem]:
             "`train(data, out)` should do the whole training, with `net(x)` and `loss.backward()`.",
         )
         return
+    if not np.isfinite(seen.logits).all():
+        yield (
+            "what comes out of the network is no number any more: the training has blown up.",
+            "Look at the loss, and at the learning rate.",
+        )
     counts = {entry["parameters"] for entry in seen.passes}
     if counts != {PARAMETERS}:
         odd = max(counts, key=lambda n: abs(n - PARAMETERS))
@@ -110,18 +115,16 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Problem]:
     rows = seen.trained & (seen.number < case.train)
     order = seen.number[rows]
     often = Counter(order.tolist())
-    if left := case.train - len(often):
+    left = case.train - len(often)
+    if len(order) != EPOCHS * case.train:
+        never = f", {left} of them never" if left else ""
         yield (
-            f"{left} of {case.train} training pictures were never trained on.",
-            "Look at where an epoch's last step begins: a smaller batch at the end counts too.",
-        )
-    elif len(order) != EPOCHS * case.train:
-        yield (
-            f"{len(order):,} pictures were trained on, not {EPOCHS} epochs of {case.train}.",
-            "Every picture once in each epoch.",
+            f"{len(order):,} times a training picture was trained on, not {EPOCHS} times"
+            f" {case.train}{never}.",
+            "Each once in every epoch, also those of a last, smaller step.",
         )
     epochs = np.array_split(order, EPOCHS)
-    if not left and len(order) == EPOCHS * case.train:
+    if len(order) == EPOCHS * case.train:
         twice = max(len(epoch) - len(set(epoch.tolist())) for epoch in epochs)
         if twice:
             yield (
