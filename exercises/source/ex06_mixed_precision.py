@@ -115,7 +115,7 @@ if run:
 # | `scaler.unscale_(optimizer)` | divides the gradients by the scale, in place; once in a step |
 # | `scaler.step(optimizer)` | unscales, unless you have done it; then calls `optimizer.step()`, but not if a gradient is infinite or not a number |
 # | `scaler.update()` | halves or doubles the scale, by what `step` has seen |
-# | `clip_grad_norm_(parameters, 1.0)` | makes the gradients shorter, where all together are longer than 1 |
+# | `torch.nn.utils.clip_grad_norm_(parameters, 1.0)` | makes the gradients shorter, where all together are longer than 1 |
 #
 # PyTorch *adds* new gradients to those that are still there; `optimizer.zero_grad()` empties them. Run the cell, and find out from the table what happens. The model in it has two weights; an "overflow" is a batch whose gradients are infinite.
 

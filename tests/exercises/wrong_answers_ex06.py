@@ -58,6 +58,14 @@ def endless(scale, good_steps, finite, growth_steps):
     return loss_scale_update(scale, good_steps, finite, growth_steps)
 
 
+def late_and_boundless(scale, good_steps, finite, growth_steps):
+    if not finite:
+        return scale / 2, 0
+    if good_steps == growth_steps:
+        return scale * 2, 0
+    return scale, good_steps + 1
+
+
 def scale_only(*args):
     return loss_scale_update(*args)[0]
 
@@ -103,6 +111,11 @@ def rounded_down(shape, order, multiple):
     return placed((n, max(1, c // multiple * multiple), h, w), order, 1)
 
 
+def rest_added(shape, order, multiple):
+    n, c, h, w = shape
+    return placed((n, c + c % multiple, h, w), order, 1)
+
+
 def bytes_of_float32(shape, order, multiple):
     return [4 * stride for stride in placed(shape, order, multiple)]
 
@@ -124,6 +137,8 @@ WRONG_06 = [
     ("ex06.memory", megabytes(14, 2, images=(1, 1)), "96 images take as much as one"),
     ("ex06.memory", megabytes(14, 2, unit=0.001), "these are GB"),
     ("ex06.memory", megabytes(14, 2, unit=1e6 / 2**20), "these are MiB"),
+    ("ex06.memory", {"float32": [393.2, 37747], "float16": [401.4, 38534]}, "96 times as much"),
+    ("ex06.memory", {"float32": 393, "float16": 401}, "two numbers are asked for"),
     ("ex06.memory", megabytes(16, 4, of="float32"), "float32, batch 1: 495.6 MB is more"),
     ("ex06.memory", {"float32": [393, 8563]}, "no prediction for float16"),
     ("ex06.scaler", upside_down, "finite means that all is well"),
@@ -131,6 +146,7 @@ WRONG_06 = [
     ("ex06.scaler", forgets_to_begin_again, "does not end the row of good steps"),
     ("ex06.scaler", grows_on, "from then on every step doubles"),
     ("ex06.scaler", late, "one step late"),
+    ("ex06.scaler", late_and_boundless, "one step late"),
     ("ex06.scaler", every_step, "every good step doubles"),
     ("ex06.scaler", never_grows, "never grows"),
     ("ex06.scaler", bottomless, "falls below 1"),
@@ -143,6 +159,7 @@ WRONG_06 = [
     ("ex06.layout", not_padded, "the channels are not padded"),
     ("ex06.layout", one_more, "a multiple of 8 already"),
     ("ex06.layout", rounded_down, "is rounded down"),
+    ("ex06.layout", rest_added, "the rest of the division"),
     ("ex06.layout", bytes_of_float32, "these are bytes"),
     ("ex06.layout", rows_as_long_as_high, "a row is as long as a picture is high"),
     ("ex06.layout", always_nchw, "strides((2, 3, 4, 5), 'NHWC', 1) gives (60, 20, 5, 1)"),

@@ -35,6 +35,8 @@ MEMORY_MISTAKES = (
     (megabytes(((4, 4), (6, 2))), "only the weights are counted, and the activations.",
      "Training keeps a gradient and a momentum for each weight too."),
     (megabytes(((12, 4), (14, 4))), "the activations of float16 take 4 bytes.", "They take 2."),
+    ([[row[0], 96 * row[0]] for row in megabytes(NEEDED)], "96 images take 96 times as much.",
+     "Weights, gradients and momentum are there once, whatever the batch."),
     (megabytes(NEEDED, (1, 1)), "96 images take as much as one.",
      "Activations are kept for every image of the batch."),
     ([[x / 1000 for x in row] for row in megabytes(NEEDED)], "these are GB.", "Give MB."),
@@ -48,11 +50,10 @@ def memory(answer: Any) -> str:
     given = dict(answer)
     if missing := [name for name in FORMATS if name not in given]:
         wrong(f"there is no prediction for {missing[0]}.", f"Give one for each: {FORMATS}.")
-    got = np.array([[float(x) for x in given[name]] for name in FORMATS])
-    if got.shape != (2, 2):
-        wrong(
-            f"there are {got.shape[1]} numbers for float32.", "Two are asked for: batch 1 and 96."
-        )
+    rows = [np.ravel(given[name]).tolist() for name in FORMATS]
+    if any(len(row) != len(BATCHES) for row in rows):
+        wrong("two numbers are asked for in each format.", "A list: [batch 1, batch 96].")
+    got = np.array(rows, float)
     right = np.array(megabytes(NEEDED))
     if np.allclose(got, right, rtol=0.02):
         return "one image takes a little more in float16 than in float32, and 96 take half."
@@ -77,7 +78,6 @@ RULES = (  # scale, good steps, finite, growth steps, then scale and good steps:
     (1024.0, 0, True, 3, 1024.0, 1),
     (1024.0, 1, True, 3, 1024.0, 2),
     (1024.0, 2, True, 3, 2048.0, 0),
-    (1024.0, 3, True, 3, 2048.0, 0),
     (1024.0, 0, False, 3, 512.0, 0),
     (1024.0, 2, False, 3, 512.0, 0),
     (65536.0, 1998, True, 2000, 65536.0, 1999),
@@ -125,6 +125,10 @@ RULE_MISTAKES = (
      "This step is a good one too: compare good_steps + 1."),
     (_rule(late=-1), "the scale doubles one step early.",
      "growth_steps good steps in a row, with this one."),
+    (_rule(late=1, low=0.0, high=np.inf), "the scale doubles one step late.",
+     "This step is a good one too: compare good_steps + 1."),
+    (_rule(grow=1, low=0.0, after_growth="on"), "the scale never grows.",
+     "Double it after growth_steps good steps in a row."),
     (_rule(grow=1, after_growth="on"), "the scale never grows.",
      "Double it after growth_steps good steps in a row."),
     (_rule(grow=1), "the scale never grows.", "Double it after growth_steps good steps in a row."),
@@ -142,12 +146,13 @@ def scaler(answer: Rule) -> str:
         wrong(f"what comes back is {found[0]!r}.", "Return two: the scale and the good steps.")
     got = [(float(scale), int(good)) for scale, good in found]
     right = [(float(case[4]), case[5]) for case in RULES]
-    if _same(got, right):
-        return f"{len(RULES)} steps: good ones, overflows, and both ends of the range."
     if [(good, scale) for scale, good in got] == right:
         wrong("the two are exchanged.", "First the scale, then the good steps.")
+    if _same(got, right):
+        return f"{len(RULES)} steps: good ones, overflows, and both ends of the range."
+    in_a_row = _good_steps(answer)
     for rule, what, remedy in RULE_MISTAKES:
-        if _same(got, [rule(*case[:4]) for case in RULES]):
+        if _same(got, [rule(*case[:4]) for case in RULES]) and in_a_row == _good_steps(rule):
             wrong(what, remedy)
     at = next(i for i in range(len(RULES)) if not _same(got[i : i + 1], right[i : i + 1]))
     scale, good, finite, growth = RULES[at][:4]
@@ -155,6 +160,15 @@ def scaler(answer: Rule) -> str:
         f"loss_scale_update({scale:g}, {good}, {finite}, {growth}) gives {got[at]}.",
         f"It should be {right[at]}.",
     )
+
+
+def _good_steps(rule: Rule) -> list[float]:
+    """The scales of ten good steps in a row, three of which are enough to grow."""
+    state, scales = (1024.0, 0), []
+    for _ in range(10):
+        state = rule(*state, True, 3)
+        scales.append(float(state[0]))
+    return scales
 
 
 def _same(got: Sequence[tuple[float, int]], right: Sequence[tuple[float, int]]) -> bool:
@@ -252,6 +266,8 @@ LAYOUT_MISTAKES = (
      "Round up: -(-c // multiple) * multiple."),
     (_padded(lambda c, m: max(1, c // m * m)), "the number of channels is rounded down.",
      "None may get lost: round up."),
+    (_padded(lambda c, m: c + c % m), "what is added to the channels is the rest of the division.",
+     "What is missing to the next multiple is added: round up."),
     (_square, "a row is as long as a picture is high.", "To the next row, step over w pixels."),
 )  # fmt: skip
 
@@ -266,8 +282,8 @@ def layout(answer: Strides) -> str:
     for each in (2, 4):
         if got == [tuple(each * x for x in strides) for strides in right]:
             wrong("these are bytes.", "Count numbers, as PyTorch does; NumPy counts bytes.")
-    for mistake, what, remedy in LAYOUT_MISTAKES:
-        if got == [mistake(*case) for case in SHAPES]:
-            wrong(what, remedy)
     at = next(i for i in range(len(SHAPES)) if got[i] != right[i])
+    for mistake, what, remedy in LAYOUT_MISTAKES:
+        if got[: at + 1] == [mistake(*case) for case in SHAPES[: at + 1]]:
+            wrong(what, remedy)
     wrong(f"strides{SHAPES[at]} gives {got[at]}.", f"It should be {right[at]}.")
