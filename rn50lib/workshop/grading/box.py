@@ -132,6 +132,14 @@ class Box:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error in the learner's line instead
 
 
+def limit_data(size: int) -> None:
+    """Let this process take `size` bytes more than it has; what it starts may be given less."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    value = (_status("VmData") or 0) + size
+    if most == resource.RLIM_INFINITY or value < most:
+        resource.setrlimit(resource.RLIMIT_DATA, (value, most))
+
+
 def kernel_says(call: Callable[..., object], *args: object) -> bool:
     """Whether a call is allowed here; it has been made then."""
     try:

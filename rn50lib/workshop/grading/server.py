@@ -26,6 +26,9 @@ from rn50lib.workshop.grading import box
 from rn50lib.workshop.grading.checker import GRACE_S, Checker, Job, limits_of
 from rn50lib.workshop.grading.remote import note_parts
 
+OWN_MEMORY = (
+    4 * 2**30
+)  # of a checker, so that a flood of data from an answer ends the checker alone
 USER = 64_000  # the first of the accounts, one for each job at a time, that learners' code gets
 
 
@@ -151,6 +154,7 @@ class Server:
 def grade_one(job: Job, pipe: int) -> None:
     """In a fork of its own: grade one submission, tell the result, end."""
     try:
+        box.limit_data(OWN_MEMORY)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)

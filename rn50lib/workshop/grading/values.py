@@ -190,10 +190,9 @@ class Decoder:
         return array.copy() if kind == "array" else array[()]
 
     def tensor(self, dtype: str, shape: list[int], number: int) -> Any:
-        import torch
-
-        kind = getattr(torch, dtype)
-        if not isinstance(kind, torch.dtype):
+        torch = sys.modules.get("torch")
+        kind = getattr(torch, dtype, None)
+        if torch is None or not isinstance(kind, torch.dtype):
             raise Malformed(f"a tensor of {dtype}")
         if not self.buffers[number]:
             return torch.empty([int(n) for n in shape], dtype=kind)
