@@ -29,7 +29,9 @@ def make_shards(root: Path, scratch: Path) -> Path:
     Where ROOT cannot be written to, links to it stand in `scratch`, and the shards too. Several
     notebooks may do this at once: one works, the others wait.
     """
-    if not (root / "tfrecord" / ".complete").exists() and not places.writable(root):
+    if (root / "tfrecord" / ".complete").exists():
+        return root  # no lock: the data may be shared, and read-only
+    if not places.writable(root):
         root = link(root, scratch / root.name)
     with open(root / ".tfrecord.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -181,9 +181,8 @@ def test_prepare_makes_data_that_another_process_uses_without_writing(
     tmp_path, run_cli, monkeypatch
 ) -> None:
     """A run on data that it may not write, with a umask that would have kept others out."""
-    code = "import data_prep.roadsigns as r\nr.TRAIN, r.VAL = 24, 12\n"
-    code += "from rn50lib.workshop import session\nsession.CI_IMAGES = 12, 12\n"
-    code += "from rn50lib.workshop import preflight\npreflight.prepare(print)"
+    code = "from rn50lib.workshop import preflight, session\nsession.CI_IMAGES = 24, 12\n"
+    code += "preflight.SETS = ('roadsigns-ci',)\npreflight.prepare(print)"
     places = {"RN50_DATA": str(tmp_path / "data"), "RN50_RUNS": str(tmp_path / "runs")}
     made = subprocess.run([sys.executable, "-c", code], env=clean_environment(**places),
                           umask=0o077, capture_output=True, text=True)  # fmt: skip
@@ -191,18 +190,30 @@ def test_prepare_makes_data_that_another_process_uses_without_writing(
     everything = [*(tmp_path / "data").rglob("*")]
     files = [path for path in everything if path.is_file()]
     sets = [path for path in everything if path.parent != tmp_path / "data" or path.is_dir()]
-    assert len(files) > 2 * 24 and all(p.stat().st_mode & 0o044 == 0o044 for p in sets)
+    assert len(files) > 36 and all(p.stat().st_mode & 0o044 == 0o044 for p in sets)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
     for path in [tmp_path / "data", *everything]:
         path.chmod(path.stat().st_mode & 0o555)
-    run = [*bound_by_permissions(), sys.executable, "-m", "rn50lib.cli", "run"]
-    done = subprocess.run(
-        [*run, "--test-io", "-e", "1", "-b", "4", "--data-nthreads", "0", "--image-shape", "32"],
-        env=clean_environment(**places), capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    root = tmp_path / "data" / "roadsigns-ci"
+    lesson = (
+        "import sys\nfrom pathlib import Path\nfrom rn50lib.workshop import input_data, session\n"
+    )
+    lesson += (
+        "root = Path(sys.argv[1])\nsession.CI_IMAGES = 24, 12\nsession.ensure_data(root, 'ci')\n"
+    )
+    lesson += "assert input_data.make_shards(root, Path(sys.argv[2])) == root"
+    small = ["-e", "1", "-b", "4", "--data-nthreads", "0", "--image-shape", "32"]
+    for words in (
+        ["-m", "rn50lib.cli", "run", "--data-root", root, "--test-io", *small],
+        ["-c", lesson, root, tmp_path / "runs"],  # what notebook 04 does with the data
+    ):
+        done = subprocess.run(
+            [*bound_by_permissions(), sys.executable, *words],
+            env=clean_environment(**places), capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
     for path in [tmp_path / "data", *everything]:
         path.chmod(path.stat().st_mode | 0o200)
-    assert done.returncode == 0, done.stderr
     after = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in files}
     assert after == before and len([*(tmp_path / "data").rglob("*")]) == len(everything)
 
