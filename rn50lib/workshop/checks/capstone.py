@@ -243,7 +243,8 @@ def baseline() -> Path:
 def written(function: Callable[..., Any], folder: Path) -> Path:
     """The learner's cell as a file, whole but for calls of the workshop's own functions."""
     source = "".join(linecache.getlines(function.__code__.co_filename))
-    kept = [line for line in source.splitlines() if not line.startswith("workshop.")]
+    lines = source.splitlines()  # an empty line for each that goes: their numbers stay
+    kept = ["" if line.startswith("workshop.") else line for line in lines]
     if f"def {function.__name__}(" not in source:
         wrong(
             "the cell that defines `train` was not found.",
