@@ -134,6 +134,22 @@ def devices(look: Look) -> dict[str, tuple[str, str]]:
     return {name: (found[0][name], found[1][name]) for name in found[0]}
 
 
+def padded(files: Sequence[str], rank: int, size: int, batch: int) -> list[list[int]]:
+    """The numbers of the files that a reader puts into the rows of a rank's batches, in one epoch,
+    when it fills the last batch up."""
+
+    def steps() -> Any:
+        _, number = fn.readers.file(
+            files=list(files), labels=list(range(len(files))), shard_id=rank, num_shards=size,
+            pad_last_batch=True, name="reader",
+        )  # fmt: skip
+        return number
+
+    built = graph(steps, batch)
+    most = built.reader_meta("reader")["epoch_size_padded"] // size
+    return [np.array(built.run()[0].as_array()).ravel().tolist() for _ in range(-(-most // batch))]
+
+
 # -- how long it takes -----------------------------------------------------------------------------
 
 

@@ -49,18 +49,12 @@ class Moved:
 @beside
 def moves(step: Step, case: Case) -> Moved:
     """What the learner's step makes of a case; the scale doubles after two good steps."""
-    import torch
+    from rn50lib.workshop.in_torch import two_weights
 
-    model = torch.nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([START]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    scaler = torch.amp.GradScaler("cpu", init_scale=case.scale, growth_interval=2)
-    images, targets = torch.tensor(case.images), torch.tensor(case.targets)[:, None]
-    for _ in range(case.times):
-        step(model, images, targets, optimizer, scaler)
-    weights = model.weight.detach().numpy().ravel().astype(np.float64)
-    return Moved(weights, float(scaler.get_scale()))
+    weights, scale = two_weights.train(
+        step, START, LR, case.scale, case.images, case.targets, case.times
+    )
+    return Moved(np.array(weights), scale)
 
 
 def gradient(weights: np.ndarray, case: Case) -> np.ndarray:
