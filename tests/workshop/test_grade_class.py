@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.workshop import a_class as made
 from tests.workshop.test_grade import graded, outcomes, placed
 
-HOSTILE = {  # learner: the answer to ex03.shard, what it deserves, and what is said
+HOSTILE = {  # learner: answer to ex03.shard, what it deserves (None: not to pass), what is said
     "syntax": (made.SYNTAX, engine.ERROR, "SyntaxError"),
     "loop": (made.LOOP, engine.ERROR, "time limit"),
     "loop-inside": (made.LOOP_INSIDE, engine.ERROR, "time limit"),
@@ -29,7 +29,7 @@ HOSTILE = {  # learner: the answer to ex03.shard, what it deserves, and what is 
     "forks": (made.FORKS, engine.PASSED, ""),
     "bomb": (made.BOMB, engine.ERROR, "time limit"),
     "forger": (made.FORGER, None, ""),
-    "quiet-forger": (made.QUIET_FORGER, engine.WRONG, ""),
+    "quiet-forger": (made.QUIET_FORGER, None, ""),
     "gets-out": (made.GETS_OUT, engine.PASSED, ""),
 }
 

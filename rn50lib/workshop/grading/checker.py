@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import types
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,6 @@ class Job:
     user: int
     limits: box.Limits
     full: bool = False
-    extra: dict[str, str] = field(default_factory=dict)  # answers/NAME → file
 
 
 class Checker:

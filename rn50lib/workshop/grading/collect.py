@@ -29,7 +29,8 @@ BORING = {"__macosx", ".ipynb_checkpoints", "__pycache__", ".ds_store"}
 
 @dataclass
 class Submission:
-    """What one learner has handed in. `notebooks` is ex03 → file, `answers` name → file."""
+    """What one learner has handed in. `notebooks` is ex03 → file; `answers`, name → file, is what
+    `rn50 workshop submit` adds for a reader: the answers that are graded stand in the notebooks."""
 
     learner: str
     notebooks: dict[str, Path] = field(default_factory=dict)

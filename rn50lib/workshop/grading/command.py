@@ -128,8 +128,7 @@ def run(
     root = masters[0].parents[2]
     order = {
         "learners": [
-            (one.learner, {k: str(p.absolute()) for k, p in one.notebooks.items()},
-             {k: str(p.absolute()) for k, p in one.answers.items()})
+            (one.learner, {k: str(p.absolute()) for k, p in one.notebooks.items()})
             for one in handed_in
         ],
         "masters": {path.stem[:4]: build.build(root, path).text for path in masters},

@@ -36,7 +36,7 @@ USER = 64_000  # the first of the accounts, one for each job at a time, that lea
 class Order:
     """What to grade. `learners` are (name, {notebook: file}, {name: file} of answers/)."""
 
-    learners: list[tuple[str, dict[str, str], dict[str, str]]]
+    learners: list[tuple[str, dict[str, str]]]  # name, and exercise notebook → file
     masters: dict[str, str]
     imports: list[str]
     folder: str
@@ -45,12 +45,11 @@ class Order:
     limits: box.Limits
 
     def job(self, number: int, slot: int) -> Job:
-        name, notebooks, extra = self.learners[number]
+        name, notebooks = self.learners[number]
         folder = Path(self.folder) / f"slot{slot}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o711)
-        return Job(name, notebooks, self.masters, str(folder), USER + slot, self.limits, self.full,
-                   extra)  # fmt: skip
+        return Job(name, notebooks, self.masters, str(folder), USER + slot, self.limits, self.full)
 
 
 @dataclass
