@@ -31,12 +31,14 @@ class Net(nn.Sequential):
 def picture(file):
     """One picture as normalised numbers, shape (3, SIZE, SIZE)."""
     image = Image.open(file).convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS)
-    pixels = list(zip(*[iter(image.tobytes())] * 3, strict=True))
-    x = torch.zeros(3, SIZE * SIZE, dtype=torch.float64)
+    x = []
     for channel in range(3):
-        numbers = [(pixel[channel] - MEAN[channel]) / STD[channel] for pixel in pixels]
-        x[channel] = torch.tensor(numbers, dtype=torch.float64)
-    return x.reshape(3, SIZE, SIZE)
+        rows = []
+        for row in range(SIZE):
+            values = [image.getpixel((column, row))[channel] for column in range(SIZE)]
+            rows.append([(value - MEAN[channel]) / STD[channel] for value in values])
+        x.append(rows)
+    return torch.tensor(x, dtype=torch.float64)
 
 
 def batches(files, classes):
