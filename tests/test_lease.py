@@ -18,7 +18,7 @@ import pytest
 from rn50lib import hardware, launch
 from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
-from tests.support import TINY, Photos, full
+from tests.support import TINY, Photos, full, open_to_all
 
 PATIENCE = 60.0  # seconds for what takes none when the machine is idle
 PROGRAM = """
@@ -50,6 +50,8 @@ class Learner:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=clean_environment(RN50_LEASES=str(place), **as_user),
             umask=0o077,  # a careful user's: it must keep nobody out
+            # a shell starts what runs behind it with Ctrl-C switched off
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self.read, daemon=True).start()
@@ -213,8 +215,7 @@ def test_a_folder_that_cannot_be_used_is_told_and_nobody_waits(learner, place) -
 
 @pytest.mark.needs("root")
 def test_users_wait_for_each_other(learner, place, tmp_path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     tmp_path.chmod(0o1777)  # like /tmp
     first = learner(1, "A", user=1234)
     assert first.says() == "has A"

@@ -17,14 +17,13 @@ from rn50lib.workshop import preflight, preflight_hosts
 from rn50lib.workshop.preflight import Machine
 from tests import fake_nvidia_smi as fake
 from tests.conftest import ROOT, clean_environment
-from tests.support import bound_by_permissions
+from tests.support import bound_by_permissions, open_to_all
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder that looks as if all sets were made, which every user may read."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # pytest keeps them to the user
+    open_to_all(tmp_path)
     home = tmp_path / "data"
     for name in preflight.SETS:
         for part in preflight.PARTS:

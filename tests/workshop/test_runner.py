@@ -203,7 +203,7 @@ def test_index_in_a_browser(course, browser_page):
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{scheme}: {wide} px on a screen of {width}"
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.get_by_role("link", name="passes title").click()
+    page.get_by_role("link", name="passes title", exact=True).click()
     assert page.locator("text=the answer: 42 img/s").is_visible()
     page.get_by_role("link", name="All notebooks").click()
     assert page.locator("h1").is_visible()
