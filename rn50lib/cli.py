@@ -30,6 +30,15 @@ VERBS = {
     "workshop": "build, check and run the notebooks",
 }
 
+PACKAGES = {  # module: what is installed to have it
+    "PIL": "pillow",
+    "google_crc32c": "google-crc32c",
+    "matplotlib": "matplotlib",
+    "psutil": "psutil",
+    "safetensors": "safetensors",
+    "tqdm": "tqdm",
+}
+
 
 class Parser(argparse.ArgumentParser):
     """Errors in one line, with the flag that was probably meant."""
@@ -145,6 +154,16 @@ def main(argv: list[str] | None = None) -> int:
         return getattr(commands, verb)(rest)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        package = PACKAGES.get((error.name or "").partition(".")[0])
+        if package is None:
+            raise
+        print(
+            f"error: this needs the package {package}, which is not installed: `make setup`"
+            f" installs all that the workbook needs, `pip install {package}` this one",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import fields, replace
@@ -251,7 +252,10 @@ def environment(
         for name, value in values.items()
         if not (value is None or value is defaults[name] is False or value == ())
     }
-    versions = {p: importlib.metadata.version(p) for p in ("numpy", "pillow")}
+    versions = {}
+    for package in ("numpy", "pillow"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
     return {
         "machine": machine().to_dict(),
         "versions": versions,

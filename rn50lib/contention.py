@@ -19,11 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 from rn50lib import nvidia
 from rn50lib.hardware import ROOT, machine
 from rn50lib.rank import LAUNCHING
+
+try:
+    import psutil
+except ImportError:  # a bare checkout with PyTorch alone: nothing is known of other processes
+    psutil = None  # type: ignore[assignment]
 
 PARENT = "RN50_PARENT"
 OTHERS_SHARE = 0.10  # of the cores' time: kernel threads and an open notebook stay well below
@@ -100,7 +103,9 @@ def cores(first: Used, now: Used) -> list[str]:
 
 
 def used(root: Path = ROOT) -> Used | None:
-    """A reading; None where the system does not tell (macOS)."""
+    """A reading; None where the system does not tell (macOS), or without psutil."""
+    if psutil is None:
+        return None
     try:
         run = psutil.Process(head())
         mine = set(os.sched_getaffinity(run.pid))
@@ -153,6 +158,8 @@ def strangers(rows: Sequence[tuple[int, int]]) -> set[int]:
 
 def family() -> Collection[int]:
     """The pids of this run's processes."""
+    if psutil is None:
+        return {os.getpid()}
     try:
         run = psutil.Process(head())
         return {run.pid, *(child.pid for child in run.children(recursive=True))}

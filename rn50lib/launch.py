@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from rn50lib import launchers, workers
+from rn50lib import launchers
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.hardware import machine
@@ -254,6 +254,8 @@ def run_now(
 ) -> tuple[int, str | None]:
     """Run the command to its end, with signals handed on; see `run_command`."""
     if not alone(experiment):
+        from rn50lib import workers
+
         return workers.run(command, env, say, experiment.elastic)
     process = subprocess.Popen(command, env=env)
 

@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from rn50lib.errors import UserError
+
+try:
+    from tqdm import tqdm
+except ImportError:  # a bare checkout with PyTorch alone: lines instead of a bar
+    tqdm = None
 
 QUIET_S = 10.0  # seconds between lines where there is no terminal to draw a bar on
 
@@ -36,7 +39,7 @@ class Progress:
         """A phase ('train' or 'val') of an epoch begins."""
         self.phase, self.epoch, self.steps = phase, epoch, steps
         self.label = f"epoch {epoch + 1}/{epochs} {phase}"
-        if self.enabled and self.terminal:
+        if self.enabled and self.terminal and tqdm is not None:
             self.bar = tqdm(
                 total=steps, initial=done, desc=self.label, leave=False, dynamic_ncols=True,
                 unit="step",
@@ -89,7 +92,10 @@ class Progress:
         """One line to the user, past the bar."""
         if self.enabled:
             self.last_line = time.perf_counter()
-            tqdm.write(text, file=sys.stderr)
+            if tqdm is None:
+                print(text, file=sys.stderr)
+            else:
+                tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
 
     def _write(self, line: dict[str, Any]) -> None:
