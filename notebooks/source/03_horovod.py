@@ -497,7 +497,7 @@ if tensorflow:
 # %% [markdown]
 # ## Does it learn as well?
 #
-# Speed is worth nothing if the accuracy suffers. A whole training takes about five minutes, so it is not run here. This is what it gave when it was: the recipe of notebook 02 with ResNet-50 in bfloat16, on one worker with a batch of 32 and on two with 16 each, in every way that this course starts workers.
+# Speed is worth nothing if the accuracy suffers. A whole training takes five to twelve minutes on two cores, so it is not run here. This is what it gave when it was: the recipe of notebook 02 with ResNet-50 in bfloat16, on one worker with a batch of 32 and on two with 16 each, in every way that this course starts workers.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun"]
