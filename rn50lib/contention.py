@@ -2,7 +2,8 @@
 
     with Contention() as others:
         ...                     # what is timed
-        others.found()          # ["other processes used 41 % of the cores …"], [] if none did
+        others.found()          # ["other processes used 41 % of the cores …"], [] if none did,
+                                # None if nobody could look
 
 On a processor: what all processes used of this run's cores, less what its own did. On a GPU: the
 processes that the driver saw at work there, looked at every few seconds.
@@ -78,24 +79,26 @@ class Contention:
             self.looked += 1
             self.ended.wait(LOOK_S)
 
-    def found(self) -> list[str]:
-        """What has disturbed the timing so far, a line each; none where nothing is known of it."""
-        lines = []
+    def found(self) -> list[str] | None:
+        """What has disturbed the timing so far, a line each; None where nothing is known of it."""
+        lines: list[str] | None = [] if self.looked else None
         if self.pids:
             names = ", ".join(map(str, sorted(self.pids)))
-            lines.append(f"other processes used the GPU while it was timed (pid {names})")
+            lines = [f"other processes used the GPU while it was timed (pid {names})"]
         now = used(self.root)
         if self.first is not None and now is not None:
-            lines += cores(self.first, now)
+            on_cores = cores(self.first, now)
+            lines = on_cores if lines is None else lines + (on_cores or [])
         return lines
 
 
-def cores(first: Used, now: Used) -> list[str]:
-    """A line if other processes used a considerable share of the cores between two readings."""
+def cores(first: Used, now: Used) -> list[str] | None:
+    """A line if other processes used a considerable share of the cores between two readings; None
+    where these are too close together to tell."""
     everything, idle = now.all - first.all, now.idle - first.idle
     total = everything + idle
     if total < SHORTEST_S:
-        return []
+        return None
     others = (everything - (now.own - first.own)) / total
     if others < OTHERS_SHARE or idle / total > IDLE_SHARE:
         return []

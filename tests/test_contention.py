@@ -28,19 +28,19 @@ PATIENCE = 60.0
 @pytest.mark.parametrize(
     ("everything", "idle", "own", "per_cent"),
     [
-        (20.0, 0.0, 20.0, None),  # two cores for 10 s, all of it the run's
+        (20.0, 0.0, 20.0, 0),  # two cores for 10 s, all of it the run's
         (20.0, 0.0, 11.0, 45),
         (18.0, 2.0, 15.0, 15),
-        (20.0, 0.0, 19.0, None),  # what a kernel and a notebook take
-        (12.0, 8.0, 4.0, None),  # others were busy, but a core was free all the time
+        (20.0, 0.0, 19.0, 0),  # what a kernel and a notebook take
+        (12.0, 8.0, 4.0, 0),  # others were busy, but a core was free all the time
         (0.3, 0.0, 0.1, None),  # too short to tell
     ],
 )
 def test_others_are_told_where_they_took_what_was_wanted(everything, idle, own, per_cent) -> None:
     first = Used(1000.0, 500.0, 7.0)
     found = cores(first, Used(1000.0 + everything, 500.0 + idle, 7.0 + own))
-    if per_cent is None:
-        assert found == []
+    if not per_cent:
+        assert found == (None if per_cent is None else [])
     else:
         assert found == [f"other processes used {per_cent} % of the cores while it was timed"]
 
@@ -55,6 +55,38 @@ def test_only_the_run_s_cores_are_looked_at(tmp_path: Path, monkeypatch) -> None
     assert found is not None
     assert found.all * tick == pytest.approx(1000 + 100_000 + 2 * (1 + 2 + 3 + 4 + 6))
     assert found.idle * tick == pytest.approx(500 + 50_000 + 2 * 5)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    hardware.machine.cache_clear()
+    yield
+    hardware.machine.cache_clear()
+
+
+def test_where_nobody_looks_nothing_is_claimed(
+    tmp_path: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Contention(root=tmp_path) as others:  # no /proc/stat, as on macOS
+        assert others.found() is None
+    with Contention(looks=False) as others:
+        assert others.found() is None
+    monkeypatch.setattr(contention, "psutil", None)
+    with Contention() as others:
+        assert others.found() is None
+
+
+@pytest.mark.needs("linux_x86_64")
+def test_an_empty_list_says_that_somebody_looked(tmp_path: Path, no_gpu: None) -> None:
+    stat = tmp_path / "proc/stat"
+    stat.parent.mkdir()
+    idle = "".join(f"cpu{i} 1 0 1 {{}} 0 0 0 0 0 0\n" for i in range(os.cpu_count() or 1))
+    stat.write_text(idle.format(*[1000] * (os.cpu_count() or 1)))
+    with Contention(root=tmp_path) as others:
+        assert others.found() is None  # nothing timed yet
+        stat.write_text(idle.format(*[2000] * (os.cpu_count() or 1)))
+        assert others.found() == []
 
 
 SPIN = "import time\nend = time.time() + {}\nwhile time.time() < end: pass"
