@@ -27,6 +27,35 @@ READINGS_S = 2.0  # between two readings of a run that are printed
 LOG_LINES = 12
 
 
+class Spoken:
+    """What a cell that waits prints: each line once, and a dot where there is nothing new."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+        self.last, self.dots = "", False
+
+    def line(self, text: str) -> None:
+        print("\n" * self.dots + text, flush=True)
+        self.at, self.dots = time.monotonic(), False
+
+    def alive(self, seconds: float, status: str) -> None:
+        """Say after a silence where the run is."""
+        if time.monotonic() - self.at <= QUIET_S:
+            return
+        if status != self.last:
+            self.line(f"{seconds:.0f} s: {status}")
+            self.last = status
+            return
+        print(".", end="", flush=True)
+        self.at, self.dots = time.monotonic(), True
+
+    def end(self) -> None:
+        """Leave the line of dots."""
+        if self.dots:
+            print(flush=True)
+            self.dots = False
+
+
 class Run:
     """A training run. Everything is read from its folder, so it can be asked while the run goes on.
 
@@ -135,22 +164,23 @@ class Run:
 
         Raises RunFailed when the run ends before, UserError after `timeout` seconds.
         """
-        begin = said = time.monotonic()
-        while True:
-            ended = not self.running  # asked before the file is read, so that no line is missed
-            for line in self.new_progress:
-                if ready(line):
-                    return line
-            now = time.monotonic()
-            if ended:
-                self._check()
-                raise RunFailed("the run ended before what was waited for", self._tail())
-            if now - begin > timeout:
-                raise UserError(f"waited {timeout:g} s for the run in {self.dir}, in vain")
-            if now - said > QUIET_S:
-                said = now
-                print(f"{now - begin:.0f} s: {self.status()}", flush=True)
-            time.sleep(0.1)
+        begin, spoken = time.monotonic(), Spoken()
+        try:
+            while True:
+                ended = not self.running  # asked before the file is read: no line is missed
+                for line in self.new_progress:
+                    if ready(line):
+                        return line
+                waited = time.monotonic() - begin
+                if ended:
+                    self._check()
+                    raise RunFailed("the run ended before what was waited for", self._tail())
+                if waited > timeout:
+                    raise UserError(f"waited {timeout:g} s for the run in {self.dir}, in vain")
+                spoken.alive(waited, self.status())
+                time.sleep(0.1)
+        finally:
+            spoken.end()
 
     def status(self) -> str:
         """Where the run is, in one line."""
@@ -161,28 +191,27 @@ class Run:
         return f"starting ({last})" if last else "starting"
 
     def wait(self) -> Run:
-        """Wait for the end, with a line per epoch and one every few seconds between them. Raises
-        RunFailed if the run fails."""
-        shown, said = 0, time.monotonic()
+        """Wait for the end, with a line per epoch, and where the run is every few seconds between
+        them. Raises RunFailed if the run fails."""
+        shown, spoken = 0, Spoken()
         try:
             while True:
                 ended = not self.running
                 lines = self.new_progress
                 for line in lines[shown:]:
-                    if line["phase"] == "epoch" or time.monotonic() - said > READINGS_S:
-                        print(describe(line), flush=True)
-                        said = time.monotonic()
+                    if line["phase"] == "epoch" or time.monotonic() - spoken.at > READINGS_S:
+                        spoken.line(describe(line))
                 shown = len(lines)
                 if ended:
                     break
-                if time.monotonic() - said > QUIET_S:
-                    said = time.monotonic()
-                    print(f"{self.seconds:.0f} s: {self.status()}", flush=True)
+                spoken.alive(self.seconds, self.status())
                 time.sleep(0.2)
         except KeyboardInterrupt:
             self.stop()
-            print("Interrupted: the run has been stopped.")
+            spoken.line("Interrupted: the run has been stopped.")
             return self
+        finally:
+            spoken.end()
         return self._check()
 
     def live(self) -> Run:

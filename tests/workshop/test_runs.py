@@ -46,6 +46,30 @@ def test_run_leaves_report_progress_and_lines(tmp_path, capsys):
     assert "epoch 1 done: loss" in printed and "epoch 2 done: loss" in printed
 
 
+def test_waiting_says_a_thing_once(monkeypatch, capsys):
+    monkeypatch.setattr(runs, "QUIET_S", -1.0)
+    spoken = runs.Spoken()
+    for second, status in enumerate(["starting", "starting", "starting", "starting (data)"], 4):
+        spoken.alive(second, status)
+    spoken.alive(8, "starting (data)")
+    spoken.line("epoch 1 done: loss 2.0")
+    spoken.end()
+    assert capsys.readouterr().out.splitlines() == [
+        "4 s: starting", "..", "7 s: starting (data)", ".", "epoch 1 done: loss 2.0",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_run_that_starts_says_so_once(monkeypatch, capsys):
+    monkeypatch.setattr(runs, "QUIET_S", 0.3)
+    train(**SMALL, num_epochs=1, benchmark_iters=3).wait()
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.partition(": ")[2] for line in lines if ": starting" in line]
+    assert told and len(set(told)) == len(told)
+    assert any(line and not line.strip(".") for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_live_figure_moves_and_stays(monkeypatch):
