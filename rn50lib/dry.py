@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rn50lib import checkpoint, commands, experiment, launch, launchers
+from rn50lib import checkpoint, experiment, launch, launchers
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, Resolved
 from rn50lib.hardware import Gpu, Machine, machine
+from rn50lib.preparation import prepare
 
 
 def plan(asked: Experiment) -> list[str]:
@@ -36,10 +37,10 @@ def anywhere(asked: Experiment) -> tuple[Resolved, list[str]]:
     """The experiment resolved for this machine, else for one that has what it asks for; and why
     not for this one."""
     try:
-        return commands.prepare(asked, make_data=False), []
+        return prepare(asked, make_data=False), []
     except UserError as error:
         try:
-            there = commands.prepare(connected(asked), make_data=False, here=equipped(asked))
+            there = prepare(connected(asked), make_data=False, here=equipped(asked))
         except UserError:
             raise error from None
         return there, [f"not on this machine: {error}"]

@@ -58,8 +58,8 @@ def trained_as(prefix: str | Path, epoch: int) -> FullExperiment:
 
     Raises UserError when the checkpoint is missing or is not one.
     """
-    from rn50lib.commands import with_checkpoint
     from rn50lib.hardware import machine
+    from rn50lib.preparation import with_checkpoint
 
     asked = Experiment(model_prefix=str(prefix), load_epoch=epoch, only_inference=True)
     asked = with_checkpoint(asked)

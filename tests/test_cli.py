@@ -100,10 +100,10 @@ def test_a_flag_that_makes_no_sense(rn50: Run, argv: str, problem: str, remedy: 
 
 
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rn50lib import commands
+    from rn50lib import preparation
     from tests.support import LAPTOP
 
-    monkeypatch.setattr(commands, "machine", lambda: LAPTOP)
+    monkeypatch.setattr(preparation, "machine", lambda: LAPTOP)
     for verb in ("run", "train"):
         line = rn50(verb, "--dtype", "float16").error
         assert "--dtype float16" in line and "--dtype bfloat16" in line

@@ -122,7 +122,7 @@ def test_impossible_groups_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if flags[1] == "5":
-        monkeypatch.setattr("rn50lib.commands.machine", lambda: LAPTOP)
+        monkeypatch.setattr("rn50lib.preparation.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
 
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import cli, commands, dry, launch
+from rn50lib import cli, dry, launch
 from rn50lib.benchmark import result, table
 from rn50lib.benchmark.cells import Cell, measure
 from rn50lib.benchmark.worker import WARM_UP
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
 from rn50lib.flags import natural, positive
+from rn50lib.preparation import describe, prepare
 from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
 
@@ -81,7 +82,7 @@ def main(argv: list[str]) -> int:
             if cell.report is None and cell.reason is None:
                 cell.reason = "interrupted"
         if not any(cell.report for cell in cells):
-            commands.say("interrupted before the first cell was measured: nothing is written")
+            launch.say("interrupted before the first cell was measured: nothing is written")
             return status
     more = {
         "cmd": ["rn50", "benchmark", *argv],
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> int:
     }
     found = result.to_dict(cells, keys, dropped, more)
     write_json(own.output, found)
-    commands.say(table.tables(found))
+    launch.say(table.tables(found))
     print(own.output)
     return status or int(any(cell.reason for cell in cells))
 
@@ -138,7 +139,7 @@ def plan(own: argparse.Namespace, asked: Experiment) -> list[Cell]:
     """The cells of the sweep, none of them resolved yet."""
     ns, batches = own.n_GPUs, own.batch_size
     if not (ns and batches):
-        chosen = commands.prepare(asked, make_data=not own.dry_run).experiment
+        chosen = prepare(asked, make_data=not own.dry_run).experiment
         ns, batches = ns or [chosen.n], batches or [chosen.batch_size]
     home = Path() if own.dry_run else launch.new_run("benchmark")
     return [Cell(n, b, home / f"n{n}-b{b}") for n in ns for b in batches]
@@ -167,18 +168,18 @@ def resolve(cells: list[Cell], asked: Experiment) -> None:
     told, first = False, None
     for cell in cells:
         try:
-            cell.resolved = commands.prepare(in_cell(asked, cell.n, cell.batch))
+            cell.resolved = prepare(in_cell(asked, cell.n, cell.batch))
         except UserError as error:
             cell.reason, first = str(error), first or error
             continue
         if not told:
-            commands.say(commands.describe(cell.resolved))
+            launch.say(describe(cell.resolved))
             told = True
     if not told and first is not None:
         raise first
     for cell in cells:
         if cell.reason:
-            commands.say(f"{cell.title} is left out: {cell.reason}")
+            launch.say(f"{cell.title} is left out: {cell.reason}")
 
 
 def workers(cell: Cell) -> int:
@@ -191,7 +192,7 @@ def kept_below(dropped: int, cells: list[Cell]) -> int:
     """The epochs to leave out: fewer than asked for where --profile ci has capped the epochs."""
     epochs = min(cell.resolved.experiment.num_epochs for cell in cells if cell.resolved)
     if dropped >= epochs:
-        commands.say(f"profile ci: -w {dropped} capped to {epochs - 1}")
+        launch.say(f"profile ci: -w {dropped} capped to {epochs - 1}")
         return epochs - 1
     return dropped
 

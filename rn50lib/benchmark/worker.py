@@ -13,10 +13,12 @@ import json
 import sys
 from pathlib import Path
 
-from rn50lib import cli, comm, commands, launch
+from rn50lib import cli, comm, launch
 from rn50lib.benchmark.recorder import Recorder
 from rn50lib.errors import UserError
+from rn50lib.preparation import prepare
 from rn50lib.report import write_json
+from rn50lib.worker import worker
 
 WARM_UP = 3  # iterations of each split that come before the first that counts
 DONE = "measured.json"
@@ -32,12 +34,12 @@ def main() -> int:
         folder = Path(cell["folder"])
         try:
             asked, _ = cli.parse_experiment(parser, cell["flags"])
-            resolved = commands.prepare(asked, make_data=False)
+            resolved = prepare(asked, make_data=False)
             if group is None:
                 group = comm.connect(resolved.experiment.comm, resolved.experiment.backend)
             if group.rank == 0:
-                commands.say(cell["title"])
-            commands.worker(resolved, folder, group, Recorder, WARM_UP)
+                launch.say(cell["title"])
+            worker(resolved, folder, group, Recorder, WARM_UP)
             group.barrier()
         except KeyboardInterrupt:
             return 130
