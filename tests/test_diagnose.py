@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from rn50lib.diagnose import changes, measure, model, picture, show
-from rn50lib.diagnose.command import Diagnosis
+from rn50lib.diagnose.diagnosis import Diagnosis
 from rn50lib.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
 from rn50lib.experiment import Resolved
 from rn50lib.hardware import Gpu, Machine

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rn50lib import plot
 from rn50lib.diagnose import model
-from rn50lib.diagnose.command import Diagnosis
+from rn50lib.diagnose.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rn50lib.diagnose import model
-from rn50lib.diagnose.command import Diagnosis, flops, memory_of
+from rn50lib.diagnose.bench import flops
+from rn50lib.diagnose.diagnosis import Diagnosis, memory_of
 from rn50lib.hardware import machine
 
 GB = 1e9
