@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import commands, course
+from rn50lib.workshop import cli, course
 from rn50lib.workshop.checks import table
 
 
@@ -57,7 +57,7 @@ def test_commands_are_those_that_there_are(page: str) -> None:
     assert len(lines) >= 8
     for line in lines:
         words = [word.strip('"') for word in line.split()]
-        commands.parser().parse_args(words)  # exits where a flag is not there
+        cli.parser().parse_args(words)  # exits where a flag is not there
 
 
 def test_linked_from_the_front_pages(repository: Path) -> None:
