@@ -6,7 +6,8 @@ import ast
 import functools
 from dataclasses import dataclass
 
-from rn50lib.workshop.check_script.flow import Flow, Key
+from rn50lib.workshop.check_script.assignments import Key
+from rn50lib.workshop.check_script.flow import Flow
 from rn50lib.workshop.check_script.script import LIBRARIES, LOOPS, Function, Script, argument
 
 DDP, TORCH, TAPE, KERAS, TF1 = "ddp", "horovod torch", "tape", "keras", "tf1"
