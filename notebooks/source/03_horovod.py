@@ -27,7 +27,7 @@ print(f"The workers of this notebook talk over {comm}: {why}.")
 # %% [markdown]
 # ## Where is the time going?
 #
-# Notebook 02 ended with the answer that a training step spends its time computing. If computing is the bottleneck, more processors are the obvious remedy. But workers that train one model must agree about it after every step, and while they talk they do not compute.
+# On a CPU, notebook 02 ended with the answer that a training step spends its time computing. If computing is the bottleneck, more processors are the obvious remedy. But workers that train one model must agree about it after every step, and while they talk they do not compute.
 #
 # So a step gets a new part, the **exchange**. In this notebook you make one model train with several workers, first so that it is *right* and then so that it is *fast*. The question stays what it was: where is the time going now?
 
@@ -44,12 +44,12 @@ from rn50lib.workshop import figures_parallel
 figures_parallel.explore()
 
 # %% [markdown]
-# Move both controls and watch the sentence. The batch changes what a worker *computes*, and the number of workers hardly changes what it *sends*. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
+# Move both controls and watch the sentence. The batch changes what a worker *computes*, and from two workers on, their number never doubles what it *sends*. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
 
 # %% [markdown]
 # ## The ring
 #
-# How do many workers find the average of what each of them has? If all send everything to worker 0, its link carries everything, and with 64 workers it takes 64 times as long. The operation that is wanted, the sum of everybody's numbers given to everybody, is called **all-reduce**. The ring is one way to do it in which no link is busier than another.
+# How do many workers find the average of what each of them has? If all send everything to worker 0, its link carries everything: with 64 workers 63 times as much as with two. The operation that is wanted, the sum of everybody's numbers given to everybody, is called **all-reduce**. The ring is one way to do it in which no link is busier than another.
 #
 # Every worker cuts its gradients into as many chunks as there are workers, and only ever talks to its neighbour. In the first half, the *scatter-reduce*, chunks travel around and are added up on the way. In the second half, the *all-gather*, the finished sums travel around once more.
 
@@ -67,7 +67,9 @@ print(finding)
 figures_ring.explore()
 
 # %% [markdown]
-# The drawing is not an animation of an idea: it simulates the algorithm on numbers, and the megabytes are counted from the messages. What each worker sends is `2 (n − 1) / n` times the gradients, less than twice their size for any number of workers. The ring made Horovod known ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)); that no all-reduce can send less was shown by Patarasuk and Yuan in 2009. NCCL and Gloo, which carry the messages on GPUs and on processors, know the ring too, and for small messages other ways with fewer steps.
+# The drawing is not an animation of an idea: it runs the algorithm on numbers, and a chunk is called *sum* only when everybody's part has arrived in it. What each worker sends is `2 (n − 1) / n` times the gradients, less than twice their size for any number of workers.
+#
+# The ring made Horovod known ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)); that workers cannot send less, unless the network adds for them, was shown by Patarasuk and Yuan in 2009. NCCL and Gloo, which carry the messages on GPUs and on processors, know the ring too, and for small messages other ways with fewer steps.
 
 # %% [markdown]
 # ## Five changes to a script
@@ -76,7 +78,7 @@ figures_ring.explore()
 #
 # ### 1. Start, and take your own device
 #
-# A launcher starts the same program several times. Each process asks who it is, its **rank**, and how many there are, the **size**. The *local* rank counts on one machine and says which of its GPUs to take. If all took the first one, the run would work, slowly, until its memory was full.
+# A launcher starts the same program several times. Each process asks who it is, its **rank**, and how many there are, the **size**. The *local* rank counts on one machine and says which of its GPUs to take. If all took the first one, they would have to share its speed and its memory; NCCL refuses that with the words “Duplicate GPU detected”.
 
 # %%
 workshop.show("rn50lib.comm.horovod:Horovod.__init__")
@@ -164,6 +166,15 @@ one = workshop.train(small, name="one-worker", n=1, batch_size=32).live()
 pair = replace(small, n=2, batch_size=16)
 two = workshop.train(pair, name="two-workers").live()
 
+# %% [markdown]
+# This is the line that started the two, without the flags of the training. The program at its end is the same on a cluster: there, `rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun` starts eight workers on two machines with the slides' `mpirun`, and with `--dry-run` it prints its line and starts nothing.
+
+# %%
+import shlex
+
+words = two.resolved["command"]
+print(shlex.join(words[: words.index("rn50lib.rank") + 1]), "…")
+
 # %%
 from rn50lib.workshop import figures_scaling
 
@@ -196,7 +207,7 @@ session.note("weights_apart", apart, "", "largest difference between the two ran
 # %% [markdown]
 # ## A larger batch
 #
-# With eight workers and 16 images each, a step has 128 images, and an epoch has an eighth of the steps. What should the learning rate be? What it depends on is the global batch and not who computes it, so one worker with 128 images shows the same thing, and four such runs fit on two cores. All see the same 1,200 pictures in each of six epochs.
+# With eight workers and 16 images each, a step has 128 images, and an epoch has an eighth of the steps. What should the learning rate be? What it depends on is the global batch and not who computes it, so one worker with 128 images shows the same thing, and four such runs fit on two cores. All draw from the same 1,200 pictures for six epochs; nine batches of 128 leave 48 of them over in each.
 #
 # - *Batch 16*: what one of the workers would do alone.
 # - *Batch 128, not scaled*: the rate of the small batch. The steps are as long as before, and there are eight times fewer.
@@ -227,7 +238,7 @@ session.note("no_warmup_loss", cold, "", "training loss at batch 128 without war
 session.note("warmup_loss", warm, "", "training loss at batch 128 with warm-up")
 
 # %% [markdown]
-# Guessing among 12 classes costs ln 12 = 2.48. The full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and too slow. With warm-up the large batch comes close to the small one, with an eighth of the steps. This is what you should see, over three seeds.
+# Guessing among 12 classes costs ln 12 = 2.48. The full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and so slow that six epochs bring it no further than guessing. With warm-up the large batch comes close to the small one, with an eighth of the steps. This is what you should see, over three seeds.
 
 # %%
 keys = [f"horovod.large_batch.{name}" for name in ("small", "unscaled", "no_warmup", "warmup")]
@@ -308,7 +319,7 @@ else:
     print(f"The ranks agree all the same: {comm} sends rank 0's weights itself when it starts.")
 
 # %% [markdown]
-# Look at how *late* the two mistakes would be noticed. The curve without a shard looks like any other, in such a short run perhaps even better than the right one. Without a broadcast this short run hardly learns, for which one would blame the learning rate first; with a higher rate it does learn, only worse, and nothing gives the mistake away.
+# Look at how *late* the two mistakes would be noticed. The curve without a shard looks like any other, in such a short run perhaps even better than the right one. Without a broadcast this short run hardly learns, for which one would blame the learning rate first; with a higher rate it does learn a little, and nothing in its curve names the mistake.
 #
 # That is why this library checks what can be checked: at the start that all ranks have the same number of steps and the same data, and at the end that they have the same weights. Ask your own scripts the same two questions: *how many different images did we see, and are the weights equal?*
 
@@ -364,7 +375,7 @@ session.note("weak_efficiency", 100 * weak.efficiency, "%", f"efficiency of {wor
 # %% [markdown]
 # ### What batch would be enough?
 #
-# What is lost does not depend on the batch: the gradients of ResNet-50 are about 100 MB whether they come from 16 images or from 256. A larger batch does more work for the same loss. If `c` is the time of an image and `o` what a step loses, the efficiency is `b c / (b c + o)`, and from that follows the batch that is needed. The slider starts at the one for 90 %, computed from *your* two numbers.
+# What is lost does not depend on the batch: the gradients of ResNet-50 are about 100 MB whether they come from 16 images or from 256. A larger batch does more work for the same lost time. If `c` is the time of an image and `o` what a step loses, the efficiency is `b c / (b c + o)`, and from that follows the batch that is needed. The slider starts at the one for 90 %, computed from *your* two numbers.
 
 # %%
 figures_scaling.explore_batch(weak)
@@ -372,7 +383,7 @@ needed = scaling_sums.wanted_batch(weak.per_image, weak.overhead, 0.9)
 session.note("batch_for_90", needed, "images", "batch per worker for an efficiency of 90 %")
 
 # %% [markdown]
-# This is a model, with an assumption in it: that the loss stays as it is. Test it if you like. Run the notebook again with `batch = 64`, and compare the measured efficiency with what the curve says now.
+# This is a model, with an assumption in it: that the lost time stays as it is. Another `batch` in the second cell of this notebook tests it.
 
 # %% [markdown]
 # ### Beside the published figures
@@ -381,9 +392,15 @@ session.note("batch_for_90", needed, "images", "batch per worker for an efficien
 
 # %%
 published = scaling_sums.published_rows(session.results)
+images = {"FP16": 208, "FP32": 96}  # per GPU and step
+single = {row[1]: row[2] for row in published if row[0] == 1}
+rows = []
+for count, bits, ips, share in published:
+    lost_ms = 1000 * images[bits] * (count / ips - 1 / single[bits])
+    rows.append([count, bits, ips, 100 * share, lost_ms])
 workshop.table(
-    [[row[0], row[1], row[2], 100 * row[3]] for row in published],
-    columns=["GPUs", "precision", "images per second", "efficiency, %"],
+    rows,
+    columns=["GPUs", "precision", "images per second", "efficiency, %", "ms lost in a step"],
     caption="ResNet50 v1.5 for MXNet, NVIDIA, container 18.12, DGX-1",
 )
 fig, finding = figures_scaling.published(published, weak)
@@ -391,12 +408,12 @@ workshop.figure(fig, alt=f"Weak-scaling efficiency over the number of workers. {
 print(finding)
 
 # %% [markdown]
-# FP16 scales *worse* than FP32. It is the same sum: Tensor Cores shorten the computing, and the exchange stays. Everything that makes computing faster makes communication matter more, and that is why the slides speak of NVLink right after Tensor Cores.
+# FP16 scales *worse* than FP32, and the last column says why: eight GPUs lose nearly the same time in both. Tensor Cores shorten the computing, and not what is lost. Everything that makes computing faster makes communication matter more, and that is why the slides speak of NVLink right after Tensor Cores.
 
 # %% [markdown]
 # ### The bare all-reduce
 #
-# How much of the loss is the exchange itself? `rn50 doctor --allreduce` starts the workers and lets them do nothing else, for messages of many sizes. Two numbers describe it: what a message costs however small it is, and what every further megabyte costs.
+# How much of the lost time is the exchange itself? `rn50 doctor --allreduce` starts the workers and lets them do nothing else, for messages of many sizes. Two numbers describe it: what a message costs however small it is, and what every further megabyte costs.
 
 # %%
 from rn50lib import network
@@ -441,7 +458,7 @@ if file:
     print(finding)
 
 # %% [markdown]
-# The four parts are measured by Horovod and by marks in our exchange, the step by the training loop, which knows nothing of either. They agree, so nothing is missing from the explanation.
+# The four parts are measured by Horovod and by marks in our exchange, the step by the training loop, which knows nothing of either. As far as the two agree, nothing is missing from the explanation.
 
 # %% [markdown]
 # ## The wires
@@ -474,7 +491,7 @@ nccl_log.table(together.log if "NCCL INFO" in together.log else None)
 # %% [markdown]
 # ## The same with TensorFlow
 #
-# One experiment, a few axes: now only the framework changes. The order of the images, the crops, the initial weights, the schedule and the exchange are the same, so the loss should be as well.
+# One experiment, a few axes: now only the framework changes. The order of the images, the crops, the initial weights, the schedule and the exchange are the same, so the loss should be as well, but for rounding and for how each library makes a picture small.
 
 # %%
 tensorflow = None
@@ -493,6 +510,8 @@ if tensorflow:
     rows, columns = scaling_sums.beside({"torch": two.report, "tensorflow": tensorflow.report})
     workshop.table(rows, columns=columns)
     print(finding)
+    end = tensorflow.report["metrics"]["train.loss"][-1] if full else None
+    session.expect({"horovod.tensorflow.loss": end})
 
 # %% [markdown]
 # ## Does it learn as well?
@@ -517,7 +536,7 @@ names = [scaling_sums.PARTS[name] for name in part]
 workshop.table(list(zip(names, part.values(), strict=True)), columns=["part", "% of a step"])
 largest = max((name for name in part if name != "alone"), key=lambda name: part[name])
 print(f"Computing takes {part['alone']:.0f} % of a step of {workers} workers.")
-print(f"The largest loss is “{scaling_sums.PARTS[largest]}” with {part[largest]:.0f} %.")
+print(f"The largest other part is “{scaling_sums.PARTS[largest]}”: {part[largest]:.0f} %.")
 if parts:
     print(f"{1000 * parts['hidden']:.0f} ms of exchange are hidden beneath the computation.")
 
@@ -528,7 +547,7 @@ if parts:
 # - A ring all-reduce keeps every link equally busy; each worker sends less than twice the gradients, however many workers there are.
 # - Five changes make a script right: start and take a device, share the pictures, scale the rate with warm-up, average the gradients, start alike.
 # - Without a shard or a broadcast a script runs and looks healthy. Count the images, compare the weights.
-# - Efficiency is a sum: computing, what is slower beside others, what is exposed of the exchange. Larger batches, a faster wire and more overlap help; faster computing alone makes it worse.
+# - The step of several workers is a sum: computing, what is slower beside others, what is exposed of the exchange. Larger batches, a faster wire and more overlap help; faster computing alone makes it worse.
 #
 # **Try it yourself.** `exercises/densenet` holds the slides' own training script for one process. Make the five changes in it; a solution with Horovod is there to compare with.
 #

@@ -20,7 +20,7 @@ session = workshop.start("04", profile)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The last notebook put more workers on one model, and the workshop slides behind it end with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute eight times as fast, but each of them also wants its pictures eight times as soon, from the same processor and the same disk.
+# The last notebook put more workers on one model, and the workshop slides behind it end with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute eight times as fast, so they also want eight times as many pictures in the same time, from the same processor and the same disk.
 #
 # How little time is that? A device that trains on 1,000 pictures a second leaves a thousandth of a second for each of them. In it somebody must read a file, decode a JPEG, cut a random part out, and make it small.
 #
@@ -60,7 +60,7 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one pictu
 # %% [markdown]
 # ### Why a faster device makes it worse
 #
-# There is a second cost, and it is easier to overlook. The loop and the device take turns: while the loop decodes, the device has nothing to do, and while the device computes, the loop waits. A device that is twice as fast shortens only its own half of the time.
+# There is a second cost, and it is easier to overlook. The loop and the device take turns: while the loop decodes, the device has nothing to do, and while the device computes, the loop waits. A device that is twice as fast shortens only its own part of the time.
 #
 # Turn the knobs. Begin with a slow device and make it faster: what does the share of its work do, and what happens to the images per second? Then let the two overlap. Then add cores.
 
@@ -114,7 +114,7 @@ for path in sorted(folder.glob("train-*")):
 # %% [markdown]
 # ### Two kinds of examples
 #
-# What a record holds is a matter of agreement. Most of the field uses the names on the left, with the picture as a JPEG. The slides decode each picture once, store its **raw** pixels, and call them differently. The cell packs a part of the pictures that way too, and lays the first record of each side by side.
+# What a record holds is a matter of agreement. Most of the field uses the names that the table below calls `imagenet`, with the picture as a JPEG. The slides decode each picture once, store its **raw** pixels, and call them differently. The cell packs a part of the pictures that way too, and shows the first record of each.
 
 # %%
 from rn50lib.records.example import parse_example
@@ -219,7 +219,7 @@ print("The same record:", with_index.read(position) == walk())
 # %% [markdown]
 # ## From a loop to a pipeline
 #
-# tf.data takes a description of the work (*read these shards, decode each record, make batches*) and does it in threads of its own, without Python. The library's pipeline has five stages that make it fast, and each can be switched off:
+# tf.data takes a description of the work (*read these shards, decode each record, make batches*) and does it in threads of its own, without Python. The library's pipeline has four stages that make it fast, and each can be switched off:
 
 # %%
 workshop.show("rn50lib.pipelines.tf_data:Stages")
@@ -231,7 +231,7 @@ workshop.show("rn50lib.pipelines.tf_data:TfData.dataset")
 # - **prefetch** makes the next batches while the device computes: the overlap of above,
 # - **decode and crop** decodes only the part of a JPEG that the crop needs.
 #
-# You will now add them one after the other, twice: in front of this machine's own model, and in front of a fast device.
+# You will now switch them on twice: all at once in front of this machine's own model, and one after the other in front of a fast device.
 #
 # ### In front of this machine's model
 #
@@ -269,7 +269,7 @@ if most > 5:
 session.note("gain_model", gain, "times", "speed with all input stages, in front of the model")
 
 # %% [markdown]
-# On a CPU, then, the whole effort gains next to nothing, and whoever measures only here concludes that a Python loop is good enough. That is a correct conclusion about the wrong machine.
+# In front of a model on a CPU, then, the whole effort gains next to nothing, and whoever measures only here concludes that a Python loop is good enough. That is a correct conclusion about the wrong machine.
 #
 # ### In front of a fast device
 #
@@ -299,9 +299,9 @@ session.note("gain_paced", gain_paced, "times", f"speed with all input stages, i
 session.note("busy_paced", paced.share(best), "%", f"of the time in which {what} is at work")
 
 # %% [markdown]
-# Read the table from above and ask after each line: **is the input the bottleneck now?** The column in the middle answers it, for it is what `nvidia-smi` would show as utilisation.
+# Read the table from the top and ask after each line: **is the input the bottleneck now?** The column *device at work* answers it; it is about what `nvidia-smi` would show as utilisation.
 #
-# The order of the lines is part of the lesson. A stage helps only where the bottleneck is. Reading several shards at once brings little while one thread decodes everything: reading was not what took the time. Decoding on all cores brings as much as there are cores. Prefetching saves at most the shorter of the two times, that of the device; in front of a fast one that is little. What is left is work on the processor, and there is only one way to have less of it, which is to decode less.
+# The order of the lines is part of the lesson. A stage helps only where the bottleneck is. Reading several shards at once brings little while one thread decodes everything: reading was not what took the time. Decoding on all cores brings at most as much as there are cores. Prefetching saves at most the shorter of the two times, that of the device; in front of a fast one that is little. What is left is work on the processor, and there is only one way to have less of it, which is to decode less.
 #
 # A remark on `prefetch`: the same stage is worth most where input and device are equally fast, up to twice the speed. Try it: in the second cell of this notebook set `device` to about the images per second that the line `parallel map` shows, and run again.
 #
@@ -473,7 +473,7 @@ for name, held_there in sets.items():
 assert all(held_there == common for held_there in sets.values())
 
 # %% [markdown]
-# Now train from each of them: the same small network, recipe and seed; and once more through tf.data, with TensorFlow computing. Only the order of the pictures differs, because each format numbers them in its own way.
+# Now train from each of them: the same small network, recipe and seed; and once more through tf.data, with TensorFlow computing. Only the order of the pictures and their random crops differ, because each format numbers them in its own way.
 
 # %%
 length = epochs or session.pick(cpu=3)
@@ -523,15 +523,15 @@ session.expect({key: value for key, value in yours.items() if key in session.res
 # | `start_queue_runners`, `Coordinator` | nothing: a dataset is iterated over |
 # | `feed_dict` | nothing: the dataset feeds the step |
 #
-# The recipe was right, and its code had mistakes that no error message told anybody about. They are worth knowing, because each of them can still be made:
+# The recipe was right, and its code had mistakes. Two of them stop the program with an error; the other three say nothing, and can still be made:
 #
 # | on the slides | what it does | how to notice |
 # |---|---|---|
 # | `step` is never increased | every step trains on the first 128 pictures | print which pictures a step gets; the training loss falls far too fast |
-# | `capacity=30, min_after_dequeue=100` | a queue of 30 never holds the 100 that it waits for | the program stands still, with an idle processor |
+# | `capacity=30, min_after_dequeue=100` | a queue of 30 can never hold the 100 that it should wait for | run it: TensorFlow refuses such a queue |
 # | the angle comes from `np.random` | one angle for all pictures | look at a batch |
 # | `training_flag` is never fed in the second recipe | the first step fails: a placeholder has no value | run it once |
-# | no shard, and `seed=42` on every rank | eight GPUs do the work of one, in the same order | write down the record numbers of two ranks |
+# | no shard, and `seed=42` on every rank | every rank reads the one file from its beginning, and draws the same flips | write down the record numbers of two ranks |
 #
 # The whole program, in today's TensorFlow and with both recipes as solutions, is in [exercises/densenet](../exercises/densenet/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
 

@@ -20,7 +20,7 @@ session = workshop.start("05", profile)
 # %% [markdown]
 # ## Where is the time going?
 #
-# So far you have found the bottleneck by hand, one measurement at a time. There is a program for it: `rn50 diagnose` times the loader alone, the step alone and both together, and says in one sentence what holds the run up. Its patient is a run as the last notebook left it: JPEGs, the published crops of 224 pixels, PyTorch's loader, and in the model's place a wait that is as long as a V100 in FP16 would compute.
+# So far you have found the bottleneck by hand, one measurement at a time. There is a program for it: `rn50 diagnose` times the loader alone, the step alone and both together, and says in one sentence what holds the run up. Its patient is a run like those of the last notebook, with PyTorch's loader: JPEGs, the published crops of 224 pixels, and in the model's place a wait that is as long as a V100 in FP16 would compute.
 #
 # Before you run it, guess: which share of its time does that device work?
 
@@ -179,7 +179,7 @@ workshop.figure(fig, alt=f"The file as noise, the crop, the small picture, a pla
 print(f"Drawn by {dali_lesson.DRAWN_BY}. {finding}")
 
 # %% [markdown]
-# Mind the sizes. Decoding multiplies the bytes, resizing brings them down, and normalising multiplies them by four again, because a byte becomes a float of 32 bits. Many pipelines normalise in the loader, since DALI has an operator for it (`crop_mirror_normalize`), and then send four times as much to the GPU. The library stops one step earlier: it hands over bytes, and the training step normalises them where arithmetic is cheap. You have seen that line in notebook 02.
+# Mind the sizes. Decoding multiplies the bytes, resizing brings them down, and normalising multiplies them by four again, because a byte becomes a float of 32 bits. Many pipelines normalise in the loader, since DALI has an operator for it (`crop_mirror_normalize`), and then, where the processor decodes, send four times as much to the GPU. The library stops one step earlier: it hands over bytes, and the training step normalises them where arithmetic is cheap. You have seen that line in notebook 02.
 #
 # ### What each one costs
 #
@@ -329,7 +329,7 @@ queue_knobs = workshop.explore(
 #
 # - `cpu`: from host memory to host memory,
 # - `mixed`: begins on the processor and ends on the GPU; the decoder is of this kind, because unpacking begins with bytes in host memory,
-# - `gpu`: from the GPU's memory to the GPU's memory. It follows from where its input is, and an operator on the CPU cannot come after it.
+# - `gpu`: from the GPU's memory to the GPU's memory. It follows from where its input is, and in DALI 1.34, which this project names, no operator on the CPU can come after it.
 
 # %%
 workshop.show("rn50lib.pipelines.dali_graph:decoding")
@@ -353,7 +353,7 @@ if on_gpu:
     print(f"Decoding on this GPU is {ratio:.2f} times as fast as on the {threads} cores.")
     session.note("gpu_over_cpu", ratio, "times", "DALI decoding on the GPU over on the CPU")
 else:
-    print("There is no GPU here, so nothing was decoded on one. What follows was published.")
+    print("Nothing was decoded on a GPU in this run. What follows was published.")
 
 # %% [markdown]
 # And this is what others measured, on a server with eight V100 and with TensorFlow. *Synthetic* stands for pictures that cost nothing, the ceiling.
@@ -404,7 +404,7 @@ for name, far, *_ in rows:
     session.note(f"{key}_differs", far, "of 255", f"mean difference of {name} from Pillow")
 
 # %% [markdown]
-# With care, the three agree at 224 pixels to a fraction of one step in 255; what is left is rounding. At 64 pixels something else comes in: PyTorch's and tf.data's loaders let libjpeg decode such a picture at a quarter of its size, which is nearly free and averages in blocks, where DALI decodes all of it. That, too, is within the three steps that this project allows a loader.
+# With care, the three agree at 224 pixels to a fraction of one step in 255; what is left is rounding. At 64 pixels something else comes in: PyTorch's and tf.data's loaders let libjpeg decode such a picture at half of its size, which is nearly free and averages in blocks, where DALI decodes all of it. That, too, is within the three steps that this project allows a loader.
 #
 # In a hurry, they do not agree. `--resample fast` takes three shortcuts at once, and it is worth knowing which of them does the damage:
 #
@@ -430,7 +430,8 @@ if dali_lesson.here(session, "dali.shortcut.idct", "dali.shortcut.antialias"):
         caption="Mean difference from the careful way, of 255; whole pictures, DALI on the CPU",
     )
     worst = max(names[:3], key=lambda name: apart_by[sizes[1]][name])
-    print(f"'{worst}' does most of it, and more of it the smaller the result is.")
+    large, little = (apart_by[size][worst] for size in sizes)
+    print(f"'{worst}' does most of it: {large:.1f} at {sizes[0]} px, {little:.1f} at {sizes[1]}.")
     unused = [name for name in names if not apart_by[sizes[0]][name]]
     if unused:
         print(f"A row of zeros ({', '.join(unused)}): this DALI's CPU decoder ignores it.")
@@ -469,13 +470,13 @@ if dali_lesson.HERE:
     session.note("fast_costs", lost, "points", "top-1 lost by reading with --resample fast")
 
 # %% [markdown]
-# Two things are in this table. The careful loaders differ by a few pictures in a hundred at most, because at 64 pixels two of them decode at a quarter of the size. And DALI's fast way is further off than that of tf.data, where the quarter has averaged over blocks of pixels before any are passed over.
+# Two things are in this table. The careful loaders hardly differ, although at 64 pixels two of them decode at half of the size. And DALI's fast way is further off than that of tf.data, which in a hurry decodes at a quarter of the size, and so has averaged over blocks of pixels before any are passed over.
 #
 # A network can be trained on fast pictures too. What one must not do is to train with one and to answer with the other: production code that resizes "a little differently" is a classic way to lose points that nobody finds again. That is why the careful way is this library's default, and why loaders are compared in speed only within the same variant.
 #
 # ## Who reads what
 #
-# What notebook 04 said about streams holds here too: **shard first, then shuffle.** DALI's readers do both, and like most of DALI they have defaults that one should know: a shuffle buffer of 1,024 pictures, shards that rotate from epoch to epoch, and a last batch that is filled up with pictures which were there already. This is what the library passes instead:
+# What notebook 04 said about streams holds here too: **shard first, then shuffle.** DALI's readers do both, and like most of DALI they have defaults that one should know: no shuffle unless you ask for it, then a buffer of 1,024 pictures, shards that rotate from epoch to epoch, and a last batch that is filled up with pictures of the next round. This is what the library passes instead:
 
 # %%
 workshop.show("rn50lib.pipelines.dali_readers:Stream.read")
@@ -507,7 +508,7 @@ if dali_lesson.here(session, "dali.twice"):
 # %% [markdown]
 # ### The index
 #
-# To give rank 1 its half, DALI must know where that half begins. It reads that from an index beside each record file, and sorts or counts nothing itself. The two formats write it differently:
+# To give rank 1 its half, DALI must know where that half begins. It reads that from an index beside each record file. The two formats write it differently:
 
 # %%
 from rn50lib.records.tfrecord import find_shards
