@@ -1,0 +1,125 @@
+"""The matrix of links between the GPUs and network cards of a machine: `nvidia-smi topo -m`.
+
+Where there is no NVIDIA driver, or a single GPU, there is a recorded one, labelled as such.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+
+from rn50lib import nvidia
+from rn50lib.errors import UserError
+
+OLD_NAMES = {"SOC": "SYS", "CPU": "SYS", "PSB": "PIX"}  # drivers before 390
+
+RECORDED_FROM = (
+    "recorded on a DGX-1 (8 x V100, two processors), published in microsoft/msccl-tools,"
+    " tests/test_topologies.py; not this machine"
+)
+RECORDED = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tmlx5_2\tmlx5_1\tmlx5_3\tCPU Affinity
+GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\tSYS\tPHB\tSYS\t0-19,40-59
+GPU1\tNV1\t X \tNV2\tNV1\tSYS\tNV2\tSYS\tSYS\tPIX\tSYS\tPHB\tSYS\t0-19,40-59
+GPU2\tNV1\tNV2\t X \tNV2\tSYS\tSYS\tNV1\tSYS\tPHB\tSYS\tPIX\tSYS\t0-19,40-59
+GPU3\tNV2\tNV1\tNV2\t X \tSYS\tSYS\tSYS\tNV1\tPHB\tSYS\tPIX\tSYS\t0-19,40-59
+GPU4\tNV2\tSYS\tSYS\tSYS\t X \tNV1\tNV1\tNV2\tSYS\tPIX\tSYS\tPHB\t20-39,60-79
+GPU5\tSYS\tNV2\tSYS\tSYS\tNV1\t X \tNV2\tNV1\tSYS\tPIX\tSYS\tPHB\t20-39,60-79
+GPU6\tSYS\tSYS\tNV1\tSYS\tNV1\tNV2\t X \tNV2\tSYS\tPHB\tSYS\tPIX\t20-39,60-79
+GPU7\tSYS\tSYS\tSYS\tNV1\tNV2\tNV1\tNV2\t X \tSYS\tPHB\tSYS\tPIX\t20-39,60-79
+mlx5_0\tPIX\tPIX\tPHB\tPHB\tSYS\tSYS\tSYS\tSYS\t X \tSYS\tPHB\tSYS\t
+mlx5_2\tSYS\tSYS\tSYS\tSYS\tPIX\tPIX\tPHB\tPHB\tSYS\t X \tSYS\tPHB\t
+mlx5_1\tPHB\tPHB\tPIX\tPIX\tSYS\tSYS\tSYS\tSYS\tPHB\tSYS\t X \tSYS\t
+mlx5_3\tSYS\tSYS\tSYS\tSYS\tPHB\tPHB\tPIX\tPIX\tSYS\tPHB\tSYS\t X \t
+"""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The devices in their order, and the kind of link between two of them ("NV2", "PIX", ...).
+
+    `cpus` has the cores that a GPU is close to, as nvidia-smi writes them, "" where it does not
+    say; `real_names` what a network card that is only called NIC0 is; `source` where this is from.
+    """
+
+    devices: tuple[str, ...]
+    links: dict[tuple[str, str], str]
+    cpus: dict[str, str]
+    real_names: dict[str, str]
+    source: str
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(name for name in self.devices if name.startswith("GPU"))
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The network cards."""
+        return tuple(name for name in self.devices if not name.startswith("GPU"))
+
+    def nvlinks(self, one: str, other: str) -> int:
+        """How many NVLinks join two devices."""
+        found = re.fullmatch(r"NV(\d+)", self.links[one, other])
+        return int(found[1]) if found else 0
+
+    def sides(self) -> list[tuple[str, ...]]:
+        """The GPUs by the cores that they are close to: usually one group per processor."""
+        groups: dict[str, list[str]] = {}
+        for gpu in self.gpus:
+            groups.setdefault(self.cpus.get(gpu, ""), []).append(gpu)
+        return [tuple(group) for group in groups.values()]
+
+
+def parse(text: str, source: str) -> Topology:
+    """The matrix that `nvidia-smi topo -m` prints, whatever the driver's layout of it.
+
+    Its columns have changed with the drivers (network cards, CPU and NUMA affinity), and it comes
+    with tabs, with spaces where it was copied, and underlined for a terminal. Raises UserError
+    where no matrix is in there.
+    """
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    at = next((i for i, line in enumerate(lines) if re.match(r"\s*GPU0(\s|$)", line)), None)
+    if at is None:
+        raise UserError(f"{source}: there is no matrix of GPUs in it, which begins with GPU0")
+    words = lines[at].split()
+    beyond = [i for i, word in enumerate(words) if word in ("CPU", "NUMA")]
+    devices = tuple(words[: beyond[0]] if beyond else words)
+    has_cpus = "CPU" in words
+    links: dict[tuple[str, str], str] = {}
+    cpus: dict[str, str] = {}
+    for line in lines[at + 1 :]:
+        name, *cells = line.split() or [""]
+        if name not in devices or len(cells) < len(devices):
+            continue
+        for other, kind in zip(devices, cells, strict=False):
+            links[name, other] = OLD_NAMES.get(kind, kind)
+        rest = cells[len(devices) :]
+        if has_cpus and rest and re.fullmatch(r"[\d,-]+", rest[0]):
+            cpus[name] = rest[0]
+    if any((a, b) not in links for a in devices for b in devices):
+        missing = next(a for a in devices for b in devices if (a, b) not in links)
+        raise UserError(f"{source}: the row of {missing} is missing or incomplete")
+    real = re.findall(r"^\s*(NIC\d+):\s*(\S+)", "\n".join(lines), re.MULTILINE)
+    return Topology(devices, links, cpus, dict(real), source)
+
+
+def recorded() -> Topology:
+    """The DGX-1's matrix, for machines that have nothing to show."""
+    return parse(RECORDED, RECORDED_FROM)
+
+
+def look() -> tuple[Topology, str]:
+    """(topology, remark): this machine's; where it has none, the recorded one and the reason."""
+    if shutil.which("nvidia-smi") is None:
+        return recorded(), "This machine has no NVIDIA driver, so there is nothing to ask."
+    text, problem = nvidia.ask("topo", "-m")
+    if problem:
+        return recorded(), f"nvidia-smi topo -m gives no answer here: {problem}."
+    try:
+        here = parse(text, "this machine, by nvidia-smi topo -m")
+    except UserError as error:
+        return recorded(), f"{error}."
+    if len(here.gpus) == 1:
+        return recorded(), "This machine has one GPU, which has no other to talk to."
+    return here, ""
