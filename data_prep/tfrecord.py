@@ -23,10 +23,11 @@ from data_prep import crew
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
 from data_prep.shardwriter import describe_images
 from rn50lib.errors import UserError
+from rn50lib.records.classes import read_class_words
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.order import epoch_order
 from rn50lib.records.recordio import Reader
-from rn50lib.records.source import Source, open_source, read_class_words
+from rn50lib.records.source import Source, open_source
 from rn50lib.records.swap import COMPLETE, STAMP, OutputFolder, finish_swap
 from rn50lib.records.tfrecord import (
     SPLIT_PREFIX,
