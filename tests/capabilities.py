@@ -129,6 +129,7 @@ DETECTORS = {
     "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
     "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
     "pyarrow": lambda: _module("pyarrow"),
+    "simplejpeg": lambda: _module("simplejpeg"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),
     "fork": lambda: hasattr(os, "fork"),
 }

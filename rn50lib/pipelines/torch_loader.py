@@ -5,6 +5,7 @@ A worker makes a whole batch at a time, so that one array travels and nothing is
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
@@ -36,12 +37,13 @@ class Images(torch.utils.data.Dataset):
         self.pictures = TorchPictures(source, train, experiment)
         self.size, self.overrides = experiment.image_shape, experiment.override
 
-    def __getitems__(self, keys: list[Key]) -> np.ndarray | UserError:
+    def __getitems__(self, keys: list[Key]) -> torch.Tensor | UserError:
         """Images uint8 (B, size, size, 3); a bad image comes back as its error, not a traceback."""
-        images = np.empty((len(keys), self.size, self.size, 3), np.uint8)
+        images = empty_batch((len(keys), self.size, self.size, 3))
+        rows = images.numpy()
         try:
             for row, key in enumerate(keys):
-                images[row] = self.pictures.image(*key)
+                rows[row] = self.pictures.image(*key)
         except UserError as error:
             return error
         return images
@@ -60,8 +62,17 @@ class Batches(Sampler):
         return len(self.keys)
 
 
-def as_tensor(made: np.ndarray | UserError) -> torch.Tensor | UserError:
-    return made if isinstance(made, UserError) else torch.from_numpy(made)
+def empty_batch(shape: tuple[int, ...]) -> torch.Tensor:
+    """A batch to be filled, uint8. In a worker it lies in memory that the training process maps
+    too, as PyTorch's own collating does it: made anywhere else it would be copied there."""
+    if torch.utils.data.get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    shared = torch.UntypedStorage._new_shared(math.prod(shape))
+    return torch.empty(0, dtype=torch.uint8).set_(shared).view(shape)
+
+
+def as_it_is(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
+    return made
 
 
 def start_worker(worker: int) -> None:
@@ -128,7 +139,7 @@ class TorchLoader:
             Images(source, self.plan.train, experiment),
             batch_sampler=self.batches,
             num_workers=workers,
-            collate_fn=as_tensor,
+            collate_fn=as_it_is,
             worker_init_fn=start_worker,
             pin_memory=torch.cuda.is_available(),
             **options,

@@ -1,0 +1,69 @@
+"""What the native loader decodes under PyTorch: the rows that a crop needs, and none below them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rn50lib.pipelines.torch_images import TorchPictures
+from rn50lib.records.source import open_source
+from tests.pipelines.test_images import photograph
+from tests.support import Photos, full
+
+pytestmark = pytest.mark.needs("torch", "simplejpeg")
+
+
+@pytest.fixture
+def pictures(photos: Photos) -> TorchPictures:
+    return TorchPictures(open_source(photos.root, "train", "files"), True, full())
+
+
+def jpeg(width: int, height: int, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(photograph(width, height))).save(buffer, "JPEG", **how)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
+@pytest.mark.parametrize("way", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
+def test_rows_above_the_bottom_are_the_whole_image_s(
+    pictures: TorchPictures, ratio: int, subsampling: str, way: dict[str, Any]
+) -> None:
+    import simplejpeg
+
+    width, height = 139, 117
+    data = jpeg(width, height, subsampling=subsampling, **way)
+    smaller = {"min_height": -(-height // ratio), "min_width": -(-width // ratio)}
+    whole = simplejpeg.decode_jpeg(data, min_factor=ratio, **smaller)
+    for bottom in (1, 15, 16, 17, 63, 64, 100, 115, 116, 117):
+        rows = pictures.decode(data, (height, width), bottom, ratio)
+        above = -(-bottom // ratio)
+        assert rows.shape[1:] == whole.shape[1:]
+        np.testing.assert_array_equal(rows[:above], whole[:above])
+        if not way and bottom == 15 and ratio == 1:
+            assert len(rows) < 20  # the promise is not kept by decoding everything
+
+
+def test_damage_is_seen_where_the_crop_reaches_it(pictures: TorchPictures) -> None:
+    data = bytearray(jpeg(400, 300, quality=90))
+    whole = pictures.decode(bytes(data), (300, 400), 300, 1).copy()
+    at = len(data) * 6 // 10
+    del data[at : at + 500]  # the rows that are left end before the image does
+    with pytest.raises(ValueError):
+        pictures.decode(bytes(data), (300, 400), 290, 1)
+    above = pictures.decode(bytes(data), (300, 400), 60, 1)
+    np.testing.assert_array_equal(above[:60], whole[:60])
+
+
+@pytest.mark.parametrize("bottom", [20, 300])
+def test_a_file_that_is_cut_off_is_damaged_whatever_the_crop(
+    pictures: TorchPictures, bottom: int
+) -> None:
+    data = jpeg(400, 300, quality=90)[:-900]
+    with pytest.raises(ValueError):
+        pictures.decode(data, (300, 400), bottom, 1)
