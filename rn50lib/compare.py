@@ -16,7 +16,9 @@ from typing import Any
 
 from rn50lib.benchmark.table import aligned
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 from rn50lib.metrics import harmonic_mean
+from rn50lib.report import check_metrics
 from rn50lib.scaling.published import load as load_speeds
 
 RATES = ("train.total_ips", "val.total_ips")
@@ -63,7 +65,7 @@ class Side:
 def read(path: str, name: str | None = None) -> Side:
     """A report or a benchmark from its file. Raises UserError for anything else."""
     try:
-        told = json.loads(Path(path).read_text(encoding="utf-8"))
+        told = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from None
     side = Side(name or Path(path).stem)
@@ -75,7 +77,9 @@ def read(path: str, name: str | None = None) -> Side:
         else:
             raise ValueError("it has neither metric_keys nor ngpus and metrics")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else error
+        why = f"no {error}" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, AttributeError | TypeError):
+            why = "what is in it has another form"
         raise UserError(
             f"{path} is neither a report (--report) nor a benchmark (`rn50 benchmark -o`): {why}"
         ) from None
@@ -87,8 +91,7 @@ def read_benchmark(side: Side, told: dict[str, Any]) -> None:
     for n, cells in told["metrics"].items():
         for batch, values in cells.items():
             for key in told["metric_keys"]:
-                rate = (values or {}).get(key)
-                side.rates[key, int(n), int(batch)] = None if rate is None else float(rate)
+                side.rates[key, int(n), int(batch)] = speed((values or {}).get(key))
             told_of = reasons.get(n, {}).get(batch, {})
             if told_of.get("reason"):
                 side.notes.append(f"{side.name}, n {n}, batch {batch}: {told_of['reason']}")
@@ -99,9 +102,11 @@ def read_benchmark(side: Side, told: dict[str, Any]) -> None:
 
 def read_report(side: Side, told: dict[str, Any]) -> None:
     n, metrics = int(told["ngpus"]), told["metrics"]
+    check_metrics(metrics)
     batch = told.get("env", {}).get("axes", {}).get("batch_size", {}).get("value")
     for key in RATES:
-        epochs = [float(rate) for rate in metrics.get(key) or [] if rate is not None]
+        told_of = [speed(rate) for rate in metrics.get(key) or []]
+        epochs = [rate for rate in told_of if rate is not None]
         if epochs and batch is not None:  # the first epoch is a warm-up where there are others
             side.rates[key, n, int(batch)] = harmonic_mean(epochs[1:] or epochs)
     side.mark(list(side.rates), side.name, told.get("env", {}).get("contended") or ())
@@ -114,6 +119,14 @@ def read_report(side: Side, told: dict[str, Any]) -> None:
             side.trained[key, n] = float(metrics[key][-1])
     if told.get("total_duration"):
         side.trained["hours", n] = told["total_duration"] / 3600
+
+
+def speed(told: float | None) -> float | None:
+    """A rate of a file, None where there is none or it is 0. ValueError for what is no speed."""
+    rate = float(told or 0)
+    if not 0 <= rate < float("inf"):
+        raise ValueError(f"{told} is not a speed")
+    return rate or None
 
 
 @functools.cache

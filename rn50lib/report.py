@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 
 PARTS = ("top1", "top5", "loss", "time", "total_ips")
+Number = (int, float, type(None))
 KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 
 
@@ -71,11 +73,22 @@ def write_json(path: str | Path, content: Any) -> None:
 def load(path: str | Path) -> dict[str, Any]:
     """A report from its file. Raises UserError when it is missing or is not a report."""
     try:
-        content = json.loads(Path(path).read_text())
+        content = read_json(path)
     except OSError as error:
         raise UserError(f"report {path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise UserError(f"report {path} is not JSON: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
         raise UserError(f"report {path} has no 'metrics': it was not written by --report")
+    try:
+        check_metrics(content["metrics"])
+    except ValueError as error:
+        raise UserError(f"report {path}: {error}") from None
     return content
+
+
+def check_metrics(metrics: dict[str, Any]) -> None:
+    """Raise ValueError for a metric of a report that has no list of numbers and nulls."""
+    for key, values in metrics.items():
+        if not isinstance(values, list) or not all(isinstance(v, Number) for v in values):
+            raise ValueError(f"{key} is not a list of numbers, a value per epoch")

@@ -116,6 +116,17 @@ def test_the_picture_shows_the_same_numbers(rn50: Rn50, files: Path) -> None:
     assert [axes.get_xlabel() for axes in plot_compare.rates(one).axes] == ["batch per worker"]
 
 
+def test_a_speed_of_nothing_is_none(rn50: Rn50, files: Path) -> None:
+    """Programs that did not measure write 0.0, which is no speed to divide by."""
+    told = json.loads((files / "a.json").read_text())
+    told["metrics"]["train.total_ips"] = [0.0, 0.0, 0.0]
+    (files / "zero.json").write_text(json.dumps(told))
+    benchmark(files / "none.json", {"1": {"64": {"train.total_ips": 0.0}}})
+    shown = rn50("compare", "zero.json", "b.json", "none.json")
+    assert shown.status == 0, shown.err
+    assert line(shown.out, "2", "32")[2:5] == ["-", "96.00", "-"]
+
+
 @pytest.mark.parametrize(
     "args, words",
     [
@@ -123,6 +134,9 @@ def test_the_picture_shows_the_same_numbers(rn50: Rn50, files: Path) -> None:
         (("old.json", "none.json"), ("none.json", "cannot be read")),
         (("old.json", "other.json"), ("other.json", "neither a report", "rn50 benchmark")),
         (("old.json", "list.json"), ("list.json", "neither a report")),
+        (("old.json", "deep.json"), ("deep.json", "nested too deep")),
+        (("old.json", "flat.json"), ("flat.json", "train.loss is not a list of numbers")),
+        (("old.json", "below.json"), ("below.json", "-5 is not a speed")),
         (("old.json", "old.json"), ("called old", "--labels")),
         (("old.json", "--published", "TPU"), ("--published TPU", "DGX-A100/TF32")),
         (("old.json", "new.json", "--labels", "x"), ("--labels", "1 names for 2")),
@@ -134,5 +148,8 @@ def test_what_is_wrong_is_told_in_a_line(
 ) -> None:
     (files / "other.json").write_text('{"results": {}}')
     (files / "list.json").write_text("[1]")
+    (files / "flat.json").write_text('{"ngpus": 1, "metrics": {"train.loss": 5}}')
+    (files / "deep.json").write_text("[" * 100_000)
+    benchmark(files / "below.json", {"1": {"64": {"train.total_ips": -5}}})
     error = rn50("compare", *args).error
     assert all(word in error for word in words), error

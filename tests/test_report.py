@@ -92,7 +92,15 @@ def test_reading_a_report_again(report: Report, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "cannot be read"), ("{", "not JSON"), ("[]", "no 'metrics'"), ("{}", "no 'metrics'")],
+    [
+        (None, "cannot be read"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON: its brackets are nested too deep"),
+        ("[]", "no 'metrics'"),
+        ("{}", "no 'metrics'"),
+        ('{"metrics": {"val.top1": 5}}', "val.top1 is not a list of numbers"),
+        ('{"metrics": {"val.top1": [5, "much"]}}', "val.top1 is not a list of numbers"),
+    ],
 )
 def test_what_is_not_a_report_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
     if content is not None:

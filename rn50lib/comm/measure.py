@@ -9,7 +9,6 @@ result to a JSON file, which the scaling model reads.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from rn50lib.comm import Comm, connect
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 from rn50lib.report import write_json
 
 KB, MB = 2**10, 2**20
@@ -147,7 +147,7 @@ def sentence(measured: Measured) -> str:
 def read(path: str | Path) -> Measured:
     """A file that a measurement wrote. Raises UserError where it is none."""
     try:
-        told = json.loads(Path(path).read_text())
+        told = read_json(path)
         known = {f.name: told[f.name] for f in fields(Measured)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 from rn50lib.scaling.links import Link
 
 NUMBERS = ("compute_ips", "input_ips", "noise")
@@ -60,7 +60,7 @@ def read(paths: list[str], batch: int | None = None) -> Measured:
     found = Measured(batch=batch)
     for path in paths:
         try:
-            told = json.loads(Path(path).read_text(encoding="utf-8"))
+            told = read_json(path)
         except (OSError, ValueError) as error:
             raise UserError(f"--calibrate {path} cannot be read as JSON: {error}") from None
         try:
