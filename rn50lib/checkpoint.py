@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 from rn50lib.network import Network
 
 FORMAT = "rn50-checkpoint-1"
@@ -75,7 +76,7 @@ def read_network(prefix: str | Path) -> Network:
     """The network of a checkpoint. Raises UserError when its symbol file is missing or odd."""
     file = symbol_path(prefix)
     try:
-        return Network.from_symbol(json.loads(file.read_text()))
+        return Network.from_symbol(read_json(file))
     except OSError as error:
         raise UserError(
             f"{file} cannot be read ({error.strerror}): give the --model-prefix that the"
@@ -99,12 +100,16 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     }
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch)
-    write_atomic(file, serialise(checkpoint.arrays, metadata))
+    remedy = "earlier checkpoints are untouched: make room and go on with --resume"
+    write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
 
 
-def write_atomic(file: Path, content: bytes) -> None:
-    """Write beside, sync, rename: at any moment the old or the new `file` is there, whole."""
+def write_atomic(
+    file: Path, content: bytes, remedy: str = "make room, or name another place"
+) -> None:
+    """Write beside, sync, rename: at any moment the old or the new `file` is there, whole. Raises
+    UserError, which ends with `remedy`."""
     beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,8 +131,7 @@ def write_atomic(file: Path, content: bytes) -> None:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
         raise UserError(
             f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB"
-            f" needed, {free / 1e6:.0f} MB free); earlier checkpoints are untouched: make room and"
-            " go on with --resume"
+            f" needed, {free / 1e6:.0f} MB free); {remedy}"
         ) from error
 
 
@@ -145,7 +149,9 @@ def load(prefix: str | Path, epoch: int) -> Checkpoint:
             metadata = opened.metadata() or {}
         arrays = load_file(file)
     except OSError as error:
-        raise UserError(f"checkpoint {file} cannot be read: {error}") from error
+        raise UserError(
+            f"checkpoint {file} cannot be read: {error}; use an earlier epoch"
+        ) from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
     if metadata.get("format") != FORMAT:

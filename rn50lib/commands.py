@@ -8,6 +8,7 @@ from pathlib import Path
 from rn50lib import launch
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
+from rn50lib.files import make_folder
 from rn50lib.preparation import describe, prepare
 
 
@@ -29,7 +30,7 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
         return 0
     resolved = prepare(asked)
     folder = run_dir or launch.new_run("score" if asked.only_inference else "run")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, f"--run-dir {folder}")
     if resolved.experiment.model_prefix is None and makes_a_model(resolved.experiment):
         keep = resolved.experiment.keep or 2
         kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=keep)
@@ -80,7 +81,7 @@ def score(argv: list[str]) -> int:
         return run_experiment(asked, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
     status = run_experiment(asked, folder)
-    if status == 0:
+    if status == 0 and not asked.test_io:
         from rn50lib.report import load
 
         metrics = load(asked.report or folder / "report.json")["metrics"]

@@ -21,6 +21,7 @@ import numpy as np
 
 from rn50lib import checkpoint
 from rn50lib.errors import UserError
+from rn50lib.files import check_writable, make_folder
 from rn50lib.network import Conv, Network
 from rn50lib.recipe import BN_EPS, MEAN, STD
 
@@ -120,12 +121,16 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     net = done.to_network()
     found = checkpoint.load(prefix, epoch)
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
+    if output.suffix == ".onnx":
+        check_writable(output, "--output")
+    elif output.exists():
+        raise UserError(f"--output {output} is there already: give a folder that is not")
+    else:
+        make_folder(output.absolute().parent, f"--output {output}")
     model = folded(net, found.arrays, done.image_shape)
     if output.suffix == ".onnx":
         checkpoint.write_atomic(output, to_onnx(model))
         return
-    if output.exists():
-        raise UserError(f"--output {output} is there already: give a folder that is not")
     beside = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         from rn50lib.backends.tensorflow.export import save

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rn50lib.errors import UserError
+from rn50lib.files import beside, check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -80,7 +81,8 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
                     )
             axes.set(title=title, xlabel="epoch", ylabel=unit)
             axes.xaxis.get_major_locator().set_params(integer=True)
-        figure.axes[0].legend()
+        drawn = [axes for axes in figure.axes if axes.lines]
+        drawn[0].legend()
     return figure
 
 
@@ -90,8 +92,11 @@ def has_values(values: list | None) -> TypeGuard[list]:
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format of its suffix. Raises UserError for one it cannot write."""
+    if not Path(path).suffix:
+        raise UserError(f"--output {path}: name a file that ends in .png, .svg or .pdf")
+    check_writable(path, "--output")
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        with beside(Path(path)) as place:
+            figure.savefig(place)
     except (OSError, ValueError) as error:
         raise UserError(f"--output {path} cannot be written: {error}") from error

@@ -17,6 +17,7 @@ import numpy as np
 from rn50lib import checkpoint, experiment
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.files import beside, check_writable
 from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import center_crop_box
 
@@ -139,7 +140,13 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("give image files, or --split val: one of the two")
+    for path in args.images:
+        if not path.is_file():
+            why = f"it is a folder: give {path}/*.jpg" if path.is_dir() else "there is no such file"
+            raise UserError(f"{path} cannot be read: {why}")
     done = trained_as(args.prefix, args.epoch)
+    if args.output:
+        check_writable(args.output, "--output")
     root = args.data_root or done.data_root
     pictures: Pictures = Files(tuple(args.images))
     if args.split:
@@ -168,7 +175,7 @@ def write(
     labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))
     names = [pictures.name(i) for i in range(len(pictures))]
     try:
-        with open(file, "wb") as stream:
+        with beside(file) as place, open(place, "wb") as stream:
             np.savez(
                 stream, probabilities=probabilities, labels=labels, classes=classes, names=names
             )

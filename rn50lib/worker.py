@@ -9,8 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rn50lib import checkpoint
 from rn50lib.comm import Comm
-from rn50lib.experiment import Experiment, FullExperiment, Resolved
+from rn50lib.experiment import Experiment, FullExperiment, Resolved, flag_name
+from rn50lib.files import check_writable, make_folder
 from rn50lib.hardware import machine
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ def worker(
             sources[split] = open_source(Path(done.data_root), split, done.data_format)
     if done.test_io:
         return time_input(done, sources, group)
+    if group.rank == 0:
+        check_places(done, run_dir)
     net = done.to_network()
     env = environment(resolved, run_dir, sources)
     file = done.report or (run_dir / "report.json" if run_dir else None)
@@ -62,9 +66,6 @@ def worker(
         if file:
             latest.write(file)
 
-    if run_dir:
-        run_dir.mkdir(parents=True, exist_ok=True)
-
     def attempt(state: State) -> None:
         """The run, or what is left of it: an elastic group comes here again with other workers."""
         report = Report(net.name, group.size, [sys.argv[0], *sys.argv[1:]], env)
@@ -74,6 +75,18 @@ def worker(
     with Contention(looks=group.rank == 0) as others:
         group.run(attempt, State())
     return 0
+
+
+def check_places(done: FullExperiment, run_dir: Path | None) -> None:
+    """Raise UserError before the training where its files cannot be written; makes the folders."""
+    if run_dir:
+        make_folder(run_dir, f"--run-dir {run_dir}")
+    for name in ("report", "profile_trace", "timeline"):
+        if file := getattr(done, name):
+            check_writable(file, flag_name(name))
+    if done.model_prefix and not done.only_inference:
+        place = checkpoint.symbol_path(done.model_prefix).absolute().parent
+        make_folder(place, f"--model-prefix {done.model_prefix}")
 
 
 def environment(

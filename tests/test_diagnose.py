@@ -229,6 +229,8 @@ def test_the_bars_add_up_to_what_was_measured() -> None:
         (["--change", "-b 0"], "must be at least 1"),
         (["--change", "--seed '"], "No closing quotation"),
         (["--seconds", "0"], "more than 0"),
+        (["--json", "."], "--json . cannot be written: it is a folder"),
+        (["--output", ".file/a.png"], "--output .file/a.png cannot be written"),
         (["--loader", "dalli"], "invalid choice"),
         (["--model-prefix", "m", "--load-epoch", "3"], "m-symbol.json"),
     ],

@@ -87,8 +87,24 @@ def test_reports_without_accuracy_say_so(tmp_path: Path) -> None:
         plot.curves({"bench": report})
 
 
+@pytest.mark.filterwarnings("error")
+def test_reports_that_only_validated_are_named_in_their_panel(tmp_path: Path) -> None:
+    report = {"metrics": {"val.top1": [40.0, 50.0]}}
+    figure = plot.curves({"a": report, "b": report})
+    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert legend.axes.get_title(loc="left") == "Validation accuracy"
+
+
 def test_a_picture_that_cannot_be_written(rn50: Run, tmp_path: Path) -> None:
     report = write_report(tmp_path / "a.json", [1.0, 0.5])
     assert "c.doc" in rn50("plot", report, "-o", "c.doc").error
     (tmp_path / "file").touch()
     assert "file/c.png" in rn50("plot", report, "-o", "file/c.png").error
+    assert ".png" in rn50("plot", report, "-o", "curves").error
+    (tmp_path / "folder.png").mkdir()
+    assert "folder.png" in rn50("plot", report, "-o", "folder.png").error
+    assert sorted(entry.name for entry in tmp_path.iterdir() if entry.suffix == ".png") == [
+        "folder.png"
+    ]
+    assert not list(tmp_path.glob(".folder*")) and not list(tmp_path.glob("curves*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -55,6 +56,8 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
         predict.main([prefix, "2", str(broken)])
     with pytest.raises(UserError, match=r"gone\.jpg cannot be read"):
         predict.main([prefix, "2", str(tmp_path / "gone.jpg")])
+    with pytest.raises(UserError, match=r"is a folder: give .*/\*\.jpg"):
+        predict.main([prefix, "2", str(broken), str(tmp_path)])
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
         predict.main([prefix, "7", str(broken)])
     with pytest.raises(UserError, match="none-symbol.json cannot be read"):
@@ -62,6 +65,33 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         predict.main([prefix, "2"])
     assert ended.value.code == 2
+
+
+def test_an_output_that_cannot_be_written_is_told_first(
+    trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path, "it is a folder"), (tmp_path / "file" / "o.npz", "in the way")):
+        with pytest.raises(UserError, match=f"--output {place} cannot be written.*{why}"):
+            predict.main([str(trained / "m"), "2", "--split", "val", "-o", str(place)])
+    assert "pictures" not in capsys.readouterr().err  # none was looked at
+
+
+def test_an_earlier_output_stays_until_the_new_one_is_whole(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "o.npz").write_text("of yesterday")
+    files = predict.Files(tuple(photos.files("val")[:2]))
+
+    def full_disk(stream: BinaryIO, **arrays: np.ndarray) -> None:
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    with pytest.raises(UserError, match="o.npz cannot be written: No space left"):
+        predict.write(tmp_path / "o.npz", np.zeros((2, 6), np.float32), files, tuple("abcdef"))
+    assert (tmp_path / "o.npz").read_text() == "of yesterday"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["o.npz"]
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(trained: Path, tmp_path: Path) -> None:

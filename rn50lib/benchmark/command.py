@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from rn50lib.benchmark.cells import Cell, measure
 from rn50lib.benchmark.worker import WARM_UP
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
+from rn50lib.files import check_writable
 from rn50lib.flags import natural, positive
 from rn50lib.preparation import describe, prepare
 from rn50lib.presets import PRESETS
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     if own.dry_run:
         show(plan(own, asked), asked)
         return 0
-    check_output(own.output)
+    check_writable(own.output, "-o")
     cells = plan(own, asked)
     resolve(cells, asked)
     dropped = kept_below(own.warmup, cells)
@@ -122,17 +122,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Experiment]:
         benchmark_iters=own.benchmark_iters,
         no_metrics=True,
     )
-
-
-def check_output(path: Path) -> None:
-    """Raise UserError now, not after an hour of measuring, where -o cannot be written."""
-    folder = path.absolute().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"-o {path} cannot be written: {error.strerror}") from error
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"-o {path} cannot be written: name a file in a folder that you may change")
 
 
 def plan(own: argparse.Namespace, asked: Experiment) -> list[Cell]:

@@ -10,6 +10,7 @@ from rn50lib.diagnose import changes
 from rn50lib.diagnose.diagnosis import diagnose
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, Resolved
+from rn50lib.files import check_writable
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 
@@ -42,6 +43,9 @@ def main(
     asked, extra = parse_experiment(parser, changes.joined(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: give more than 0 and at most 120")
+    for flag, file in (("--json", extra.json), ("--output", extra.output)):
+        if file:
+            check_writable(file, flag)
     wanted = [changes.parse(text) for text in extra.change]
     launch.die_with_parent()
     resolved = prepare(asked)
@@ -56,6 +60,7 @@ def main(
         extra.seconds or (SECONDS_CI if ci else SECONDS), folder,
     )  # fmt: skip
     launch.say(f"measured in {time.monotonic() - begin:.0f} s; the runs are in {folder}")
+    print(show.text(found))
     if extra.json:
         from rn50lib.report import write_json
 
@@ -67,5 +72,4 @@ def main(
 
         plot.save(picture.bars(found), extra.output)
         launch.say(extra.output)
-    print(show.text(found))
     return 0
