@@ -165,6 +165,13 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except MemoryError as error:
+        told = f" ({error})" if str(error) else ""
+        print(
+            f"error: the memory does not suffice{told}: a smaller -b or --image-shape needs less",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

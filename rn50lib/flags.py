@@ -26,6 +26,20 @@ def natural(text: str) -> int:
     return value
 
 
+def port(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise ValueError("must be a port, from 1 to 65535")
+    return value
+
+
+def seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:  # what every framework's generators take
+        raise ValueError("must be from 0 to 4294967295")
+    return value
+
+
 def not_negative(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):

@@ -114,7 +114,8 @@ def install(overrides: tuple[str, ...], program: str = RUN) -> None:
 
 def _load(text: str, seam: str, file: Path, name: str) -> Callable[..., Any]:
     spec = importlib.util.spec_from_file_location(f"rn50_override_{seam}", file)
-    assert spec is not None and spec.loader is not None, file
+    if spec is None or spec.loader is None:
+        raise UserError(f"--override {text}: {file} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

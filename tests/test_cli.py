@@ -80,6 +80,8 @@ def test_the_version(rn50: Run) -> None:
         ("run -b 0", "-b", "must be at least 1"),
         ("run -b many", "'many'", "must be a whole number"),
         ("run --lr fast", "'fast'", "must be a number"),
+        ("run --port 70000", "--port", "from 1 to 65535"),
+        ("run --seed 99999999999", "--seed", "from 0 to 4294967295"),
         ("run --image-shape 3,224,256", "--image-shape", "3,SIZE,SIZE"),
         ("run --num-layers 51", "--num-layers", "152"),
         ("run --dtype half", "--dtype", "bfloat16"),
@@ -224,6 +226,39 @@ def test_a_report_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
     line = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1",
                 "--no-val", "--report", "file/r.json").error  # fmt: skip
     assert "file/r.json cannot be written" in line
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--report folder", "--report folder cannot be written: it is a folder"),
+        ("--profile-trace folder", "--profile-trace folder cannot be written"),
+        ("--model-prefix file/m", "--model-prefix file/m cannot be written (a file is in the way)"),
+        ("--run-dir file", "--run-dir file cannot be written (a file is in the way)"),
+        ("--model-prefix folder/", "--model-prefix folder/ is a folder: add a name"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_training(
+    rn50: Run, photos: Photos, flags: str, problem: str
+) -> None:
+    Path("file").touch()
+    Path("folder").mkdir()
+    line = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", *flags.split()).error
+    assert problem in line
+
+
+@pytest.mark.needs("torch")
+def test_a_batch_larger_than_any_memory(rn50: Run) -> None:
+    line = rn50("train", "--loader", "synthetic", *TINY, "-b", str(10**13), "-e", "1",
+                "--benchmark-iters", "2").error  # fmt: skip
+    assert "-b" in line and "memory" in line
+
+
+def test_a_run_s_folder_that_is_a_file(rn50: Run, photos: Photos) -> None:
+    Path("file").touch()
+    line = rn50("run", "--data-root", photos.root, *TINY, "--run-dir", "file/a").error
+    assert "--run-dir file/a cannot be written" in line
 
 
 def test_a_runs_folder_that_cannot_be_made(

@@ -186,6 +186,7 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
     [
         ("speed=mine.py:schedule", GOOD, "no seam 'speed'"),
         ("schedule=nowhere.py:schedule", GOOD, "no file 'nowhere.py'"),
+        ("schedule=mine.txt:schedule", GOOD, "no Python file; its name must end in .py"),
         ("schedule", GOOD, "SEAM=FILE:NAME"),
         ("schedule=mine.py", GOOD, "SEAM=FILE:NAME"),
         ("schedule=mine.py:other", GOOD, "no function 'other'"),
@@ -201,6 +202,7 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
 def test_a_bad_override_is_refused_in_one_line(
     rn50: Run, photos: Photos, tmp_path: Path, override: str, code: str, problem: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(code)
+    for name in ("mine.py", "mine.txt"):
+        (tmp_path / name).write_text(code)
     ended = rn50("train", "--data-root", photos.root, *TINY, "--override", override)
     assert problem in ended.error and f"--override {override}" in ended.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 from rn50lib import launchers
 from rn50lib.errors import UserError
@@ -34,6 +35,11 @@ def check(asked: Experiment, machine: Machine) -> None:
     for name in ("load_epoch", "resume"):
         if getattr(asked, name) not in (None, False) and not asked.model_prefix:
             raise UserError(f"--{name.replace('_', '-')} needs --model-prefix PREFIX")
+    if asked.model_prefix and asked.model_prefix.endswith(("/", os.sep)):
+        raise UserError(
+            f"--model-prefix {asked.model_prefix} is a folder: add a name, as in"
+            f" {asked.model_prefix}model"
+        )
     if asked.resume and asked.load_epoch is not None:
         raise UserError("--resume and --load-epoch contradict each other: give one of them")
     if asked.only_inference and asked.no_val:

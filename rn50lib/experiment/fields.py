@@ -17,7 +17,9 @@ from rn50lib.flags import (
     natural,
     not_negative,
     pace,
+    port,
     positive,
+    seed,
     share,
     texts,
 )
@@ -172,7 +174,7 @@ class Experiment:
         help="turn every other training image upside down, by chance",
     )  # fmt: skip
     seed: int | None = flag(
-        "--seed", kind=natural, group="recipe",
+        "--seed", kind=seed, group="recipe",
         help="start of all randomness: initial weights, order, augmentation (default: 0)",
     )  # fmt: skip
     # what the run does
@@ -238,7 +240,7 @@ class Experiment:
         help="core gives every worker cores of its own (default: the system moves them)",
     )  # fmt: skip
     port: int | None = flag(
-        "--port", kind=positive, group="many workers",
+        "--port", kind=port, group="many workers",
         help="where torchrun's workers find each other (default: a free port)",
     )  # fmt: skip
     elastic: bool = flag(
