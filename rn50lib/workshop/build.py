@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import make_folder
 from rn50lib.workshop import course, solutions
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -223,7 +224,7 @@ def write(built: Built) -> bool:
 
 def build_solutions(root: Path, folder: Path) -> list[Path]:
     """Every exercise with its solution filled in, written to `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, f"--solutions {folder}")
     paths = []
     for master in masters(root):
         if is_exercise(master):

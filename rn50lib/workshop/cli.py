@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rn50lib.experiment.fields import PROFILES
+
 
 class Parser(argparse.ArgumentParser):
     """Errors in one line."""
@@ -39,7 +41,7 @@ def parser() -> Parser:
         help="a parameter; one that a notebook does not have is an error",
     )  # fmt: skip
     run.add_argument(
-        "--profile", choices=("auto", "ci", "cpu", "gpu"),
+        "--profile", choices=PROFILES,
         help="the same as -p profile; ci cuts every run to seconds (default: auto)",
     )  # fmt: skip
     run.add_argument(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rn50lib.errors import UserError
+from rn50lib.experiment.fields import PROFILES
 from rn50lib.workshop.cli import parser
 
 PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",
@@ -119,6 +120,8 @@ def run_course(args: argparse.Namespace) -> int:
         if given.get("profile", args.profile) != args.profile:
             raise UserError("--profile and -p profile contradict each other: give one of them")
         given["profile"] = args.profile
+    if given.get("profile", "auto") not in PROFILES:
+        raise UserError(f"-p profile {given['profile']}: there are {', '.join(PROFILES)}")
     if bool(args.notebooks) == args.all:
         raise UserError('name the notebooks to run, such as "02", or give --all (not both)')
     if args.resume and not args.out:

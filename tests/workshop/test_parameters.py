@@ -72,6 +72,8 @@ def test_cli_refuses_before_anything_runs(run_cli, notebook, tmp_path):
         (["run", "99"], "there is no notebook 99: there are 00_start_here"),
         (["run", "00", "--profile", "ci", "-p", "profile", "cpu"], "contradict each other"),
         (["run", "00", "--resume"], "--resume needs --out"),
+        (["run", "00", "-p", "profile", "fast"], "-p profile fast: there are auto, ci, cpu, gpu"),
+        (["build", "--solutions", "pyproject.toml"], "pyproject.toml cannot be written"),
         (["run", "00", "--jobs", "0"], "whole number of 1 or more"),
         (["run", "00", "--time-limit", "-1"], "must be more than 0 seconds"),
         (["run", "00", "--out", "/dev/null/x"], "--out /dev/null/x cannot be made"),
