@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,16 @@ def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None
     images = rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8)
     labels = rng.integers(0, classes, n, dtype=np.int32)
     return Batch(images, labels, n if valid is None else valid)
+
+
+def train_losses(step: Any, rates: Sequence[float]) -> list[float]:
+    """Train a step at each of some learning rates; the mean losses of their batches."""
+    seen = []
+    for i, lr in enumerate(rates):
+        step.train_step(batch(8, seed=i), lr)
+        sums = step.read_sums()
+        seen.append(sums[0] / sums[3])
+    return seen
 
 
 def busy_arrays(net: Network, seed: int = 1) -> dict[str, np.ndarray]:
