@@ -231,7 +231,7 @@ print(f"A V100 needs {knee['fp32']:.0f} FLOP per byte in FP32 and {knee['fp16']:
 print("by its data sheet, for its arithmetic to be the limit.")
 
 # %% [markdown]
-# It rises, and not even twofold: the feature maps of a single picture are as much traffic as all the weights. Keep that in mind for the measurement. `rn50 benchmark --only-inference` is the reference's command: it goes through a list of batches with random pictures and writes a file. **Predict** how many times as many images per second a batch of 32 gets than a batch of 1, on your machine and on a V100.
+# It rises, and not even twofold: the feature maps of a single picture are as much traffic as all the weights. Keep that in mind for the measurement. `rn50 benchmark --only-inference` is the reference's command: it goes through a list of batches with random pictures and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
 
 # %%
 batches = session.pick(
@@ -361,7 +361,7 @@ print("With n iterations no percentile beyond 100 - 100/n can be told from the l
 # %% [markdown]
 # ### When requests come as they like
 #
-# So far the client waited for its answer before it asked again. Real clients know nothing of each other. Even if the server could answer them all, some arrive while it is busy, and they wait: in a **queue**.
+# So far the client waited for its answer before it asked again. Real clients know nothing of each other. Even if the server could answer them all, some arrive while it is busy, and they wait: in a **queue**. (MLPerf, the usual contest of inference, measures these cases apart: *single stream* is the patient client, *offline* the sweep over batches, and *server* this one, where only as many requests count as keep the p99 below a bound.)
 #
 # The rule of this server is simple. Whenever it is free, it takes all that wait, at most as many as the *limit*, as one batch. It may also hold a batch that is not full back for a short while, the *wait*, in the hope of more. Here is the whole of it:
 

@@ -18,13 +18,13 @@ price: float = 2.0  # of one GPU for one hour
 from rn50lib import workshop
 from rn50lib.workshop import lone_gpu
 
-profile = lone_gpu.hide(profile)
+profile = lone_gpu.hide(profile)  # several workers need a GPU each, or share the processor
 session = workshop.start("08", profile)
 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Every notebook so far changed one thing and looked where the time went: the input, the exchange, the bits. This one puts it all into numbers that leave the house. The document behind this course ends with three tables: training performance, weak scaling, inference. Here you make the same three from your own machine, find out in how many ways such tables go wrong, and then use them for the question that a budget asks: *what would more hardware bring?*
+# Every notebook so far changed one thing and looked where the time went: the input, the exchange, the bits. This one puts it all into numbers that leave the house. The reference, NVIDIA's document on ResNet-50 v1.5 for MXNet that this course follows, ends with three tables: training performance, weak scaling, inference. Here you make the same three from your own machine, find out in how many ways such tables go wrong, and then use them for the question that a budget asks: *what would more hardware bring?*
 #
 # ## A sweep
 #
@@ -124,6 +124,7 @@ from rn50lib.workshop import figures_benchmark
 
 rows, columns = sweeps.batch_table(answers)
 workshop.table(rows, columns, "Inference, images per second: yours")
+print(sweeps.markdown(rows, columns))  # the same, for a README
 workshop.table(*sweeps.batch_table(theirs), "Inference, images per second: published, one V100")
 sweeps.tell_contended(answers)
 fig, finding = figures_benchmark.by_batch(answers)
@@ -206,7 +207,7 @@ best_knobs = workshop.explore(
 #
 # ### 4. Batch 208 against batch 96
 #
-# The published table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96, since no more fit. That is a fair answer to "what do I gain in practice?" and a wrong one to "how much faster is the arithmetic?" The training table has no common batch, but the inference table has. Guess the speed-up at batch 96 before you look.
+# The published table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). The training table has no common batch, but the inference table has. Guess the speed-up at batch 96 before you look.
 
 # %%
 fig, finding = figures_benchmark.by_batch(theirs)
@@ -222,7 +223,7 @@ print(
 )
 
 # %% [markdown]
-# So a table needs both columns, and each by its name: *equal batch* for the arithmetic, *best batch* for the gain. `rn50 benchmark` prints "weak scaling, equal batch" and "speed-up, best batches".
+# So a table needs both columns, and each by its name: *equal batch* for the precision, *best batch* for the gain. `rn50 benchmark` prints "weak scaling, equal batch" and "speed-up, best batches".
 #
 # ### 5. A stale report
 #
@@ -292,7 +293,7 @@ print(finding)
 #
 # ## Weak and strong scaling
 #
-# There are two ways to use more workers. With **weak scaling** every worker keeps its batch, so the global batch grows. With **strong scaling** the global batch stays and is shared, so each worker gets less to do in every step, while the exchange stays as large as it was. Your sweep holds both: two workers with 8 images each are the strong version of one worker with 16.
+# There are two ways to use more workers. With **weak scaling** every worker keeps its batch, so the global batch grows. With **strong scaling** the global batch stays and is shared, so each worker gets less to do in every step, while the exchange stays as large as it was. Your sweep may hold both: two workers with half of the larger batch each are the strong version of one worker with all of it.
 
 # %%
 if workers > 1:
@@ -367,7 +368,7 @@ if workers > 1:
 #
 # ### Against published rows that it has not seen
 #
-# Form and constants of the model were fixed before these rows were looked at. It was fitted on the published rows of few GPUs and then asked about the others, and the A100s were predicted with the V100s' parameters. Beside it stand two rivals that explain the same loss in another way, and two naive baselines: Amdahl's law, and "nothing is lost". Guess the error of the model, and which baseline comes closest.
+# Form and constants of the model were fixed before these rows were looked at. It was fitted on the published rows of few GPUs and then asked about the others, and the A100s were predicted with the V100s' parameters. Beside it stand two rivals that explain the same loss in another way, and two naive baselines: Amdahl's law, by which a fixed share of the work never gets faster, and "nothing is lost". Guess the error of the model, and which baseline comes closest.
 
 # %%
 rows, columns = figures_growth.held_out_rows()
@@ -382,7 +383,7 @@ from rn50lib.scaling import check
 print(check.cannot_tell().replace(". ", ".\n"))
 
 # %% [markdown]
-# Read the table with care. One of the rivals has a smaller mean error than our model, and for the A100s in mixed precision even "nothing is lost" is closer, since they scale better than the V100s did. The rows say how long a step took and not why. So trust the *sum* to several per cent, and do not trust what it says about the *parts* before you have measured the exchange and the input yourself.
+# Read the table with care. One of the rivals has a smaller mean error than our model, and for the A100s in mixed precision even "nothing is lost" is closer, since they scale better than the V100s did. The rows say how long a step took and not why. So trust the *sum* to several per cent, and do not trust what it says about the *parts* before you have measured the exchange and the input yourself. And no row has more than 32 GPUs: what the model says about 512 nobody has checked here.
 #
 # ## What would my training do?
 #
@@ -509,9 +510,9 @@ if workers > 1:
 #
 # - Say what was measured: workers, batch, precision, size, hardware, versions, command. A rate without its batch is no result.
 # - Warm up, average rates harmonically, show the spread, never the best of n; a failed cell is neither 0 nor yesterday's number.
-# - Equal batch for the arithmetic, best batch for the gain, and each by its name.
+# - Equal batch for the precision, best batch for the gain, and each by its name.
 # - Weak scaling flatters, strong scaling ends: the exchange does not shrink with the batch.
-# - A model of a step is a sum. It predicts the total to several per cent and cannot tell its parts apart without measurements of them.
+# - A model of a step is a sum. It predicted the total to several per cent, as far as there were rows to check it, and cannot tell its parts apart without measurements of them.
 # - Large batches need a scaled rate and a warm-up; beyond about 8,192 images a plain recipe loses accuracy.
 #
 # Something to try: measure your own GPU, put its speed and batch into the second cell, and run the notebook again from "What would my training do?".
