@@ -165,10 +165,13 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    except MemoryError as error:
-        told = f" ({error})" if str(error) else ""
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):
+            raise  # that is how PyTorch says it
+        told = str(error).partition("DefaultCPUAllocator: ")[2] or str(error)
         print(
-            f"error: the memory does not suffice{told}: a smaller -b or --image-shape needs less",
+            f"error: the memory does not suffice ({told.splitlines()[0] if told else 'no more'}): a"
+            " smaller -b or --image-shape needs less",
             file=sys.stderr,
         )
         return 2

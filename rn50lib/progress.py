@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import make_folder
 
 try:
     from tqdm import tqdm
@@ -127,8 +128,8 @@ class Board:
             raise UserError(f"--logdir needs the package tensorboard ({error})") from error
         self.event, self.summary = Event, Summary
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        make_folder(Path(logdir), f"--logdir {logdir}")
         try:
-            Path(logdir).mkdir(parents=True, exist_ok=True)
             self.file = open(Path(logdir) / name, "wb")
         except OSError as error:
             raise UserError(f"--logdir {logdir} cannot be written: {error.strerror}") from error

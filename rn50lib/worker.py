@@ -51,8 +51,10 @@ def worker(
             sources[split] = open_source(Path(done.data_root), split, done.data_format)
     if done.test_io:
         return time_input(done, sources, group)
+    if run_dir:
+        make_folder(run_dir, f"--run-dir {run_dir}")
     if group.rank == 0:
-        check_places(done, run_dir)
+        check_places(done)
     net = done.to_network()
     env = environment(resolved, run_dir, sources)
     file = done.report or (run_dir / "report.json" if run_dir else None)
@@ -77,10 +79,8 @@ def worker(
     return 0
 
 
-def check_places(done: FullExperiment, run_dir: Path | None) -> None:
+def check_places(done: FullExperiment) -> None:
     """Raise UserError before the training where its files cannot be written; makes the folders."""
-    if run_dir:
-        make_folder(run_dir, f"--run-dir {run_dir}")
     for name in ("report", "profile_trace", "timeline"):
         if file := getattr(done, name):
             check_writable(file, flag_name(name))

@@ -235,6 +235,7 @@ def test_a_report_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
         ("--report folder", "--report folder cannot be written: it is a folder"),
         ("--profile-trace folder", "--profile-trace folder cannot be written"),
         ("--model-prefix file/m", "--model-prefix file/m cannot be written (a file is in the way)"),
+        ("--logdir file/b", "--logdir file/b cannot be written (a file is in the way)"),
         ("--run-dir file", "--run-dir file cannot be written (a file is in the way)"),
         ("--model-prefix folder/", "--model-prefix folder/ is a folder: add a name"),
     ],
@@ -249,10 +250,13 @@ def test_a_place_that_cannot_be_written_is_told_before_the_training(
 
 
 @pytest.mark.needs("torch")
-def test_a_batch_larger_than_any_memory(rn50: Run) -> None:
-    line = rn50("train", "--loader", "synthetic", *TINY, "-b", str(10**13), "-e", "1",
+@pytest.mark.parametrize("flags", ["--loader synthetic -b 10000000000000",
+                                   "--image-shape 100000000"])  # fmt: skip
+def test_more_than_any_memory_holds(rn50: Run, photos: Photos, flags: str) -> None:
+    """NumPy says it in its way and PyTorch in another."""
+    line = rn50("train", "--data-root", photos.root, *TINY, *flags.split(), "-e", "1",
                 "--benchmark-iters", "2").error  # fmt: skip
-    assert "-b" in line and "memory" in line
+    assert "the memory does not suffice (" in line and "-b or --image-shape" in line
 
 
 def test_a_run_s_folder_that_is_a_file(rn50: Run, photos: Photos) -> None:
