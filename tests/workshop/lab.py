@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,19 +50,30 @@ def serve(folder: Path, home: Path | None = None, **environment: str) -> Iterato
         )  # fmt: skip
     try:
         deadline = time.monotonic() + 90
-        found = None
-        while found is None:
+        address = None
+        while address is None:
             assert server.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.2)
-            found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
-        urllib.request.urlopen(f"{found[0]}api?token={TOKEN}", timeout=30).close()
-        yield found[0]
+            address = answering(log)
+        yield address
     finally:
         server.send_signal(signal.SIGTERM)
         try:
             server.wait(20)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
+
+
+def answering(log: Path) -> str | None:
+    """The address that a server has logged, as soon as it answers there: it logs it before."""
+    found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
+    if found is None:
+        return None
+    try:
+        urllib.request.urlopen(f"{found[0]}api?token={TOKEN}", timeout=30).close()
+    except urllib.error.URLError:
+        return None
+    return found[0]
 
 
 class Lab:
