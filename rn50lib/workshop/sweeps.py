@@ -10,6 +10,7 @@ import json
 import os
 import select
 import shlex
+import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,7 @@ def means(values: Sequence[float]) -> dict[str, float]:
     return {
         "harmonic mean": harmonic_mean(ordered),
         "arithmetic mean": sum(ordered) / len(ordered),
-        "median": ordered[len(ordered) // 2],
+        "median": statistics.median(ordered),
         "best": ordered[-1],
     }
 
