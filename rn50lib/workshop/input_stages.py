@@ -1,7 +1,6 @@
 """One input pipeline in front of one device, with another stage switched on in each turn.
 
-    measured = compare(experiment)              # all stages, one more each time
-    measured = compare(experiment, ends=True)   # only the first two and the last
+    measured = compare(experiment)
 
 The variants take turns in one process of its own, which TensorFlow leaves with it: a slow moment of
 the machine then hits all of them, and the ratio of two variants is taken turn by turn.
@@ -23,7 +22,7 @@ from rn50lib.hardware import machine
 from rn50lib.workshop import output, session
 from rn50lib.workshop.turns import Worker
 
-BY_HAND, ALL = "a Python loop", "all stages"
+BY_HAND = "a Python loop"
 MODULE = "rn50lib.workshop.input_stages"
 LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 
@@ -75,7 +74,6 @@ def compare(
     rounds: int = 5,
     steps: int = 12,
     warm_up: int = 3,
-    ends: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Measured:
     """Time `steps` training steps with each variant of the input, in turns, with a line per turn.
@@ -95,16 +93,13 @@ def compare(
     words = [str(steps), str(warm_up), *done.to_argv()]
     with Worker(MODULE, words, launch.rank_environment(done)) as worker:
         names: list[str] = worker.hear(lambda s: tell(f"TensorFlow is starting: {s:.0f} s"))
-        shown = dict(zip(names, names, strict=True))  # what the process calls it: what it is here
-        if ends:
-            shown = {names[0]: names[0], names[1]: names[1], names[-1]: ALL}
-        rates: dict[str, list[float]] = {name: [] for name in shown.values()}
-        busy: dict[str, list[float]] = {name: [] for name in shown.values()}
+        rates: dict[str, list[float]] = {name: [] for name in names}
+        busy: dict[str, list[float]] = {name: [] for name in names}
         for round_ in range(rounds):
             if round_ and time.monotonic() - begin > limit_s:
                 break
-            for asked, name in shown.items():
-                worker.say(asked)
+            for name in names:
+                worker.say(name)
                 doing = f"round {round_ + 1} of {rounds}: {name}"
                 found = worker.hear(lambda s, doing=doing: tell(f"{doing}, {s:.0f} s"))  # type: ignore[misc]
                 rates[name].append(found["ips"])

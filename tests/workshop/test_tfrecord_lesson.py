@@ -218,7 +218,7 @@ def test_stages_take_turns_in_front_of_a_paced_device(shards: Path) -> None:
 def test_a_measurement_that_cannot_be_made_says_why(shards: Path) -> None:
     asked = Experiment(**SMALL | {"batch_size": 48}, data_root=str(shards), step=200.0)
     with pytest.raises(UserError, match="an epoch has 1 steps of 48 images, and a turn takes 4"):
-        input_stages.compare(asked, rounds=1, steps=3, warm_up=1, ends=True)
+        input_stages.compare(asked, rounds=1, steps=3, warm_up=1)
 
 
 @pytest.mark.slow
