@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -134,12 +135,17 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
     head = "".join(f"<th{k}>{escape(c)}</th>" for k, c in zip(kind, columns, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f"<td{k}>{escape(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
+        + "".join(f"<td{k}>{breakable(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
         + "</tr>"
         for row in rows
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def breakable(text: str) -> str:
+    """Text as HTML in which a long piece of code may be broken, so that its table fits the page."""
+    return re.sub(r"\S{25,}", lambda m: re.sub(r"([(,=./_])", r"\1<wbr>", m[0]), escape(text))
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:

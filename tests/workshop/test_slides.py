@@ -10,11 +10,11 @@ import json
 import re
 import subprocess
 import sys
-from html import escape
+from html import escape, unescape
 
 import pytest
 
-from rn50lib.workshop import slides
+from rn50lib.workshop import output, slides
 from tests.conftest import ROOT, clean_environment
 
 TABLES = (slides.TODAY, slides.FIVE)
@@ -33,6 +33,14 @@ def prose() -> list[str]:
     remarks += [cell.partition("#")[2] for row in slides.FIVE.rows for cell in row]
     name = re.compile(rf"\b(?:{'|'.join(slides.NAMES)})(?:\.\w+)+")
     return [found for text in remarks for found in name.findall(text)]
+
+
+def test_no_cell_is_wider_than_a_page_has_room_for() -> None:
+    for table in TABLES:
+        html = output.table_html(table.rows, table.columns)
+        pieces = re.split(r"<[^>]+>|\s+", html)  # <wbr> is a place to break
+        assert max(map(len, map(unescape, pieces))) < 40
+        assert escape(table.rows[0][0]) in html.replace("<wbr>", "")
 
 
 def test_every_row_fills_every_column() -> None:
@@ -60,7 +68,7 @@ def test_a_table_shows_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in TABLES:
         table.show()
         for text in (table.caption, *table.columns, *sum(table.rows, ())):
-            assert f">{escape(text)}<" in shown[-1]
+            assert f">{escape(text)}<" in shown[-1].replace("<wbr>", "")
 
 
 LOOK_UP = '''
