@@ -27,8 +27,8 @@ font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
 background:none;max-width:none;border:0;
 border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal}
 .rn50.rn50 th{font-weight:600}
-.rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;
-font-variant-numeric:tabular-nums;white-space:nowrap}
+.rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums}
+.rn50.rn50 td.n{white-space:nowrap}
 .rn50.rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
 .rn50.rn50 .bar{height:8px;border-radius:4px;background:var(--jp-border-color2,#d0d7de);
 overflow:hidden;margin:4px 0}
