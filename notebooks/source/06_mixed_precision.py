@@ -544,6 +544,8 @@ workshop.table(
 yours = {
     "precision.memory.float32": peaks.per_image("float32") / 1e6,
     "precision.memory.bfloat16": peaks.per_image(reduced) / 1e6 if reduced == "bfloat16" else None,
+    "precision.vanish": zero,
+    "precision.speedup": speedup if reduced == "bfloat16" else None,
 }
 if emulated or session.profile == "ci":  # other sizes and another network
     yours = dict.fromkeys(yours)
