@@ -380,6 +380,8 @@ def test_a_diagnosis_that_is_ended_leaves_nothing_running(
             *("--data-root", str(photos.records)),
         ],
         env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        # a job in the background of a shell is given Ctrl-C as a signal to ignore
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr
     for line in process.stderr:

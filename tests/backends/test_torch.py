@@ -441,3 +441,31 @@ def test_a_paced_step_has_nothing_to_save_or_score() -> None:
     for act in (step.state, lambda: step.load({}), lambda: step.predict(np.zeros((1, 32, 32, 3)))):
         with pytest.raises(UserError, match="--step paced has no"):
             act()
+
+
+@pytest.mark.parametrize("side", [14, 15])  # of few pixels, and of too many
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_a_pointwise_convolution_is_a_convolution(side: int, channels_last: bool) -> None:
+    import torch
+
+    from rn50lib.backends.torch.model import FEW, convolution
+    from rn50lib.network import Conv
+
+    assert FEW == 14
+    layer = convolution(Conv("c", 24, 16, kernel=1)).train()
+    images = torch.randn(3, 24, side, side)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    layer.to(memory_format=layout)
+    images = images.to(memory_format=layout).requires_grad_()
+    weight = layer.weight.detach().clone().requires_grad_()
+    other = images.detach().clone().requires_grad_()
+    ours, plain = layer(images), torch.nn.functional.conv2d(other, weight)
+    slope = torch.randn_like(plain)
+    ours.backward(slope)
+    plain.backward(slope)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(ours, plain, **close)
+    torch.testing.assert_close(images.grad, other.grad, **close)
+    torch.testing.assert_close(layer.weight.grad, weight.grad, **close)
+    if channels_last:  # else every layer behind it would rearrange its input
+        assert ours.is_contiguous(memory_format=torch.channels_last)

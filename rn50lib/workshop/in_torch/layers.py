@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,8 @@ PARTS = (
     ("convolution", "convolution"), ("conv2d", "convolution"), ("batch_norm", "batch norm"),
     ("relu", "ReLU"), ("threshold", "ReLU"), ("clamp_min", "ReLU"),
     ("max_pool", "pooling"), ("mean", "pooling"), ("div", "pooling"),
-    ("addmm", "last layer"), ("mm", "last layer"), ("linear", "last layer"),
-    ("softmax", "last layer"), ("nll_loss", "last layer"),
+    ("addmm", "last layer"), ("softmax", "last layer"), ("nll_loss", "last layer"),
+    ("mm", "convolution"), ("linear", "convolution"), ("matmul", "convolution"),  # of 1 x 1
 )  # fmt: skip
 ADDITIONS = ("aten::add", "aten::add_")
 
@@ -91,21 +91,25 @@ def profiled(step: Any, batch: Any) -> dict[str, float]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if GPU:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
         whole(step, batch)
     found = dict.fromkeys((*KINDS, REST), 0.0)
-    for event in profile.key_averages():
+    classes = step.net.num_classes
+    for event in profile.key_averages(group_by_input_shape=True):
         if event.device_type != torch.autograd.DeviceType.CPU:
             continue  # a kernel, whose time stands with the operation that launched it too
         own = event.self_device_time_total if GPU else event.self_cpu_time_total
-        found[part_of(event.key)] += own / 1e6
+        found[part_of(event.key, event.input_shapes, classes)] += own / 1e6
     return found
 
 
-def part_of(operation: str) -> str:
-    """The kind of layer that an operation of the profiler belongs to."""
+def part_of(operation: str, shapes: Sequence[Sequence[int]], classes: int) -> str:
+    """The kind of layer that an operation of the profiler belongs to, by its name and by what it
+    reads: of all matrix products only those of the last layer have a side of `classes`."""
     if operation in ADDITIONS:
         return "addition"
+    if operation == "aten::mm" and any(classes in shape for shape in shapes):
+        return "last layer"
     if operation.startswith(("aten::", "autograd::")):
         for part, kind in PARTS:
             if part in operation:
