@@ -467,5 +467,6 @@ def test_a_pointwise_convolution_is_a_convolution(side: int, channels_last: bool
     torch.testing.assert_close(ours, plain, **close)
     torch.testing.assert_close(images.grad, other.grad, **close)
     torch.testing.assert_close(layer.weight.grad, weight.grad, **close)
-    if channels_last:  # else every layer behind it would rearrange its input
+    if channels_last:  # else every layer behind it would rearrange its input, and DDP warns
         assert ours.is_contiguous(memory_format=torch.channels_last)
+        assert layer.weight.grad.stride() == layer.weight.stride()

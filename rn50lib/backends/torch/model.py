@@ -24,7 +24,8 @@ class Pointwise(nn.Conv2d):
     def forward(self, x_NCHW: Tensor) -> Tensor:
         if not self.training or x_NCHW.device.type != "cpu" or x_NCHW.shape[-1] > FEW:
             return super().forward(x_NCHW)
-        matrix = self.weight.flatten(1)
+        # by way of NHWC, so that the gradient has the strides that DDP lays its buckets out by
+        matrix = self.weight.permute(0, 2, 3, 1).flatten(1)
         return F.linear(x_NCHW.permute(0, 2, 3, 1), matrix).permute(0, 3, 1, 2)
 
 
