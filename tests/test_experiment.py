@@ -65,6 +65,8 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         flags.degrees: st.floats(0, 180),
         flags.pace: st.floats(1e-3, 1e9),
         flags.not_negative: rates,
+        flags.port: st.integers(1, 65535),
+        flags.seed: st.integers(0, 2**32 - 1),
         flags.image_shape: st.integers(32, 4096),
         flags.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
         flags.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),

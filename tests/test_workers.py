@@ -411,20 +411,22 @@ def schedule(progress, global_batch, recipe):
 
 def elastic_run(group: Callable, victim: int, pause: float) -> None:
     """Kill a worker in the middle of an epoch; it comes back, and the run ends well. Every image of
-    an epoch is trained on but for the tail, and what was done twice is counted."""
+    an epoch is trained on but for the tail, and what was done twice is counted.
+
+    Mostly the other goes on alone meanwhile; on a busy machine the new one can be there first."""
     run = group("horovodrun", "--elastic", "--commit-steps", "2", "-e", "60", "--override",
                 "schedule=slow.py:schedule", "--report", "r.json",
                 files={"slow.py": SLOW})  # fmt: skip
     time.sleep(pause)
     run.worker(victim).kill()
     text = lambda: run.output.read_text()  # noqa: E731
-    run.wait_for(lambda: "1 workers go on" in text() and "2 workers go on" in text())
+    run.wait_for(lambda: "2 workers go on" in text())
     (run.folder / "enough").touch()
     assert run.process.wait(10 * PATIENCE) == 0, text()
     assert f"rank {victim} is gone, killed by signal 9 (SIGKILL); the others go on" in text()
     report = strict_json(run.folder / "r.json")
     told = report["env"]["elastic"]
-    assert [change["workers"] for change in told["changes"]] == [1, 2]
+    assert [change["workers"] for change in told["changes"]] in ([1, 2], [2])
     assert len(report["metrics"]["train.loss"]) == 60
     assert 0 <= told["images_repeated"] <= 2 * 2 * 4  # two steps of two workers with a batch of 4
     assert 0 <= told["images_in_tails"] < 60 * 8
