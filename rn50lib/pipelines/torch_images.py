@@ -11,6 +11,7 @@ is not installed.
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class TorchPictures(Pictures):
 
     def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
         super().__init__(source, train, experiment)
-        self.memory = bytearray()  # where images are decoded: new memory each time costs a tenth
+        self.memory = bytearray()  # holds what was decoded, also where a warning ends the call
 
     def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         if simplejpeg is None:
@@ -96,9 +97,9 @@ def height_place(data: bytes, shape: tuple[int, int]) -> int | None:
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
         if data[at + 1] == 0xC0:
-            stored = int.from_bytes(data[at + 5 : at + 7]), int.from_bytes(data[at + 7 : at + 9])
+            stored = struct.unpack_from(">HH", data, at + 5)
             return at + 5 if stored == shape else None
-        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return None
 
 
