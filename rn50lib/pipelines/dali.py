@@ -80,8 +80,7 @@ class Dali:
         on_gpu = gpu is not None
         graph = self.build(epoch, gpu)
         try:
-            for step in range(len(self)):
-                images, labels = graph.run()
+            for step, (images, labels) in enumerate(outputs(graph, len(self))):
                 if (
                     step >= start_step
                 ):  # what comes before is made too: DALI's chance moves on by it
@@ -174,6 +173,19 @@ class Dali:
             except UserError as found:
                 return found
         return UserError(f"{self.source.path}: DALI fails at it: {in_short(error)}")
+
+
+def outputs(graph: Any, steps: int) -> Iterator[tuple[Any, Any]]:
+    """What so many runs of a graph make, each valid until the next one is asked for. DALI's own
+    `run` would go on to make batches that nobody wants, and the epoch's end would wait for them."""
+    graph.schedule_run()  # the first call fills the queue
+    asked = graph.prefetch_queue_depth
+    for _ in range(steps):
+        yield graph.share_outputs()
+        graph.release_outputs()
+        if asked < steps:
+            graph.schedule_run()
+            asked += 1
 
 
 def in_short(error: RuntimeError) -> str:
