@@ -5,7 +5,7 @@
 Every contestant decodes the same files (drawn on first use), crops 5 to 100 % of their area at
 random, makes that small and delivers batches of 64 as uint8; the first batch is not timed. All are
 held to the same cores. Contestants of one table do the same work: antialiased, or, with --fast,
-without. The bare torchvision script needs torchvision 0.28 (see timm in tests/capabilities.toml).
+without; all but torchvision, which cannot, decode in libjpeg's quick way. The bare torchvision script needs torchvision 0.28 (see timm in tests/capabilities.toml).
 """
 
 from __future__ import annotations

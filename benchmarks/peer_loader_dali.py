@@ -18,7 +18,7 @@ parser.add_argument("root")
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--workers", type=int, default=1)
 parser.add_argument("--batch", type=int, default=64)
-parser.add_argument("--fast", action="store_true", help="no antialiasing, and cheaper decoding")
+parser.add_argument("--fast", action="store_true", help="no antialiasing")
 args = parser.parse_args()
 
 
@@ -27,7 +27,7 @@ def graph():
     encoded, labels = fn.readers.file(file_root=f"{args.root}/train", random_shuffle=True)
     images = fn.decoders.image_random_crop(
         encoded, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3],
-        use_fast_idct=args.fast, jpeg_fancy_upsampling=not args.fast)  # fmt: skip
+        use_fast_idct=True, jpeg_fancy_upsampling=False)  # fmt: skip
     images = fn.resize(
         images, resize_x=args.size, resize_y=args.size, interp_type=types.INTERP_LINEAR,
         antialias=not args.fast)  # fmt: skip

@@ -19,11 +19,9 @@ parser.add_argument("root")
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--workers", type=int, default=1)
 parser.add_argument("--batch", type=int, default=64)
-parser.add_argument("--fast", action="store_true", help="no antialiasing, and cheaper decoding")
+parser.add_argument("--fast", action="store_true", help="no antialiasing")
 args = parser.parse_args()
-DECODE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
-if args.fast:
-    DECODE = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}
+DECODE = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}
 
 
 def load(path, label):

@@ -252,6 +252,8 @@ def turn(seed: int, augmentation: Augmentation = Augmentation()) -> tuple[bool, 
 
     It draws from a stream of its own, so that these two change no crop.
     """
+    if not (augmentation.upside_down or augmentation.rotate):
+        return False, 0.0
     rng = random.Random(~seed)
     upside_down = rng.random() < augmentation.upside_down
     return upside_down, rng.uniform(-augmentation.rotate, augmentation.rotate)

@@ -24,6 +24,7 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.hardware import machine
 from rn50lib.pipelines import Batch
+from rn50lib.pipelines.images import quick
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
@@ -128,6 +129,7 @@ class Dali:
             antialias=self.experiment.resample != "fast",
             gpu=gpu is not None,
             engine=engine,
+            quick=quick(self.experiment, self.train),
         )
 
     def gpu(self) -> int | None:

@@ -33,7 +33,8 @@ ENGINE_SHARE = 0.65
 @dataclass(frozen=True)
 class Look:
     """What images become. `pixels` is their side, `resize` the shorter side of a validation image
-    before its centre is cut out. Without `antialias` every shortcut is taken: see `--resample`.
+    before its centre is cut out. `antialias` goes with `--resample`. `quick` is a cheaper way to
+    decode: see `images.quick`.
 
     `gpu` decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the
     part that the crop needs is decoded, which is less work.
@@ -45,6 +46,7 @@ class Look:
     antialias: bool = True
     gpu: bool = False
     engine: bool = False
+    quick: bool = False
 
 
 @pipeline_def
@@ -125,12 +127,12 @@ def resampling(look: Look) -> dict[str, Any]:
 
 def decoding(look: Look, operator: Callable) -> dict[str, Any]:
     """How to decode. The careful way is libjpeg's own, on a GPU too, so that all loaders see the
-    same picture."""
+    same picture in validation."""
     return {
         "device": "mixed" if look.gpu else "cpu",
         "output_type": types.RGB,
-        "use_fast_idct": not look.antialias,
-        "jpeg_fancy_upsampling": look.antialias,
+        "use_fast_idct": look.quick,
+        "jpeg_fancy_upsampling": not look.quick,
         "hw_decoder_load": ENGINE_SHARE if look.engine else 0.0,
     } | as_stored(operator)
 

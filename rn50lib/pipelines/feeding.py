@@ -18,7 +18,7 @@ from rn50lib.records.source import Source
 
 
 class Feeding:
-    """See `rn50lib.pipelines.Pipeline`; the batches are those of PyTorch's loader."""
+    """See `rn50lib.pipelines.Pipeline`; images and crops are those of PyTorch's loader."""
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from rn50lib.errors import UserError
+from rn50lib.experiment import FullExperiment
 from rn50lib.recipe import Box
 
 Image.MAX_IMAGE_PIXELS = 2**28  # refuse a decompression bomb, not a large photograph
@@ -33,6 +34,17 @@ SPARE = 2
 what decoding at full size and making small gives. Of a validation image so many times the pixels
 are decoded, in width and height, that the network gets: so that all loaders see the same picture
 and a network gives the same answers. A training image needs no more than the network gets."""
+
+
+def quick(experiment: FullExperiment, train: bool) -> bool:
+    """Whether a JPEG is decoded in libjpeg's quick way: a coarser cosine transform, and stored
+    colours repeated instead of interpolated.
+
+    It takes a thirteenth less time, and once a picture is small it is off by 0.9 of 255 in the mean
+    (at 96 px, of 500 x 375): nothing beside a random crop. Validation is careful, so that a network
+    gives the same answers behind every loader; unless it is asked to hurry by `--resample fast`.
+    """
+    return train or experiment.resample == "fast"
 
 
 def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int = 1) -> np.ndarray:

@@ -3,7 +3,7 @@
     read → shuffle → choose crops → decode → batch → prefetch
 
 Files and RecordIO are read by image number, in the order that `records.order` lays down: their
-batches are those of PyTorch's loader. TFRecord shards are read as streams, several at once, because
+images and crops are those of PyTorch's loader. TFRecord shards are read as streams, several at once, because
 that is what the format is for: large reads, one behind the other, where a disk or a network would
 be slow at jumping. A stream cannot jump, so its order is a shuffle buffer's; it still promises that
 no image comes twice in an epoch, on whichever rank, that all ranks step equally often, and that
@@ -28,7 +28,7 @@ from rn50lib.backends.tensorflow import tf
 from rn50lib.errors import UserError
 from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import SPARE
+from rn50lib.pipelines.images import SPARE, quick
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.tf_readers import Ordered, Stream, as_written
@@ -40,8 +40,8 @@ BATCHES_AHEAD = 4
 ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
 FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}
 """How libjpeg computes pixels. The accurate way is Pillow's, so that all loaders see the same
-picture. The fast one goes with `--resample fast`: it is off by about 2 of 255, and saves little,
-because most of the time goes into reading the code and not into the cosine transform."""
+picture in validation. The fast one saves little, because most of the time goes into reading the
+code and not into the cosine transform: see `images.quick`."""
 
 RATIOS = (1, 2, 4, 8)
 """libjpeg decodes at a half, a quarter or an eighth of the size for little more than the reading:
@@ -105,7 +105,7 @@ class TfData:
         self.rank, self.size = rank, size
         self.seed, self.batch_size = experiment.seed, experiment.batch_size
         self.pixels, self.antialias = experiment.image_shape, experiment.resample != "fast"
-        self.decoder: dict[str, Any] = ACCURATE if self.antialias else FAST
+        self.decoder: dict[str, Any] = FAST if quick(experiment, self.train) else ACCURATE
         self.threads = experiment.data_nthreads
         self.stages = stages
         self.pictures = Pictures(source, self.train, experiment)
@@ -248,7 +248,7 @@ class TfData:
                 kernel_type="triangle",
                 antialias=True,
             )[0]
-        return tf.saturate_cast(tf.round(small), tf.uint8)
+        return tf.cast(small + 0.5, tf.uint8)  # a half goes up, as Pillow's; none exceeds 255
 
     def turned(self, pixels: Any, turn: Any) -> Any:
         """The image mirrored, turned over and turned, each where it was chosen."""

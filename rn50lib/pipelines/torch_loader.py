@@ -5,13 +5,13 @@ A worker makes a whole batch at a time, so that one array travels and nothing is
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +28,7 @@ from rn50lib.pipelines.torch_images import TorchPictures
 from rn50lib.records.source import Source
 
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
+Asked = tuple[list[Key], torch.Tensor]  # a batch's keys, and the memory that it is to be made in
 
 
 class Images(torch.utils.data.Dataset):
@@ -35,11 +36,14 @@ class Images(torch.utils.data.Dataset):
 
     def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
         self.pictures = TorchPictures(source, train, experiment)
-        self.size, self.overrides = experiment.image_shape, experiment.override
+        self.overrides = experiment.override
+        self.seen: deque[torch.Tensor] = deque(maxlen=100)
 
-    def __getitems__(self, keys: list[Key]) -> torch.Tensor | UserError:
-        """Images uint8 (B, size, size, 3); a bad image comes back as its error, not a traceback."""
-        images = empty_batch((len(keys), self.size, self.size, 3))
+    def __getitems__(self, asked: Asked) -> torch.Tensor | UserError:
+        """The images of a batch, in the memory that came with their keys. A bad image comes back as
+        its error, not as a traceback."""
+        keys, images = asked
+        self.seen.append(images)  # memory that comes again is still mapped then
         rows = images.numpy()
         try:
             for row, key in enumerate(keys):
@@ -50,25 +54,51 @@ class Images(torch.utils.data.Dataset):
 
 
 class Batches(Sampler):
-    """The keys of each batch of an epoch: set `keys`, then iterate the loader."""
+    """The keys of each batch of an epoch, and memory for it: set `keys`, then iterate the loader.
 
-    def __init__(self) -> None:
+    A batch is made in memory that the workers share with the training process, and goes nowhere.
+    Fresh memory would have to be cleared first, page by page, which takes a twentieth of a worker's
+    time: what nobody holds any more is used again.
+    """
+
+    def __init__(self, shape: tuple[int, ...], workers: int) -> None:
         self.keys: list[list[Key]] = []
+        self.shape, self.workers = shape, workers
+        self.memory: list[torch.Tensor] = []
+        self.away: deque[torch.Tensor] = deque()  # with a worker, in the order of their batches
 
-    def __iter__(self) -> Iterator[list[Key]]:
-        return iter(self.keys)
+    def __iter__(self) -> Iterator[Asked]:
+        for images in self.away:  # an epoch was broken off: who knows who still writes there
+            self.memory = [other for other in self.memory if other is not images]
+        self.away.clear()
+        for keys in self.keys:
+            self.away.append(self.unused())
+            yield keys, self.away[-1]
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    def arrived(self) -> None:
+        """The first of the batches that are away was delivered."""
+        self.away.popleft()
 
-def empty_batch(shape: tuple[int, ...]) -> torch.Tensor:
-    """A batch to be filled, uint8. In a worker it lies in memory that the training process maps
-    too, as PyTorch's own collating does it: made anywhere else it would be copied there."""
-    if torch.utils.data.get_worker_info() is None:
-        return torch.empty(shape, dtype=torch.uint8)
-    shared = torch.UntypedStorage._new_shared(math.prod(shape))
-    return torch.empty(0, dtype=torch.uint8).set_(shared).view(shape)
+    def unused(self) -> torch.Tensor:
+        """Memory for a batch, uint8 (B, H, W, 3), that nothing else refers to."""
+        for images in self.memory:
+            if not held(images) and not any(images is other for other in self.away):
+                return images
+        made = torch.empty(self.shape, dtype=torch.uint8)
+        if self.workers:
+            made.share_memory_()
+            self.memory.append(made)
+        return made
+
+
+def held(images: torch.Tensor) -> bool:
+    """Whether anything but this tensor refers to its memory: a batch, a view of it, an array."""
+    count = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch has it from 2.1 on
+    alone = 2  # the tensor, and the storage by which is asked
+    return count is None or count(images.untyped_storage()._cdata) > alone
 
 
 def as_it_is(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
@@ -129,8 +159,9 @@ class TorchLoader:
         self.examples = examples
         self.plan = Plan(experiment, len(source), split, examples, rank, size)
         self.labels = np.asarray(source.labels, np.int32)
-        self.batches = Batches()
         workers = experiment.data_nthreads
+        pixels = experiment.image_shape
+        self.batches = Batches((experiment.batch_size, pixels, pixels, 3), workers)
         options: dict[str, Any] = {}
         if workers:
             options = {"multiprocessing_context": fork_server(), "persistent_workers": True}
@@ -153,6 +184,7 @@ class TorchLoader:
         rows, valid = rows[start_step:], valid[start_step:]
         self.batches.keys = [[(epoch, int(index)) for index in row] for row in rows]
         for images, row, count in zip(self.loader, rows, valid, strict=True):
+            self.batches.arrived()
             if isinstance(images, UserError):
                 raise images
             yield Batch(images, self.labels[row], int(count))

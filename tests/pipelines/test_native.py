@@ -320,6 +320,32 @@ def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_memory_is_used_again_and_never_under_a_batch_that_is_held(textured: Path) -> None:
+    source = open_source(textured, "train", "files")
+    fields: dict[str, Any] = {"batch_size": 1, "image_shape": 64, "num_classes": 2}
+    wanted = [[b.images.numpy().copy() for b in read(source, epoch=e, **fields)] for e in range(3)]
+    pipeline = open_pipeline(full(data_nthreads=1, **fields), source, "train", 0, 1)
+    try:
+        places = set()
+        for epoch in (0, 1, 2) * 4:
+            made = []
+            for step, batch in enumerate(pipeline.epoch(epoch)):
+                places.add(batch.images.data_ptr())
+                np.testing.assert_array_equal(batch.images, wanted[epoch][step])
+                made.append(
+                    batch.images[:, 1:].numpy() if step % 3 == 0 else None
+                )  # held by a view
+                if epoch == 1 and step == 1:
+                    break  # the workers go on with what they were asked for
+            for step, kept in enumerate(made):
+                if kept is not None:
+                    np.testing.assert_array_equal(kept, wanted[epoch][step][:, 1:])
+        assert len(places) < 40  # of 104 batches
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.slow
 def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
     source = open_source(photos.root, "train", "files")
     pipeline = open_pipeline(full(data_nthreads=2), source, "train", 0, 1)

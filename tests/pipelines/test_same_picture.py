@@ -18,6 +18,7 @@ from PIL import Image
 
 from rn50lib import recipe
 from rn50lib.pipelines import open_pipeline
+from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 from tests.support import full
 
@@ -72,6 +73,36 @@ def test_every_loader_shows_pillow_s_picture(tmp_path: Path) -> None:
             made = validation(source, loader, image_shape=size, val_resize=resize)
             apart = np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3))
             assert apart.max() <= 3, (loader, size, apart)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["native, torch", "native, tensorflow"])
+def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
+    """Decoded in a hurry, which the crop's own size hides: a mean of 1 to 2 of 255."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "train" / "a"
+    path.mkdir(parents=True)
+    for i in range(8):
+        photograph(rng, 300, 225).save(path / f"{i}.jpg", quality=90)
+    source = open_source(tmp_path, "train", "files")
+    for size in (128, 48):
+        experiment = full(**LOADERS[loader], num_classes=1, image_shape=size, batch_size=8)
+        pipeline = open_pipeline(experiment, source, "train", 0, 1)
+        try:
+            made = np.concatenate([np.asarray(b.images) for b in pipeline.epoch(0)]).astype(float)
+        finally:
+            pipeline.close()
+        numbers = order.epoch_order(8, experiment.seed, 0).tolist()
+        augmentation = experiment.to_recipe().augmentation
+        for number, pixels in zip(numbers, made, strict=True):
+            seed = order.image_seed(experiment.seed, 0, number)
+            (left, top, w, h), mirror = recipe.augment(seed, 300, 225, augmentation)
+            image = Image.open(path / f"{number}.jpg")
+            box = (left, top, left + w, top + h)
+            wanted = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
+            apart = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
+            assert apart <= 3, (size, number, apart)
+            assert apart > 0.1  # else it was not decoded in a hurry
 
 
 @pytest.mark.acceptance

@@ -31,14 +31,17 @@ def jpeg(width: int, height: int, **how: Any) -> bytes:
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
 @pytest.mark.parametrize("way", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
+@pytest.mark.parametrize("train", [True, False])
 def test_rows_above_the_bottom_are_the_whole_image_s(
-    pictures: TorchPictures, ratio: int, subsampling: str, way: dict[str, Any]
+    photos: Photos, train: bool, ratio: int, subsampling: str, way: dict[str, Any]
 ) -> None:
     import simplejpeg
 
+    pictures = TorchPictures(open_source(photos.root, "train", "files"), train, full())
     width, height = 139, 117
     data = jpeg(width, height, subsampling=subsampling, **way)
     smaller = {"min_height": -(-height // ratio), "min_width": -(-width // ratio)}
+    smaller |= {"fastdct": train, "fastupsample": train}
     whole = simplejpeg.decode_jpeg(data, min_factor=ratio, **smaller)
     for bottom in (1, 15, 16, 17, 63, 64, 100, 115, 116, 117):
         rows = pictures.decode(data, (height, width), bottom, ratio)
