@@ -81,11 +81,16 @@ class Dali:
         on_gpu = gpu is not None
         graph = self.build(epoch, gpu)
         try:
-            for step, (images, labels) in enumerate(outputs(graph, len(self))):
-                if (
-                    step >= start_step
-                ):  # what comes before is made too: DALI's chance moves on by it
-                    yield self.batch(images, labels, int(valid[step]), on_gpu)
+            graph.schedule_run()  # the first call fills the queue
+            left = len(self) - graph.prefetch_queue_depth
+            for step in range(len(self)):
+                images, labels = graph.share_outputs()
+                made = self.batch(images, labels, int(valid[step]), on_gpu)
+                graph.release_outputs()  # it is copied: DALI may work on while the batch is used
+                if step < left:  # its own `run` would go on past the end, and be waited for
+                    graph.schedule_run()
+                if step >= start_step:  # what comes before is made too: DALI's chance moves on
+                    yield made
         except RuntimeError as error:
             raise self.explain(error, epoch, step) from error
 
@@ -175,19 +180,6 @@ class Dali:
             except UserError as found:
                 return found
         return UserError(f"{self.source.path}: DALI fails at it: {in_short(error)}")
-
-
-def outputs(graph: Any, steps: int) -> Iterator[tuple[Any, Any]]:
-    """What so many runs of a graph make, each valid until the next one is asked for. DALI's own
-    `run` would go on to make batches that nobody wants, and the epoch's end would wait for them."""
-    graph.schedule_run()  # the first call fills the queue
-    asked = graph.prefetch_queue_depth
-    for _ in range(steps):
-        yield graph.share_outputs()
-        graph.release_outputs()
-        if asked < steps:
-            graph.schedule_run()
-            asked += 1
 
 
 def in_short(error: RuntimeError) -> str:

@@ -3,11 +3,11 @@
     read → shuffle → choose crops → decode → batch → prefetch
 
 Files and RecordIO are read by image number, in the order that `records.order` lays down: their
-images and crops are those of PyTorch's loader. TFRecord shards are read as streams, several at once, because
-that is what the format is for: large reads, one behind the other, where a disk or a network would
-be slow at jumping. A stream cannot jump, so its order is a shuffle buffer's; it still promises that
-no image comes twice in an epoch, on whichever rank, that all ranks step equally often, and that
-(seed, epoch) gives the same batches again.
+images and crops are those of PyTorch's loader. TFRecord shards are read as streams, several at
+once, because that is what the format is for: large reads, one behind the other, where a disk or a
+network would be slow at jumping. A stream cannot jump, so its order is a shuffle buffer's; it still
+promises that no image comes twice in an epoch, on whichever rank, that all ranks step equally
+often, and that (seed, epoch) gives the same batches again.
 
 The crops are those of `recipe.augment` in every case, drawn in Python for a batch at a time: some
 microseconds an image, for the same crops as in every other loader, and for a learner's own

@@ -85,7 +85,7 @@ def after_step(workers: int, step: int) -> tuple[Figure, str]:
         draw(axes, held[step], [m for m in messages if m.step == step], labels=True)
         axes.set_title(title(step, workers), loc="left")
         legend(figure, workers)
-    return figure, sentence(workers, step, messages)
+    return figure, sentence(workers, step)
 
 
 def strip(workers: int = 4) -> tuple[Figure, str]:
@@ -103,7 +103,7 @@ def strip(workers: int = 4) -> tuple[Figure, str]:
                 draw(axes, held[step], [m for m in messages if m.step == step], labels=False)
                 axes.set_title(title(step, workers, short=True), loc="left", fontsize=9)
         legend(figure, workers, arrows=False)
-    return figure, sentence(workers, len(held) - 1, messages)
+    return figure, sentence(workers, len(held) - 1)
 
 
 def draw(axes: Axes, held: np.ndarray, messages: list[Message], labels: bool) -> None:
@@ -179,7 +179,7 @@ def legend(figure: Figure, workers: int, arrows: bool = True) -> None:
     )
 
 
-def sentence(workers: int, step: int, messages: list[Message]) -> str:
+def sentence(workers: int, step: int) -> str:
     """How far it is, and what has been moved."""
     steps = 2 * (workers - 1)
     size = GRADIENTS_MB / workers  # megabytes of one chunk
