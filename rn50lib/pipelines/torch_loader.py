@@ -43,7 +43,8 @@ class Images(torch.utils.data.Dataset):
         """The images of a batch, in the memory that came with their keys. A bad image comes back as
         its error, not as a traceback."""
         keys, images = asked
-        self.seen.append(images)  # memory that comes again is still mapped then
+        if torch.utils.data.get_worker_info() is not None:
+            self.seen.append(images)  # memory that comes again is still mapped then
         rows = images.numpy()
         try:
             for row, key in enumerate(keys):
@@ -90,15 +91,19 @@ class Batches(Sampler):
         made = torch.empty(self.shape, dtype=torch.uint8)
         if self.workers:
             made.share_memory_()
-            self.memory.append(made)
+            if count_holders is not None:
+                self.memory.append(made)
         return made
+
+
+count_holders: Any = getattr(torch._C, "_storage_Use_Count", None)
+"""How many refer to a storage. A PyTorch without it gets fresh memory for every batch."""
 
 
 def held(images: torch.Tensor) -> bool:
     """Whether anything but this tensor refers to its memory: a batch, a view of it, an array."""
-    count = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch has it from 2.1 on
     alone = 2  # the tensor, and the storage by which is asked
-    return count is None or count(images.untyped_storage()._cdata) > alone
+    return count_holders(images.untyped_storage()._cdata) > alone
 
 
 def as_it_is(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
