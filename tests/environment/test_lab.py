@@ -31,6 +31,12 @@ def free_port() -> int:
             return port
 
 
+def answers(port: int) -> bool:
+    """Whether somebody listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
+
+
 def status(address: str) -> int:
     """The HTTP status that an address answers with."""
     try:
@@ -57,7 +63,7 @@ def lab(
         )
     try:
         end = time.monotonic() + 300
-        while "?token=" not in log.read_text():
+        while "?token=" not in log.read_text() or not answers(port):  # the address comes first
             assert process.poll() is None and time.monotonic() < end, log.read_text()
             time.sleep(0.2)
         yield process, port, log.read_text()
