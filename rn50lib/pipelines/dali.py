@@ -85,11 +85,13 @@ class Dali:
             left = len(self) - graph.prefetch_queue_depth
             for step in range(len(self)):
                 images, labels = graph.share_outputs()
-                made = self.batch(images, labels, int(valid[step]), on_gpu)
+                made = None
+                if step >= start_step:  # what comes before is made too: DALI's chance moves on
+                    made = self.batch(images, labels, int(valid[step]), on_gpu)
                 graph.release_outputs()  # it is copied: DALI may work on while the batch is used
                 if step < left:  # its own `run` would go on past the end, and be waited for
                     graph.schedule_run()
-                if step >= start_step:  # what comes before is made too: DALI's chance moves on
+                if made is not None:
                     yield made
         except RuntimeError as error:
             raise self.explain(error, epoch, step) from error

@@ -102,7 +102,7 @@ def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
             wanted = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
             apart = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
             assert apart <= 3, (size, number, apart)
-            assert apart > 0.1  # else it was not decoded in a hurry
+            assert apart > 0.5  # else it was not decoded in a hurry
 
 
 @pytest.mark.acceptance
