@@ -12,6 +12,9 @@ import fcntl
 import io
 import json
 import os
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from rn50lib.errors import UserError
@@ -45,16 +48,16 @@ class OutputSet:
         self.paths = [Path(path) for path in paths]
         self.fsync = fsync
         self.files: list[io.FileIO] = []
-        self._committed = False
 
     def __enter__(self) -> OutputSet:
         folder = self.paths[0].parent
         if not folder.is_dir():
             raise UserError(f"{folder}: there is no such folder to write {self.paths[0].name} to")
         try:
-            finish_renaming(self.paths[0])
-            for path in self.paths:
-                self.files.append(_open_locked(path))
+            with _signals_wait():
+                finish_renaming(self.paths[0])
+                for path in self.paths:
+                    self.files.append(_open_locked(path))
         except OSError as error:
             self._discard()
             raise UserError(f"{folder}: cannot write there ({error.strerror})") from error
@@ -71,7 +74,7 @@ class OutputSet:
             error = failed
         if error is None:
             return
-        self._discard(keep=self._committed)
+        self._discard()
         if isinstance(error, OSError) and error.errno in _FULL:
             raise UserError(
                 f"{self.paths[0].parent}: the disk is full, so {self.paths[0].name} was not "
@@ -84,23 +87,54 @@ class OutputSet:
         for file in self.files:
             if self.fsync:
                 os.fsync(file.fileno())
-        note = _note_of(self.paths[0])
-        draft = part_of(note)
-        draft.write_text(json.dumps([path.name for path in self.paths]))
-        if self.fsync:
-            _sync(draft)
-        os.replace(draft, note)
-        self._committed = True
-        finish_renaming(self.paths[0], fsync=self.fsync)
-        for file in self.files:
-            file.close()
+        with _signals_wait():
+            note = _note_of(self.paths[0])
+            draft = part_of(note)
+            draft.write_text(json.dumps([path.name for path in self.paths]))
+            if self.fsync:
+                _sync(draft)
+            os.replace(draft, note)
+            finish_renaming(self.paths[0], fsync=self.fsync)
+            for file in self.files:
+                file.close()
 
-    def _discard(self, keep: bool = False) -> None:
-        for path, file in zip(self.paths, self.files, strict=False):  # those that were opened
-            if not keep:
-                with contextlib.suppress(OSError):
-                    part_of(path).unlink()
-            file.close()
+    def _discard(self) -> None:
+        """Remove the parts that were opened, unless their renaming has begun."""
+        with _signals_wait():
+            note = _note_of(self.paths[0])
+            keep = note.exists()
+            for path, file in zip(self.paths, self.files, strict=False):
+                if not keep and not file.closed:
+                    with contextlib.suppress(OSError):
+                        part_of(path).unlink()
+                file.close()
+            if not keep and self.files:
+                part_of(note).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Hold back Ctrl-C and termination until the block has ended.
+
+    Where a signal raises an exception, it could do so between the making of a file and the noting
+    of it, and the file would stay behind. Python calls its handlers in the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None is a handler that C code has set, which Python cannot put back.
+    handlers = {n: h for n, h in handlers.items() if h not in (None, signal.SIG_IGN)}
+    try:
+        for name in handlers:
+            signal.signal(name, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for arrived in dict.fromkeys(came):
+            signal.raise_signal(arrived)
 
 
 def finish_renaming(first: str | os.PathLike, fsync: bool = True) -> bool:

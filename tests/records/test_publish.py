@@ -49,27 +49,33 @@ def test_leftovers_of_a_killed_process_do_not_get_in(tmp_path):
     assert read(tmp_path) == ["new", "new"]
 
 
-# A child that writes "new" over "old" and is killed at its n-th renaming, syncing or removal.
+# A child that writes "new" over "old" and is signalled at its n-th call of one of these functions:
+# killed before it (the call is not made), or terminated after it, which raises SystemExit.
 CHILD = """
-import os, signal, sys
+import fcntl, os, signal, sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 import rn50lib.records.publish as publish
 
-left = int(sys.argv[2])
-def killing(function):
+left, kill = int(sys.argv[2]), sys.argv[4] == "SIGKILL"
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def signalled(function):
     def call(*args, **kwargs):
         global left
         left -= 1
-        if left == 0:
+        if kill and left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
     return call
 
-for name in ("replace", "fsync", "unlink"):
-    setattr(os, name, killing(getattr(os, name)))
-Path.unlink = killing(Path.unlink)
-Path.write_text = killing(Path.write_text)
+for name in ("open", "fstat", "replace", "fsync", "unlink"):
+    setattr(os, name, signalled(getattr(os, name)))
+fcntl.flock = signalled(fcntl.flock)
+Path.unlink = signalled(Path.unlink)
+Path.write_text = signalled(Path.write_text)
 folder = Path(sys.argv[1])
 with publish.OutputSet(folder / "a.rec", folder / "a.idx") as outputs:
     for file in outputs.files:
@@ -80,11 +86,11 @@ with publish.OutputSet(folder / "a.rec", folder / "a.idx") as outputs:
 @pytest.mark.slow
 def test_killed_at_every_step(tmp_path, repository):
     states = []
-    for step in range(1, 30):
+    for step in range(1, 60):
         folder = tmp_path / str(step)
         folder.mkdir()
         write(folder, "old")
-        child = [sys.executable, "-c", CHILD, str(folder), str(step), str(repository)]
+        child = [sys.executable, "-c", CHILD, str(folder), str(step), str(repository), "SIGKILL"]
         code = subprocess.run(child, timeout=60).returncode
         finish_renaming(folder / "a.rec")
         states.append(read(folder))
@@ -98,6 +104,27 @@ def test_killed_at_every_step(tmp_path, repository):
     assert code == 0
     assert ["old", "old"] in states
     assert states[-2:] == [["new", "new"]] * 2
+
+
+@pytest.mark.slow
+def test_terminated_at_every_step(tmp_path, repository):
+    """Whole and without leftovers at once: nobody has to finish or to clear up."""
+    states = []
+    for step in range(1, 60):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        write(folder, "old")
+        child = [sys.executable, "-c", CHILD, str(folder), str(step), str(repository), "SIGTERM"]
+        code = subprocess.run(child, timeout=60).returncode
+        assert sorted(os.listdir(folder)) == sorted(NAMES), step
+        states.append(read(folder))
+        if code == 0:
+            break
+        assert code == 143
+    assert code == 0
+    new = states.index(["new", "new"])
+    assert 5 < new < len(states)
+    assert states == [["old", "old"]] * new + [["new", "new"]] * (len(states) - new)
 
 
 def test_one_writer_at_a_time(tmp_path):
