@@ -1,6 +1,13 @@
-"""The ResNet of `rn50lib.network` as a PyTorch module, and its arrays by canonical name."""
+"""The ResNet of `rn50lib.network` as a PyTorch module, and its arrays by canonical name.
+
+A processor can train it in oneDNN's own layout: the channels in blocks as long as a vector register
+(nChw16c), in which convolutions and batch norms run faster than in NHWC. PyTorch calls such tensors
+mkldnn tensors, and most of its operators take them as any others.
+"""
 
 from __future__ import annotations
+
+import platform
 
 import numpy as np
 import torch
@@ -18,11 +25,44 @@ FEW = 14
 its weights, large here, are then not rearranged at every step, forward and twice backward."""
 
 
-class Pointwise(nn.Conv2d):
+MANY = 1024
+"""Pixels of a batch from which on the blocked layout pays: its weights have to be rearranged for
+each convolution, and their gradients back, however few pixels they meet."""
+
+
+def blocked_type(device: str, dtype: torch.dtype) -> torch.dtype | None:
+    """`dtype` if a batch can be trained in it in oneDNN's blocked layout here, else None."""
+    if device != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    if not torch.backends.mkldnn.is_available():
+        return None
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    return dtype if dtype in (torch.float32, torch.bfloat16) else None
+
+
+def strided(x_NCHW: Tensor) -> Tensor:
+    """The same in NHWC memory, if it is in the blocked layout."""
+    if not x_NCHW.is_mkldnn:
+        return x_NCHW
+    return x_NCHW.to_dense().contiguous(memory_format=torch.channels_last)
+
+
+class Convolution(nn.Conv2d):
+    def forward(self, x_NCHW: Tensor) -> Tensor:
+        if not x_NCHW.is_mkldnn:
+            return super().forward(x_NCHW)
+        # oneDNN rounds the weights while it rearranges them; autocast would do so beforehand
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x_NCHW)
+
+
+class Pointwise(Convolution):
     """A 1x1 convolution with stride 1: the same matrix for the channels of every pixel."""
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        if not self.training or x_NCHW.device.type != "cpu" or x_NCHW.shape[-1] > FEW:
+        on_cpu = x_NCHW.device.type == "cpu" and not x_NCHW.is_mkldnn
+        if not self.training or not on_cpu or x_NCHW.shape[-1] > FEW:
             return super().forward(x_NCHW)
         # by way of NHWC, so that the gradient has the strides that DDP lays its buckets out by
         matrix = self.weight.permute(0, 2, 3, 1).flatten(1)
@@ -30,7 +70,7 @@ class Pointwise(nn.Conv2d):
 
 
 def convolution(conv: Conv) -> nn.Conv2d:
-    kind = Pointwise if conv.kernel == conv.stride == 1 else nn.Conv2d
+    kind = Pointwise if conv.kernel == conv.stride == 1 else Convolution
     return kind(
         conv.in_channels, conv.out_channels, conv.kernel, conv.stride, conv.padding, bias=False
     )
@@ -55,6 +95,9 @@ class Residual(nn.Module):
             self.downsample_bn = batch_norm(block.downsample.out_channels)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
+        images, _, height, width = x_NCHW.shape
+        if images * height * width <= MANY:
+            x_NCHW = strided(x_NCHW)
         x = x_NCHW
         for i in range(1, self.depth + 1):
             x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x))
@@ -67,10 +110,14 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stem, stages of residual blocks, average pool, fully-connected layer; float32 logits."""
+    """Stem, stages of residual blocks, average pool, fully-connected layer; float32 logits.
+
+    Where `blocked` is a type, training computes in it and in oneDNN's blocked layout.
+    """
 
     def __init__(self, net: Network) -> None:
         super().__init__()
+        self.blocked: torch.dtype | None = None
         self.conv1 = convolution(net.stem)
         self.bn1 = batch_norm(net.width)
         stages: dict[str, list[Residual]] = {}
@@ -82,11 +129,14 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(net.features, net.num_classes)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x_NCHW)), inplace=True)
+        x = x_NCHW
+        if self.blocked and self.training and not torch.compiler.is_compiling():
+            x = x.to_mkldnn(self.blocked)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         for name in self.stage_names:
             x = getattr(self, name)(x)
-        pooled_NC = x.mean(dim=(2, 3), dtype=torch.float32)
+        pooled_NC = strided(x).mean(dim=(2, 3), dtype=torch.float32)
         # The last layer stays in float32: its logits feed the loss, where rounding costs most.
         with torch.autocast(x.device.type, enabled=False):
             return self.fc(pooled_NC)
