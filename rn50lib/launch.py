@@ -31,8 +31,11 @@ from rn50lib.report import write_json
 PARENT = "RN50_PARENT"  # tells a rank whose death must be its own
 # glibc gives large blocks back to the kernel at every free, and a training step frees its
 # activations each time: keeping them spares the page faults. On two cores a step was measured to be
-# 10-30 % faster.
-ALLOCATOR = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592"
+# 10-30 % faster. In huge pages (2 MB instead of 4 kB) their addresses are found faster: 4 to 7 %.
+ALLOCATOR = ":".join(
+    f"glibc.malloc.{setting}"
+    for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
+)
 GRACE_S = 5.0  # between asking a process to end and ending it
 
 

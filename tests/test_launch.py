@@ -37,6 +37,7 @@ def test_threads_and_allocator_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     if sys.platform == "linux":
         assert env["GLIBC_TUNABLES"] == (
             "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592"
+            ":glibc.malloc.hugetlb=1"
         )
     assert env["PATH"] == os.environ["PATH"]
 

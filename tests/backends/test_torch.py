@@ -470,3 +470,77 @@ def test_a_pointwise_convolution_is_a_convolution(side: int, channels_last: bool
     if channels_last:  # else every layer behind it would rearrange its input, and DDP warns
         assert ours.is_contiguous(memory_format=torch.channels_last)
         assert layer.weight.grad.stride() == layer.weight.stride()
+
+
+def gradients(net: Network, dtype: str, side: int, batch: int, in_blocks: bool) -> Any:
+    """The model after a forward and a backward pass over random images, its loss and gradients."""
+    import torch
+
+    from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
+
+    kind = getattr(torch, dtype)
+    model = ResNet(net).train()
+    load_arrays(model, busy_arrays(net))
+    model.to(memory_format=torch.channels_last)
+    if in_blocks:
+        model.lay_out(net, batch, side, kind)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, side, side, 3, generator=generator).permute(0, 3, 1, 2)
+    labels = torch.randint(0, net.num_classes, (batch,), generator=generator)
+    with torch.autocast("cpu", kind, enabled=dtype != "float32"):
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    found = {name: t.grad for name, t in tensors(model).items() if t.requires_grad}
+    return model, loss.item(), found
+
+
+@pytest.mark.needs("linux_x86_64")
+@pytest.mark.parametrize("net", [tiny(6), resnet(18, 6)], ids=lambda net: net.name)
+def test_in_blocks_it_trains_as_in_nhwc(net: Network) -> None:
+    import torch
+
+    from rn50lib.backends.torch.model import MANY, has_blocks, tensors
+
+    assert has_blocks("cpu", torch.float32)
+    assert 8 * 16**2 > MANY > 8 * 8**2  # pixels of the first stage, and of the second
+    plain, loss, expected = gradients(net, "float32", 64, 8, in_blocks=False)
+    ours, our_loss, found = gradients(net, "float32", 64, 8, in_blocks=True)
+    seen = {name: module.blocked for name, module in ours.named_modules() if "." in name
+            and hasattr(module, "blocked")}  # fmt: skip
+    assert seen == {block.name: block.name.startswith("layer1.") for block in net.blocks()}
+    assert our_loss == pytest.approx(loss, rel=1e-4)
+    for name, gradient in expected.items():
+        assert gradient.stride() == found[name].stride() or name.startswith(("layer1.", "conv1"))
+        assert torch.norm(found[name] - gradient) < 5e-3 * torch.norm(gradient), name
+    statistics = {name: t for name, t in tensors(plain).items() if ".running_" in name}
+    for name, value in statistics.items():
+        torch.testing.assert_close(tensors(ours)[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.needs("avx512_bf16", "linux_x86_64")
+def test_bfloat16_in_blocks_is_as_near_to_float32_as_in_nhwc() -> None:
+    import torch
+
+    net = resnet(18, 6)
+    _, loss, exact = gradients(net, "float32", 64, 8, in_blocks=False)
+    errors = []
+    for in_blocks in (False, True):
+        _, reduced, found = gradients(net, "bfloat16", 64, 8, in_blocks)
+        assert reduced == pytest.approx(loss, rel=0.02)
+        apart = [torch.norm(found[n] - g) / torch.norm(g) for n, g in exact.items()]
+        errors.append(float(torch.stack(apart).mean()))
+    assert 0 < errors[1] < 1.25 * errors[0] < 0.5
+
+
+def test_the_step_lays_out_its_model_for_its_batches() -> None:
+    """Many pixels a batch: in blocks, where this machine has them. Few: in NHWC."""
+    import torch
+
+    from rn50lib.backends.torch.model import has_blocks
+
+    def blocked(**fields: Any) -> list[bool]:
+        return [block.blocked for block in build(dtype="float32", **fields).model.layer1]
+
+    has = has_blocks("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
+    assert blocked(batch_size=32, image_shape=64) == [has]
+    assert blocked(batch_size=4, image_shape=32) == [False]

@@ -8,6 +8,7 @@ mkldnn tensors, and most of its operators take them as any others.
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,19 +27,19 @@ its weights, large here, are then not rearranged at every step, forward and twic
 
 
 MANY = 1024
-"""Pixels of a batch from which on the blocked layout pays: its weights have to be rearranged for
-each convolution, and their gradients back, however few pixels they meet."""
+"""Pixels of a batch, above which a block trains faster in the blocked layout: its weights have to
+be rearranged for each convolution, and their gradients back, however few pixels they meet."""
 
 
-def blocked_type(device: str, dtype: torch.dtype) -> torch.dtype | None:
-    """`dtype` if a batch can be trained in it in oneDNN's blocked layout here, else None."""
+def has_blocks(device: str, dtype: torch.dtype) -> bool:
+    """Whether a batch can be trained in `dtype` in oneDNN's blocked layout here, and fast."""
     if device != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
-        return None
+        return False
     if not torch.backends.mkldnn.is_available():
-        return None
-    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return None
-    return dtype if dtype in (torch.float32, torch.bfloat16) else None
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def strided(x_NCHW: Tensor) -> Tensor:
@@ -46,6 +47,22 @@ def strided(x_NCHW: Tensor) -> Tensor:
     if not x_NCHW.is_mkldnn:
         return x_NCHW
     return x_NCHW.to_dense().contiguous(memory_format=torch.channels_last)
+
+
+class Fork(torch.autograd.Function):
+    """A tensor for two uses, the gradient of the second added to that of the first in place.
+
+    For a tensor in the blocked layout, autograd itself would write the sum to new memory. The first
+    use must be a convolution, whose gradient nobody else holds.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.detach(), x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].add_(gradients[1])
 
 
 class Convolution(nn.Conv2d):
@@ -86,6 +103,7 @@ class Residual(nn.Module):
 
     def __init__(self, block: Block) -> None:
         super().__init__()
+        self.blocked = False  # whether it is trained in oneDNN's layout
         self.depth = len(block.convs)
         for i, conv in enumerate(block.convs, start=1):
             self.add_module(f"conv{i}", convolution(conv))
@@ -95,29 +113,24 @@ class Residual(nn.Module):
             self.downsample_bn = batch_norm(block.downsample.out_channels)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        images, _, height, width = x_NCHW.shape
-        if images * height * width <= MANY:
+        if not self.blocked:
             x_NCHW = strided(x_NCHW)
-        x = x_NCHW
+        x, shortcut = Fork.apply(x_NCHW) if x_NCHW.is_mkldnn else (x_NCHW, x_NCHW)
         for i in range(1, self.depth + 1):
             x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x))
             if i < self.depth:
                 x = F.relu(x, inplace=True)
-        shortcut = x_NCHW
         if hasattr(self, "downsample"):
-            shortcut = self.downsample_bn(self.downsample(x_NCHW))
+            shortcut = self.downsample_bn(self.downsample(shortcut))
         return F.relu(x.add_(shortcut), inplace=True)
 
 
 class ResNet(nn.Module):
-    """Stem, stages of residual blocks, average pool, fully-connected layer; float32 logits.
-
-    Where `blocked` is a type, training computes in it and in oneDNN's blocked layout.
-    """
+    """Stem, stages of residual blocks, average pool, fully-connected layer; float32 logits."""
 
     def __init__(self, net: Network) -> None:
         super().__init__()
-        self.blocked: torch.dtype | None = None
+        self.blocked: torch.dtype | None = None  # what training computes in, in that layout
         self.conv1 = convolution(net.stem)
         self.bn1 = batch_norm(net.width)
         stages: dict[str, list[Residual]] = {}
@@ -127,6 +140,15 @@ class ResNet(nn.Module):
         for name, blocks in stages.items():
             self.add_module(name, nn.Sequential(*blocks))
         self.fc = nn.Linear(net.features, net.num_classes)
+
+    def lay_out(self, net: Network, batch_size: int, image_size: int, dtype: torch.dtype) -> None:
+        """Train in oneDNN's blocked layout where that is faster for such batches, else in NHWC."""
+        sizes = {layer.name: layer.size for layer in net.layers(image_size)}
+        for block in net.blocks():
+            module = self.get_submodule(block.name)
+            if batch_size * sizes[block.name + ".add"] ** 2 > MANY:
+                self.blocked, module.blocked = dtype, True
+                module.to(memory_format=torch.contiguous_format)  # as its gradients will come
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
         x = x_NCHW

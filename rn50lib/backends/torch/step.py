@@ -20,7 +20,7 @@ from rn50lib import seams
 from rn50lib.backends.memory_full import memory_full
 from rn50lib.backends.torch import precision, speed
 from rn50lib.backends.torch.inference import Predictor
-from rn50lib.backends.torch.model import ResNet, blocked_type, load_arrays, tensors
+from rn50lib.backends.torch.model import ResNet, has_blocks, load_arrays, tensors
 from rn50lib.backends.torch.parallel import exchange_for
 from rn50lib.backends.torch.trace import recording
 from rn50lib.backends.torch.update import optimizer_for
@@ -42,13 +42,15 @@ class TorchStep:
             torch.cuda.set_device(comm.local_rank)
         self.experiment, self.net = experiment, net
         self.model = ResNet(net)
-        self.model.blocked = blocked_type(self.device, self.dtype)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
         load_arrays(self.model, seams.get("broadcast_start")(start, comm))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
+        if has_blocks(self.device, self.dtype):
+            pixels = experiment.image_shape
+            self.model.lay_out(net, experiment.batch_size, pixels, self.dtype)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
         self.optimizer = optimizer_for(experiment, named, list(net.parameters()), self.lr)
