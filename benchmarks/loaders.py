@@ -38,9 +38,10 @@ OURS = {  # name: loader, backend
     "dali": ("dali", "torch"),
 }
 BARE = {
-    "bare torchvision": "peer_loader_torchvision.py",
-    "bare tf.data": "peer_loader_tensorflow.py",
-    "bare DALI": "peer_loader_dali.py",
+    "bare torchvision": ["peer_loader_torchvision.py"],
+    "bare tf.data": ["peer_loader_tensorflow.py"],
+    "bare DALI": ["peer_loader_dali.py"],  # its batches are only looked at
+    "DALI's iterator": ["peer_loader_dali.py", "--iterator"],  # tensors to keep, as ours
 }
 PAIRS = (  # ours, what it is measured against, by how much it should be faster
     ("native, torch", "bare torchvision", 2.0),
@@ -48,6 +49,7 @@ PAIRS = (  # ours, what it is measured against, by how much it should be faster
     ("native, torch", "bare DALI", 1.2),
     ("native, tensorflow", "bare tf.data", 1.0),
     ("dali", "bare DALI", 1.0),
+    ("dali", "DALI's iterator", 1.0),
 )
 
 
@@ -60,8 +62,9 @@ def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str]
         env["GLIBC_TUNABLES"] = ALLOCATOR
     held = ["taskset", "-c", ",".join(str(core) for core in range(args.core_count))]
     if name in BARE:
-        call = [sys.executable, str(HERE / BARE[name]), str(args.root), "--size", str(args.size),
-                "--workers", str(args.core_count), "--epochs", str(epochs)]  # fmt: skip
+        script, *flags = BARE[name]
+        call = [sys.executable, str(HERE / script), str(args.root), "--size", str(args.size),
+                "--workers", str(args.core_count), "--epochs", str(epochs), *flags]  # fmt: skip
         return held + call + ["--fast"] * args.fast, env
     loader, backend = OURS[name]
     call = [sys.executable, "-m", "rn50lib.cli", "train", "--test-io", "-e", str(epochs),

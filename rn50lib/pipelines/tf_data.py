@@ -144,7 +144,8 @@ class TfData:
     def dataset(self, epoch: int, start_step: int = 0, done: int = 0) -> tf.data.Dataset:
         """The batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
         images = self.reader.images(epoch, start_step, done)
-        images = images.map(functools.partial(self.decode, epoch), **self.at_once("parallel_map"))
+        decode = as_written(functools.partial(self.traced, tf.constant(epoch)))
+        images = images.map(decode, **self.at_once("parallel_map"))
         batches = images.batch(self.batch_size)
         if self.stages.prefetch and self.threads:
             batches = batches.prefetch(BATCHES_AHEAD)
@@ -184,9 +185,13 @@ class TfData:
                 turns[i] = mirror, *self.pictures.turn(epoch, number)
         return boxes, turns
 
-    @as_written
+    @functools.cached_property
+    def traced(self) -> Callable:
+        """`decode` as a graph that is built once and not for each epoch again."""
+        return tf.function(self.decode, autograph=False)
+
     def decode(
-        self, epoch: int, number: Any, data: Any, label: Any, size: Any, box: Any, turn: Any
+        self, epoch: Any, number: Any, data: Any, label: Any, size: Any, box: Any, turn: Any
     ) -> tuple[Any, Any]:
         """One image: its crop decoded, made small, mirrored and turned; and its label."""
 
@@ -194,9 +199,7 @@ class TfData:
             return self.turned(self.cropped(data, size, box), turn)
 
         def by_hand() -> Any:
-            return self.in_python(
-                functools.partial(self.decode_by_hand, epoch), [number, data], tf.uint8
-            )
+            return self.in_python(self.decode_by_hand, [epoch, number, data], tf.uint8)
 
         pixels = tf.cond(size[0] > 0, here, by_hand)
         return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
@@ -276,9 +279,9 @@ class TfData:
 
         return tf.numpy_function(kept, arguments, types, stateful=False)
 
-    def decode_by_hand(self, epoch: int, number: Any, data: bytes) -> np.ndarray:
+    def decode_by_hand(self, epoch: Any, number: Any, data: bytes) -> np.ndarray:
         """What is no JPEG goes through Pillow, as in every other loader."""
-        return np.ascontiguousarray(self.pictures.from_bytes(data, epoch, int(number)))
+        return np.ascontiguousarray(self.pictures.from_bytes(data, int(epoch), int(number)))
 
     def filled(self, images: Any, labels: Any, valid: int) -> Batch:
         """A batch of full size: rows are added to the last one of a validation stream."""
