@@ -10,6 +10,7 @@ import multiprocessing.connection
 import multiprocessing.forkserver
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -113,6 +114,7 @@ def as_it_is(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
 def start_worker(worker: int) -> None:
     """Runs first in each worker: one thread each, and the learner's own functions in force."""
     threading.Thread(target=end_with_parent, daemon=True).start()
+    silence_hand_overs()
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
     assert info is not None
@@ -129,6 +131,25 @@ def end_with_parent() -> None:
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
+
+
+def silence_hand_overs() -> None:
+    """Print no traceback when the process at the other end goes away while it is handed memory.
+
+    Python's thread for that (`multiprocessing.resource_sharer`) prints what it meets, and a run
+    that Ctrl-C ends does end its workers in the middle of something. No other thread reports by way
+    of `sys.excepthook`: they have `threading.excepthook`.
+    """
+    show = sys.excepthook
+
+    def hook(kind: Any, error: BaseException, trace: Any) -> None:
+        here = threading.current_thread() is threading.main_thread()
+        if here or not isinstance(error, EOFError | OSError):
+            show(kind, error, trace)
+
+    if not getattr(show, "silences_hand_overs", False):
+        hook.silences_hand_overs = True  # type: ignore[attr-defined]
+        sys.excepthook = hook
 
 
 def fork_server() -> Any:
@@ -169,6 +190,7 @@ class TorchLoader:
         self.batches = Batches((experiment.batch_size, pixels, pixels, 3), workers)
         options: dict[str, Any] = {}
         if workers:
+            silence_hand_overs()
             options = {"multiprocessing_context": fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = 4
         self.loader = DataLoader(

@@ -6,6 +6,8 @@ The pictures of the `photos` fixture are flat colours, so a batch itself tells w
 from __future__ import annotations
 
 import io
+import socket
+from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +344,23 @@ def test_memory_is_used_again_and_never_under_a_batch_that_is_held(textured: Pat
         assert len(places) < 40  # of 104 batches
     finally:
         pipeline.close()
+
+
+@pytest.mark.slow
+def test_a_hand_over_that_breaks_off_prints_nothing(textured: Path, capfd: Any) -> None:
+    """Memory goes to a worker over a socket. Here someone calls, and is gone before the greeting:
+    what a worker does that is ended at that moment."""
+    source = open_source(textured, "train", "files")
+    fields: dict[str, Any] = {"batch_size": 1, "num_classes": 2, "data_nthreads": 1}
+    pipeline = open_pipeline(full(**fields), source, "train", 0, 1)
+    batches = pipeline.epoch(0)
+    next(batches)
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(resource_sharer._resource_sharer._address)
+    assert len(list(batches)) == len(pipeline) - 1  # one call is answered after the other
+    pipeline.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.slow
