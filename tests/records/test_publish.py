@@ -83,15 +83,20 @@ with publish.OutputSet(folder / "a.rec", folder / "a.idx") as outputs:
 """
 
 
+def signalled(folder, step, repository, signal_name):
+    """The exit status of such a child in a new folder with old files."""
+    folder.mkdir()
+    write(folder, "old")
+    child = [sys.executable, "-c", CHILD, str(folder), str(step), str(repository), signal_name]
+    return subprocess.run(child, timeout=60).returncode
+
+
 @pytest.mark.slow
 def test_killed_at_every_step(tmp_path, repository):
     states = []
     for step in range(1, 60):
         folder = tmp_path / str(step)
-        folder.mkdir()
-        write(folder, "old")
-        child = [sys.executable, "-c", CHILD, str(folder), str(step), str(repository), "SIGKILL"]
-        code = subprocess.run(child, timeout=60).returncode
+        code = signalled(folder, step, repository, "SIGKILL")
         finish_renaming(folder / "a.rec")
         states.append(read(folder))
         assert states[-1] in (["old", "old"], ["new", "new"])
@@ -112,10 +117,7 @@ def test_terminated_at_every_step(tmp_path, repository):
     states = []
     for step in range(1, 60):
         folder = tmp_path / str(step)
-        folder.mkdir()
-        write(folder, "old")
-        child = [sys.executable, "-c", CHILD, str(folder), str(step), str(repository), "SIGTERM"]
-        code = subprocess.run(child, timeout=60).returncode
+        code = signalled(folder, step, repository, "SIGTERM")
         assert sorted(os.listdir(folder)) == sorted(NAMES), step
         states.append(read(folder))
         if code == 0:
