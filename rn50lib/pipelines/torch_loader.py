@@ -5,6 +5,7 @@ A worker makes a whole batch at a time, so that one array travels and nothing is
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
@@ -133,6 +134,7 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
+@functools.cache  # once in a process
 def silence_hand_overs() -> None:
     """Print no traceback when the process at the other end goes away while it is handed memory.
 
@@ -147,9 +149,7 @@ def silence_hand_overs() -> None:
         if here or not isinstance(error, EOFError | OSError):
             show(kind, error, trace)
 
-    if not getattr(show, "silences_hand_overs", False):
-        hook.silences_hand_overs = True  # type: ignore[attr-defined]
-        sys.excepthook = hook
+    sys.excepthook = hook
 
 
 def fork_server() -> Any:

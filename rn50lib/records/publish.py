@@ -102,14 +102,14 @@ class OutputSet:
         """Remove the parts that were opened, unless their renaming has begun."""
         with _signals_wait():
             note = _note_of(self.paths[0])
-            keep = note.exists()
-            for path, file in zip(self.paths, self.files, strict=False):
-                if not keep and not file.closed:
+            opened = zip(self.paths, self.files, strict=False)
+            paths = [path for path, file in opened if not file.closed]
+            if paths and not note.exists():
+                for path in (*paths, note):
                     with contextlib.suppress(OSError):
                         part_of(path).unlink()
+            for file in self.files:
                 file.close()
-            if not keep and self.files:
-                part_of(note).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

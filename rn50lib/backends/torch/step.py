@@ -49,8 +49,7 @@ class TorchStep:
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
         if has_blocks(self.device, self.dtype):
-            pixels = experiment.image_shape
-            self.model.lay_out(net, experiment.batch_size, pixels, self.dtype)
+            self.model.lay_out(net, experiment.batch_size, experiment.image_shape, self.dtype)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
         self.optimizer = optimizer_for(experiment, named, list(net.parameters()), self.lr)
