@@ -2,8 +2,9 @@
 
     .venv/bin/python scripts/horovod_wheel.py [--install]
 
-Horovod's last release predates both: four edits to its source make it build and run. The wheel lies
-in the user's cache folder under a hash of all that it depends on: the minutes are spent once.
+Horovod's last release predates both: edits to its source make it build, run, and build in half the
+time. The wheel lies in the user's cache folder under a hash of all that it depends on: the minutes
+are spent once.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ class Edit:
     why: str
 
 
+TOGETHER = """if(NOT HAVE_CUDA)
+    set(CMAKE_UNITY_BUILD ON)
+endif()"""
+"""Several source files compiled as one read the frameworks' long headers once. Not for a GPU: there
+it was never built so."""
+
 EDITS = (
     Edit(
         "CMakeLists.txt",
@@ -51,16 +58,23 @@ EDITS = (
         "the headers of PyTorch >= 2.1 are C++17",
     ),
     Edit(
+        "CMakeLists.txt",
+        'string(REPLACE "-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO'
+        ' "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")',
+        'set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O3 -DNDEBUG")',
+        "what a debugger needs takes long to write, and is left out of the wheel anyway",
+    ),
+    Edit(
         "horovod/torch/CMakeLists.txt",
         "set(CMAKE_CXX_STANDARD 14)",
-        "set(CMAKE_CXX_STANDARD 17)",
-        "both files, or the libraries do not link",
+        f"set(CMAKE_CXX_STANDARD 17)\n{TOGETHER}",
+        "both files, or the libraries do not link; and built faster",
     ),
     Edit(
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
-        "",
-        "TensorFlow no longer ships the XLA headers that it includes",
+        TOGETHER,
+        "TensorFlow no longer ships the XLA headers that it includes; and built faster",
     ),
     Edit(
         "horovod/tensorflow/keras/__init__.py",

@@ -46,10 +46,12 @@ def horovod_wheel(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
 
 def source_tree(wheel: ModuleType, folder: Path) -> Path:
     """The edited files as Horovod 0.28.1 has them, so far as the edits see them."""
+    lines: dict[Path, list[str]] = {}
     for edit in wheel.EDITS:
-        path = folder / edit.file
+        lines.setdefault(folder / edit.file, ["# first line"]).append(f"    {edit.old}")
+    for path, wanted in lines.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# first line\n    {edit.old}\n# last line\n")
+        path.write_text("\n".join([*wanted, "# last line\n"]))
     return folder
 
 
@@ -59,7 +61,7 @@ def test_edits_keep_indentation_and_all_else(horovod_wheel: ModuleType, tmp_path
     keras = (tree / "horovod/tensorflow/keras/callbacks.py").read_text()
     assert keras == "# first line\n    K = keras.backend\n# last line\n"
     cmake = (tree / "horovod/tensorflow/CMakeLists.txt").read_text()
-    assert cmake == "# first line\n\n# last line\n"
+    assert cmake == f"# first line\n    {horovod_wheel.TOGETHER}\n# last line\n"
     for file in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt"):
         assert "    set(CMAKE_CXX_STANDARD 17)\n" in (tree / file).read_text()
 
