@@ -2,10 +2,12 @@
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
     python benchmarks/loaders.py --rounds 3 --side-by-side 30   # for a machine that others use
+    python benchmarks/loaders.py --images 4800   # longer epochs: their start counts less
 
 Every contestant decodes the same files (drawn on first use), crops 5 to 100 % of their area at
-random, makes that small and delivers batches of 64 as uint8; the first batch is not timed. All are
-held to the same cores. Contestants of one table do the same work: antialiased, or, with --fast,
+random, makes that small and delivers batches of 64 as uint8; the first batch is not timed. Ours
+start anew with each epoch, as training needs, and the bare scripts do not. All are held to the same
+cores. Contestants of one table do the same work: antialiased, or, with --fast,
 without; all but torchvision, which cannot, decode in libjpeg's quick way. The bare torchvision
 script needs torchvision 0.28 (see timm in tests/capabilities.toml).
 """

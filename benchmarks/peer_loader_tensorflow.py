@@ -26,13 +26,20 @@ args = parser.parse_args()
 DECODE = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}
 
 
+def crop(height, width):
+    """As torchvision and DALI draw it: the crops of TensorFlow's own sampler are 6 % smaller."""
+    area = tf.random.uniform([10], 0.05, 1.0) * tf.cast(height * width, tf.float32)
+    aspect = tf.exp(tf.random.uniform([10], -0.28768, 0.28768))  # from 3 / 4 to 4 / 3
+    sides = tf.cast(tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], 1))), tf.int32)
+    fits = tf.reduce_all(sides <= [height, width], 1)
+    size = tf.minimum(sides[tf.argmax(tf.cast(fits, tf.int8))], [height, width])
+    start = tf.random.uniform([2]) * tf.cast([height, width] - size + 1, tf.float32)
+    return tf.concat([tf.cast(start, tf.int32), size], 0)
+
+
 def load(path, label):
     data = tf.io.read_file(path)
-    begin, size, _ = tf.image.sample_distorted_bounding_box(
-        tf.io.extract_jpeg_shape(data), tf.zeros((1, 0, 4)), area_range=(0.05, 1.0),
-        aspect_ratio_range=(3 / 4, 4 / 3), max_attempts=10,
-        use_image_if_no_bounding_boxes=True)  # fmt: skip
-    window = tf.concat([begin[:2], size[:2]], 0)
+    window = crop(*tf.unstack(tf.io.extract_jpeg_shape(data)[:2]))
     part = tf.io.decode_and_crop_jpeg(data, window, channels=3, **DECODE)
     small = tf.image.resize(part, (args.size, args.size), antialias=not args.fast)
     return tf.cast(tf.image.random_flip_left_right(small), tf.uint8), label
@@ -40,17 +47,14 @@ def load(path, label):
 
 files = sorted(glob.glob(f"{args.root}/train/*/*.jpg"))
 labels = [int(os.path.basename(os.path.dirname(path))) for path in files]
-dataset = (
-    tf.data.Dataset.from_tensor_slices((files, labels)).shuffle(len(files)).repeat(args.epochs)
-)
-dataset = dataset.map(load, num_parallel_calls=args.workers, deterministic=False)
+dataset = tf.data.Dataset.from_tensor_slices((files, labels)).shuffle(len(files))
+dataset = dataset.repeat(args.epochs).map(load, args.workers, deterministic=False)
 options = tf.data.Options()
 options.threading.private_threadpool_size = args.workers
 options.threading.max_intra_op_parallelism = 1
 batches = iter(dataset.batch(args.batch, True).prefetch(4).with_options(options))
 for _ in range(args.epochs):
     next(batches)
-    begin, count = time.perf_counter(), 0
-    for pixels, _ in itertools.islice(batches, len(files) // args.batch - 1):
-        count += len(pixels)
+    begin = time.perf_counter()
+    count = sum(len(x) for x, _ in itertools.islice(batches, len(files) // args.batch - 1))
     print(json.dumps({"seconds": (time.perf_counter() - begin) / count}), flush=True)
