@@ -90,7 +90,7 @@ def roofline(found: Measured) -> tuple[Figure, str]:
     slow, fast = found.dtypes
     told = (
         f"A large product of matrices reaches {found.peaks[slow] / 1e9:,.0f} GFLOP/s in {slow} and"
-        f" {found.peaks[fast] / 1e9:,.0f} in {fast}, {found.peaks[fast] / found.peaks[slow]:.1f}"
+        f" {found.peaks[fast] / 1e9:,.0f} in {fast}, {found.peaks[fast] / found.peaks[slow]:.2g}"
         f" times as many; a copy moves {found.bandwidth / 1e9:.1f} GB/s in either. "
     )
     return figure, told + reached(found)

@@ -13,6 +13,8 @@ from rn50lib.backends.torch.precision import configure
 from rn50lib.experiment import FullExperiment
 
 TURNS = 3
+SMALLEST_SIDE, LARGEST_SIDE = 256, {"cuda": 8192, "cpu": 2048}  # of the matrices
+LARGEST_BATCH = {"cuda": 256, "cpu": 16}  # of 256 channels of 28 x 28
 
 
 def peak(done: FullExperiment, limit_s: float) -> dict[str, float]:
@@ -22,19 +24,61 @@ def peak(done: FullExperiment, limit_s: float) -> dict[str, float]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = configure(device.type, done.dtype)
     torch.set_num_threads(done.threads)
-    side, batch = (8192, 256) if device.type == "cuda" else (1536, 16)
-    a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    images = torch.randn(batch, 256, 28, 28, device=device, dtype=dtype)
-    kernels = torch.randn(256, 256, 3, 3, device=device, dtype=dtype)
-    images = images.to(memory_format=torch.channels_last)
-    kernels = kernels.to(memory_format=torch.channels_last)
     turn_s = limit_s / (2 * TURNS)
     with torch.inference_mode():
         return {
-            "matrix product": 2 * side**3 / seconds(lambda: a @ b, device, turn_s),
-            "convolution": 2 * batch * 28 * 28 * 256 * 256 * 9
-            / seconds(lambda: F.conv2d(images, kernels, padding=1), device, turn_s),
-        }  # fmt: skip
+            "matrix product": matrix_product(device, dtype, turn_s),
+            "convolution": convolution(device, dtype, turn_s),
+        }
+
+
+def matrix_product(device: torch.device, dtype: torch.dtype, turn_s: float) -> float:
+    """FLOP per second of the product of two square matrices.
+
+    A large product is faster than a small one, but a processor that imitates a precision takes
+    minutes for it: the side doubles, and the work grows eightfold, while that fits into `turn_s`.
+    """
+
+    def work(side: int) -> Callable[[], object]:
+        left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+        return lambda: left @ right
+
+    side = SMALLEST_SIDE
+    while side < LARGEST_SIDE[device.type] and once(work(side), device) < turn_s / 8:
+        side *= 2
+    return 2 * side**3 / seconds(work(side), device, turn_s)
+
+
+def convolution(device: torch.device, dtype: torch.dtype, turn_s: float) -> float:
+    """FLOP per second of a 3x3 convolution, in a batch that doubles in the same way."""
+    kernels = torch.randn(256, 256, 3, 3, device=device, dtype=dtype)
+    kernels = kernels.to(memory_format=torch.channels_last)
+
+    def work(batch: int) -> Callable[[], object]:
+        images = torch.randn(batch, 256, 28, 28, device=device, dtype=dtype)
+        images = images.to(memory_format=torch.channels_last)
+        return lambda: F.conv2d(images, kernels, padding=1)
+
+    batch = 1
+    while batch < LARGEST_BATCH[device.type] and once(work(batch), device) < turn_s / 2:
+        batch *= 2
+    return 2 * batch * 28 * 28 * 256 * 256 * 9 / seconds(work(batch), device, turn_s)
+
+
+def once(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, the second one: the first may have to get ready."""
+    run()
+    wait(device)
+    begin = time.perf_counter()
+    run()
+    wait(device)
+    return time.perf_counter() - begin
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def seconds(run: Callable[[], object], device: torch.device, turn_s: float) -> float:
@@ -44,8 +88,7 @@ def seconds(run: Callable[[], object], device: torch.device, turn_s: float) -> f
         begin = time.perf_counter()
         for _ in range(calls):
             run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        wait(device)
         return (time.perf_counter() - begin) / calls
 
     turn(1)

@@ -15,6 +15,7 @@ import torch
 
 from rn50lib import comm, launch
 from rn50lib.backends import build_step
+from rn50lib.backends.torch.peak import matrix_product
 from rn50lib.backends.torch.precision import AUTOCAST
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.experiment import resolve
@@ -24,7 +25,6 @@ from rn50lib.workshop import measuring
 from rn50lib.workshop.roofline import KINDS, REST
 
 GPU = torch.cuda.is_available()
-SIDE = 8192 if GPU else 1536  # of the matrices whose product shows the peak
 COPIED = 2**30 if GPU else 2**28  # bytes: more than a cache holds
 # by a part of an operation's name, the first that fits; an operation that calls others is
 # counted without them
@@ -130,10 +130,8 @@ def best(work: Callable[[], object], times: int) -> float:
 
 
 def peak(dtype: str) -> float:
-    """FLOP per second of the product of two square matrices."""
-    kind, device = AUTOCAST[dtype], "cuda" if GPU else "cpu"
-    left, right = (torch.randn(SIDE, SIDE).to(device, kind) for _ in range(2))
-    return 2 * SIDE**3 / best(lambda: left @ right, 4)
+    """FLOP per second of a large product of matrices."""
+    return matrix_product(torch.device("cuda" if GPU else "cpu"), AUTOCAST[dtype], turn_s=0.2)
 
 
 def bandwidth() -> float:
