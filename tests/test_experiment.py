@@ -303,6 +303,7 @@ def test_profile_ci_caps_the_resolved_values_and_says_each() -> None:
     assert done.to_network().name == "resnet-tiny"
     assert "profile ci: --batch-size 208 capped to 4" in resolved.caps
     assert "profile ci: --dtype tf32 capped to float32" in resolved.caps
+    assert "profile ci: --num-layers 50 left out" in resolved.caps
     assert (done.macrobatch_size, done.update_batch) == (8, 8)  # two iterations, one update
     before = resolve(replace(asked, profile="auto", dtype=None), LAPTOP, 1000).experiment
     capped = {line.split()[2] for line in resolved.caps}

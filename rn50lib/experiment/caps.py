@@ -30,7 +30,8 @@ def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
         limits["macrobatch_size"] = limits["batch_size"] * at_once
     changed = {name: value for name, value in limits.items() if value != getattr(full, name)}
     lines = tuple(
-        f"profile ci: {flag_name(name)} {getattr(full, name)} capped to {value}"
+        f"profile ci: {flag_name(name)} {getattr(full, name)} "
+        + ("left out" if value is None else f"capped to {value}")
         for name, value in changed.items()
     )
     return replace(full, **changed), lines
