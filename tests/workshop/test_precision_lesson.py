@@ -260,7 +260,7 @@ def test_where_a_speed_up_comes_from() -> None:
     rows = figures_roofline.roofline_rows(found, "bfloat16")
     assert rows[0][-2:] == [20, pytest.approx(100 / 3)] and rows[-1][1:5] == [None] * 4
     _, text = figures_roofline.roofline(found)
-    assert "5 times as many" in text and "arithmetic bounds" in text
+    assert "in bfloat16, 5 times as many" in text and "arithmetic bounds" in text
 
 
 def test_a_floor_is_the_larger_of_both_limits() -> None:

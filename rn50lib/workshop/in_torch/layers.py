@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from rn50lib import comm, launch
 from rn50lib.backends import build_step
 from rn50lib.backends.torch.peak import matrix_product
+from rn50lib.backends.torch.peak import seconds as seconds_of
 from rn50lib.backends.torch.precision import AUTOCAST
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.experiment import resolve
@@ -25,6 +26,7 @@ from rn50lib.workshop import measuring
 from rn50lib.workshop.roofline import KINDS, REST
 
 GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
 COPIED = 2**30 if GPU else 2**28  # bytes: more than a cache holds
 # by a part of an operation's name, the first that fits; an operation that calls others is
 # counted without them
@@ -117,29 +119,16 @@ def part_of(operation: str, shapes: Sequence[Sequence[int]], classes: int) -> st
     return REST
 
 
-def best(work: Callable[[], object], times: int) -> float:
-    """The fewest seconds of a few goes: what the machine can do when nothing else disturbs."""
-    found = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        work()
-        if GPU:
-            torch.cuda.synchronize()
-        found.append(time.perf_counter() - begin)
-    return min(found)
-
-
 def peak(dtype: str) -> float:
     """FLOP per second of a large product of matrices."""
-    return matrix_product(torch.device("cuda" if GPU else "cpu"), AUTOCAST[dtype], turn_s=0.2)
+    return matrix_product(DEVICE, AUTOCAST[dtype], turn_s=0.2)
 
 
 def bandwidth() -> float:
     """Bytes per second, read and written, of a copy in memory."""
-    device = "cuda" if GPU else "cpu"
-    source = torch.ones(COPIED // 4, device=device)
+    source = torch.ones(COPIED // 4, device=DEVICE)
     target = torch.empty_like(source)
-    return 2 * COPIED / best(lambda: target.copy_(source), 3)
+    return 2 * COPIED / seconds_of(lambda: target.copy_(source), DEVICE, turn_s=0.1)
 
 
 if __name__ == "__main__":
