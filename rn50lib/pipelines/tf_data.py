@@ -158,14 +158,17 @@ class TfData:
         return {"num_parallel_calls": self.threads, "deterministic": True}
 
     def options(self) -> tf.data.Options:
-        """As many threads as this rank may use, so that ranks never fight for cores; and nothing
-        that tf.data would switch on by itself."""
+        """As many threads as this rank may use, so that ranks never fight for cores; and of what
+        tf.data would switch on by itself one thing alone: where batches are made ahead, an image is
+        written into its batch as it is decoded, which saves a copy of all of them."""
         options = tf.data.Options()
         options.threading.private_threadpool_size = max(1, self.threads)
         options.threading.max_intra_op_parallelism = 1
         options.deterministic = True
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
+        ahead = self.stages.prefetch and self.stages.parallel_map and self.threads > 0
+        options.experimental_optimization.map_and_batch_fusion = ahead
         return options
 
     def choose(self, epoch: int, numbers: Any, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
