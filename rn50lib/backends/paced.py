@@ -18,7 +18,11 @@ from rn50lib.pipelines import Batch
 
 
 class PacedStep:
-    """A `Step` that takes global_batch / rate seconds a batch without using a core."""
+    """A `Step` that takes global_batch / rate seconds a batch without using a core.
+
+    As with a GPU, the next batch is fetched while it works on this one: who gives it a batch waits
+    until it begins with that, and who reads its sums until it is done with all.
+    """
 
     device = "paced"
 
@@ -27,20 +31,19 @@ class PacedStep:
         self.remarks: list[str] = []
         self.free_at = 0.0  # when the device is done with what it was given
 
-    def wait(self, batch: Batch) -> None:
-        """Wait until the device could take the next batch, as a queue of depth one would."""
-        seconds = len(batch.labels) * self.size / self.rate
+    def take(self, batch: Batch) -> None:
         begin = max(time.perf_counter(), self.free_at)
-        self.free_at = begin + seconds
-        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+        wait_until(begin)
+        self.free_at = begin + len(batch.labels) * self.size / self.rate
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        self.wait(batch)
+        self.take(batch)
 
     def eval_step(self, batch: Batch) -> None:
-        self.wait(batch)
+        self.take(batch)
 
     def read_sums(self) -> np.ndarray:
+        wait_until(self.free_at)
         return np.zeros(4)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -60,3 +63,7 @@ class PacedStep:
 
     def trace(self, file: Path, steps: int) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+
+def wait_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.perf_counter()))

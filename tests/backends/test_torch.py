@@ -427,10 +427,24 @@ def test_a_paced_step_takes_its_time_and_no_core() -> None:
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(4):
         step.train_step(batch(5), 0.1)
+    assert not step.read_sums().any()  # it measures nothing
     assert time.perf_counter() - begin >= 4 * 5 / 100 - 0.001
     assert time.process_time() - cpu < 0.1
-    assert not step.read_sums().any()  # it measures nothing
     assert step.versions() == {"device": "paced at 100 img/s"}
+
+
+def test_the_next_batch_is_fetched_while_a_paced_step_works_on_this_one() -> None:
+    import time
+
+    from rn50lib.backends import build_step
+
+    step = build_step(full(step=50.0), tiny(6), Local())
+    begin = time.perf_counter()
+    for _ in range(5):
+        time.sleep(0.08)  # fetching a batch
+        step.train_step(batch(5), 0.1)  # 0.1 s
+    step.read_sums()
+    assert 0.08 + 5 * 0.1 <= time.perf_counter() - begin < 5 * (0.08 + 0.1)
 
 
 def test_a_paced_step_has_nothing_to_save_or_score() -> None:
