@@ -101,10 +101,14 @@ def test_what_else_is_told_of_a_cell(swept) -> None:
         detail = cell[key]
         assert detail["n"] == 2 * 5  # two epochs of six iterations, the first of each not timed
         low, high = detail["spread"]
-        assert 0 < low <= detail["median"] <= high <= RATE
-        assert detail["compute_ips"] <= RATE < detail["data_ips"]
+        assert 0 < low <= detail["median"] <= high
+        # a single iteration may begin late and end in time
+        assert detail["median"] < 2 * RATE and detail["compute_ips"] < 2 * RATE
+        assert detail["data_ips"] > RATE
         latencies = [detail["latency_ms"][p] for p in ("50", "90", "95", "99", "100")]
-        assert latencies == sorted(latencies) and latencies[0] >= 1000 * 4 / RATE
+        assert latencies == sorted(latencies) and latencies[0] == pytest.approx(
+            4000 / detail["median"]
+        )
         assert len(detail["epochs"]) == 2
 
 

@@ -155,5 +155,5 @@ def sharing(done: FullExperiment) -> model.Sharing:
         cores=cores,
         loader=min(cores, done.n * max(1, done.data_nthreads)),
         compute=min(cores, done.n * done.threads) if on_cores else 0,
-        ahead=done.data_nthreads > 0,
+        ahead=done.data_nthreads > 0 or not on_cores,
     )

@@ -7,8 +7,9 @@ over all workers. Together they take, per image, the longest of three times:
 - the seconds of cores that both need, shared out over the cores there are.
 
 On a processor both want all cores, and the third is the sum of the two: 1 / loader + 1 / compute. A
-GPU, or a paced step, wants none, and the slower of the two decides. Where nothing loads ahead
-(`--data-nthreads 0`), one waits for the other, and it is the sum anywhere.
+GPU, or a paced step, wants none, and the slower of the two decides: it computes while the next
+batch is made, ahead (`--data-nthreads`) or in the loop itself. Where a processor computes and
+nothing is loaded ahead, one waits for the other, and it is the sum whatever the cores.
 """
 
 from __future__ import annotations
