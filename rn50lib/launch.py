@@ -144,6 +144,7 @@ def rank_environment(experiment: FullExperiment) -> dict[str, str]:
         "MKL_NUM_THREADS": str(experiment.threads),
         "PYTHONUNBUFFERED": "1",
         "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "5"),  # the profiler's own chatter
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # also where no step chooses: others need memory too
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     } | launchers.environment(experiment)
     if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):

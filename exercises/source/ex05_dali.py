@@ -64,7 +64,7 @@ scratch = session.runs / "ex05-diagnose"
 scratch.mkdir(parents=True, exist_ok=True)
 patient = Experiment(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
-    loader="native", step=1442.6, profile=session.profile,
+    loader="native", step=1442.6, profile=session.profile, n=1,
 )  # fmt: skip
 found = dali_lesson.diagnose(
     scratch, "own", *patient.to_argv(), "--seconds", session.pick(ci=0.3, cpu=2)

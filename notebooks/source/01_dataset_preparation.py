@@ -750,7 +750,9 @@ workshop.table(
 # %%
 import re
 
-run = workshop.train(name="input", test_io=True, recipe="reference", batch_size=32, num_epochs=1)
+run = workshop.train(
+    name="input", test_io=True, loader="native", recipe="reference", batch_size=32, num_epochs=1
+)
 run.wait()
 input_rate = float(re.findall(r"epoch \d+: ([\d.]+) img/s", run.log)[-1])
 print(f"This machine's {session.machine.cores} cores deliver {input_rate:,.0f} training pictures")

@@ -495,10 +495,11 @@ nccl_log.table(together.log if "NCCL INFO" in together.log else None)
 
 # %%
 tensorflow = None
-if launchers.horovod_serves("tensorflow"):
+if launchers.horovod_has("nccl", "tensorflow") if gpus else launchers.horovod_serves("tensorflow"):
     tensorflow = workshop.train(pair, name="tensorflow", backend="tensorflow").wait()
 else:
-    print("Horovod is not built for TensorFlow here: `make horovod` builds it.")
+    what = "with NCCL, which it needs for GPUs" if gpus else "here: `make horovod` builds it"
+    print(f"Horovod is not built for TensorFlow {what}.")
     session.recorded("horovod.tensorflow.loss")
 
 # %%

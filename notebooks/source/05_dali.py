@@ -34,7 +34,7 @@ scratch = session.runs / "05-dali"
 scratch.mkdir(parents=True, exist_ok=True)
 fed = Experiment(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
-    seed=seed, profile=session.profile,
+    seed=seed, profile=session.profile, n=1,
 )  # fmt: skip
 if session.profile == "ci":  # the lesson in small; its numbers mean nothing
     fed = replace(fed, profile="cpu", image_shape=32, batch_size=4, threads=1, data_nthreads=1)

@@ -101,7 +101,7 @@ def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> T
     that measures fails.
     """
     here = session.current()
-    asked = replace(experiment, loader="synthetic", dtype="float32", no_metrics=True)
+    asked = replace(experiment, loader="synthetic", dtype="float32", no_metrics=True, n=1)
     if here is not None and asked.profile == "auto":
         asked = replace(asked, profile=here.profile)
     done = resolve(asked, machine(), asked.num_classes or 1000).experiment

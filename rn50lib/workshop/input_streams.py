@@ -77,6 +77,8 @@ def look(experiment: Experiment, ranks: int = 2, pictures: int = 6) -> Look:
     """Ask TensorFlow. Profile and data come from the session. Raises UserError if it fails."""
     asked = replace(experiment, **session.session_fields(experiment.given()))
     asked = replace(asked, backend="tensorflow", data_format="tfrecord")
+    if asked.profile == "gpu":  # the process that reads sees none
+        asked = replace(asked, profile="cpu", dtype=None, loss_scale=None)
     words = [str(ranks), str(pictures), *asked.to_argv()]
     slot = output.Slot()
     begin = time.monotonic()

@@ -107,7 +107,7 @@ def compare(
                 found[mode][name] = []
                 asked.append((mode, name, worker))
         if model is not None:
-            bare = replace(model, loader="synthetic", no_metrics=True)
+            bare = replace(model, loader="synthetic", no_metrics=True, n=1)
             bare = replace(bare, **session.session_fields(bare.given()))
             net = resolve(bare, machine(), bare.num_classes or 1000).experiment
             worker = stack.enter_context(_worker(net, ["1", "1", "1"], False))
@@ -139,6 +139,7 @@ def _worker(done: FullExperiment, words: list[str], on_cpu: bool) -> Worker:
     env = launch.rank_environment(done)
     if on_cpu:
         env["CUDA_VISIBLE_DEVICES"] = ""
+        done = replace(done, profile="cpu", dtype="float32", loss_scale=None)
     return Worker(MODULE, [*words, *done.to_argv()], env)
 
 

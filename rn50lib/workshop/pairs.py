@@ -66,7 +66,7 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
     for name, asked in experiments.items():
         if here is not None and asked.profile == "auto":
             asked = replace(asked, profile=here.profile)
-        asked = replace(asked, loader="synthetic", no_metrics=True)
+        asked = replace(asked, loader="synthetic", no_metrics=True, n=1)
         resolved[name] = resolve(asked, machine(), asked.num_classes or 1000).experiment
     first, second = resolved
     seconds: dict[str, list[float]] = {first: [], second: []}
@@ -103,7 +103,7 @@ def first_steps(experiment: Experiment, count: int) -> list[float]:
     here = session.current()
     if here is not None and experiment.profile == "auto":
         experiment = replace(experiment, profile=here.profile)
-    asked = replace(experiment, loader="synthetic", no_metrics=True)
+    asked = replace(experiment, loader="synthetic", no_metrics=True, n=1)
     done = resolve(asked, machine(), asked.num_classes or 1000).experiment
     slot, found = output.Slot(), list[float]()
     slot.html('<div class="dim">a process is starting</div>', "a process is starting")

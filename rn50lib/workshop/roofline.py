@@ -145,7 +145,7 @@ def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> M
 
     Raises UserError when the process that measures fails.
     """
-    asked = replace(experiment, loader="synthetic", no_metrics=True, dtype=dtypes[0])
+    asked = replace(experiment, loader="synthetic", no_metrics=True, dtype=dtypes[0], n=1)
     here = session.current()
     if here is not None and asked.profile == "auto":
         asked = replace(asked, profile=here.profile)

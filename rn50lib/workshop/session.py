@@ -259,10 +259,13 @@ def ensure_small(root: Path) -> None:
 
 
 def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training run takes over from the session where it is not given: profile and data."""
+    """What a training run takes over from the session where it is not given: profile and data, and
+    one worker: a lesson that needs more says how many."""
     if _current is None:
         return {}
     fields: dict[str, Any] = {}
+    if "n" not in given:
+        fields["n"] = 1
     if "profile" not in given:
         fields["profile"] = _current.profile
     if given.get("loader") != "synthetic" and "data_root" not in given:

@@ -52,7 +52,7 @@ def measure(experiment: Experiment, batches: Sequence[int], dtypes: Sequence[str
 
     Raises UserError when the process that measures fails.
     """
-    asked = replace(experiment, loader="synthetic", no_metrics=True, batch_size=batches[0])
+    asked = replace(experiment, loader="synthetic", no_metrics=True, batch_size=batches[0], n=1)
     here = session.current()
     if here is not None and asked.profile == "auto":
         asked = replace(asked, profile=here.profile)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rn50lib import cli
+from rn50lib import cli, hardware
+from tests import fake_nvidia_smi
 
 MASTER = """# %% [markdown]
 # # 00 · Start here
@@ -42,6 +43,18 @@ def checkout(tmp_path: Path) -> Path:
     (root / "notebooks" / "source").mkdir(parents=True)
     (root / "notebooks" / "source" / "00_start_here.py").write_text(MASTER, encoding="utf-8")
     return root
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine that has two GPUs, as far as one asks the driver; no framework reaches them."""
+    monkeypatch.setenv(
+        "PATH", fake_nvidia_smi.install(tmp_path / "driver", [fake_nvidia_smi.V100] * 2)
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hardware.machine.cache_clear()
+    yield
+    hardware.machine.cache_clear()
 
 
 Code = str | tuple[str, list[str]]

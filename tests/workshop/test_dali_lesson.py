@@ -18,6 +18,7 @@ from rn50lib.workshop import (
     expected,
     figures_dali,
     figures_loaders,
+    input_stages,
     loader_pictures,
     loader_turns,
     prefetching,
@@ -261,6 +262,19 @@ def test_a_loader_takes_turns_alone_and_in_front_of_a_paced_device(photos: Photo
     assert found.rounds == 2 and found.model == []
     assert found.rate("PyTorch") > 0
     assert max(found.paced["PyTorch"]) < 202  # no faster than the device
+
+
+@pytest.mark.slow
+@pytest.mark.needs("dali")
+def test_with_gpus_dali_on_the_processor_is_a_loader_that_sees_none(
+    photos: Photos, two_gpus: None
+) -> None:
+    asked = Experiment(image_shape=32, batch_size=4, recipe="reference", data_nthreads=1, n=1,
+                       threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
+    assert input_stages.resolved(asked).dtype == "float16"  # what a GPU's run would compute in
+    chosen = {loader_turns.ON_CPU: loader_turns.loaders()[loader_turns.ON_CPU]}
+    found = loader_turns.compare(asked, chosen, 200.0, rounds=1, steps=3, warm_up=1)
+    assert found.rate(loader_turns.ON_CPU) > 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,8 +224,15 @@ def test_a_measurement_that_cannot_be_made_says_why(shards: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_what_tensorflow_says_about_records_and_angles(shards: Path) -> None:
-    found = input_streams.look(Experiment(**SMALL, data_root=str(shards)), ranks=2, pictures=5)
+@pytest.mark.parametrize("gpus", [False, True])
+def test_what_tensorflow_says_about_records_and_angles(
+    shards: Path, gpus: bool, request: pytest.FixtureRequest
+) -> None:
+    asked = Experiment(**SMALL, data_root=str(shards))
+    if gpus:  # which the process that reads does not see
+        request.getfixturevalue("two_gpus")
+        asked = replace(asked, profile="gpu", dtype="float16")
+    found = input_streams.look(asked, ranks=2, pictures=5)
     for ranks in found.epochs:
         together = [number for rank in ranks for number in rank]
         assert [len(rank) for rank in ranks] == [24, 24]
