@@ -73,9 +73,10 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
     if backend == "torch":
         why = "Horovod is not built with NCCL" if horovod_serves(backend) else "there is no Horovod"
         return "ddp", why
+    build = "HOROVOD_GPU_OPERATIONS=NCCL " if gpus else ""
     raise UserError(
         f"-n {n} with --backend {backend}: Horovod {'with NCCL ' if gpus else ''}connects its"
-        " workers, and it is not built here: run `make horovod`, or use --backend torch"
+        f" workers, and it is not built here: run `{build}make horovod`, or use --backend torch"
     )
 
 

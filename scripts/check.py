@@ -16,9 +16,9 @@ from requirements import ROOT
 
 BIN = Path(sys.executable).parent
 LINT = (
-    ("ruff check", (BIN / "ruff", "check", "--quiet")),
-    ("ruff format", (BIN / "ruff", "format", "--check", "--quiet")),
-    ("mypy", (BIN / "mypy", "--no-error-summary")),
+    ("ruff check", (sys.executable, "-m", "ruff", "check", "--quiet")),
+    ("ruff format", (sys.executable, "-m", "ruff", "format", "--check", "--quiet")),
+    ("mypy", (sys.executable, "-m", "mypy", "--no-error-summary")),
     ("notebooks built", (BIN / "rn50", "workshop", "build", "--check")),
 )
 # Two files of tests at a time: much of a test's time is the start of a framework, on one core.

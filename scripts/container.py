@@ -31,7 +31,7 @@ def make(facts: Facts, venv: Path, dali: str, with_: tuple[str, ...]) -> Plan:
             notes.append(_left_out(name, with_))
     kept: dict[str, str] = {}
     added: list[str] = []
-    for line in _ranges(with_, frameworks):
+    for line in _ranges(facts, with_, frameworks):
         name = name_of(line)
         version = facts.installed.get(name)
         if version is None:
@@ -56,16 +56,16 @@ def make(facts: Facts, venv: Path, dali: str, with_: tuple[str, ...]) -> Plan:
     pip = (str(venv / "bin" / "python"), "-m", "pip", "install")
     limits = [*facts.constraints, str(state(venv) / "constraints.txt")]
     pip_c = (*pip, *(word for limit in limits for word in ("-c", limit)))
+    checks = {_requirement(line).name for line in _project()["optional-dependencies"]["test"]}
+    needed = [line for line in added if name_of(line) not in checks]
     steps = []
-    if added:
-        steps.append(
-            Step(
-                "packages that the container lacks",
-                ((*pip_c, *added),),
-                "the container's constraint file may forbid a version: look at the log",
-                key=pins + facts.python,
-            )
-        )
+    for title, lines, fatal in (
+        ("packages that the container lacks", needed, True),
+        ("packages of make test", [line for line in added if line not in needed], False),
+    ):
+        if lines:
+            remedy = "the container's constraint file may forbid a version: look at the log"
+            steps.append(Step(title, ((*pip_c, *lines),), remedy, pins + facts.python, fatal))
     steps += _container_keras(facts, frameworks["tensorflow"], pip)
     steps.append(project_step(pip, facts))
     return Plan(
@@ -95,17 +95,23 @@ def _left_out(name: str, with_: tuple[str, ...]) -> str:
     return f"{short} is not in this container and is left out; `make setup WITH={short}` adds it."
 
 
-def _ranges(with_: tuple[str, ...], frameworks: dict[str, str | None]) -> list[str]:
+def _ranges(facts: Facts, with_: tuple[str, ...], frameworks: dict[str, str | None]) -> list[str]:
     """The ranges of pyproject.toml that apply here, frameworks only where asked for."""
-    project = _toml(ROOT / "pyproject.toml")["project"]
+    project = _project()
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["data"], *extras["notebooks"], *extras["test"]]
     lines += extras["horovod"] if frameworks["horovod"] else []
     lines += extras["torch"] if frameworks["torch"] or "torch" in with_ else []
     lines += extras["tensorflow"] if "tensorflow" in with_ and not frameworks["tensorflow"] else []
+    if "torch" in with_ and not frameworks["torch"] and facts.cuda == 12:
+        lines.append("torch<2.11")  # the later ones on the index are built for CUDA 13
     parsed = [_requirement(line) for line in lines]
     wanted = [r for r in parsed if r.marker is None or r.marker.evaluate()]
     return [f"{r.name}{r.specifier}" for r in wanted]
+
+
+def _project() -> dict[str, Any]:
+    return _toml(ROOT / "pyproject.toml")["project"]
 
 
 def _satisfies(version: str, line: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import importlib.util
 import os
 import socket
 import sys
@@ -40,7 +41,8 @@ def ways_in(port: int) -> list[str]:
 
 def command(bind: str, port: int) -> list[str]:
     """The JupyterLab command line."""
-    words = [str(Path(sys.executable).parent / "jupyter"), "lab", f"--ip={bind}", f"--port={port}"]
+    # a container's own JupyterLab has no program in .venv
+    words = [sys.executable, "-m", "jupyterlab", f"--ip={bind}", f"--port={port}"]
     words += [f"--ServerApp.root_dir={ROOT}"]
     words += [f"--LabApp.default_url=/lab/tree/{first_page()}"]
     if os.geteuid() == 0:
@@ -49,6 +51,16 @@ def command(bind: str, port: int) -> list[str]:
     if not local or not (os.environ.get("DISPLAY") or sys.platform == "darwin"):
         words.append("--no-browser")
     return words
+
+
+def pages() -> Path | None:
+    """Where the browser's part of JupyterLab lies, if that is not below `sys.prefix`, where it is
+    looked for: in a container whose JupyterLab is used from .venv."""
+    found = importlib.util.find_spec("jupyterlab")
+    if Path(sys.prefix, "share", "jupyter", "lab").is_dir() or not (found and found.origin):
+        return None
+    beside = Path(found.origin).parents[4] / "share" / "jupyter" / "lab"
+    return beside if beside.is_dir() else None
 
 
 def main() -> None:
@@ -62,6 +74,9 @@ def main() -> None:
     # its settings leave out JupyterLab's question about news, which covers the first page
     settings = [str(ROOT / "scripts" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
+    elsewhere = pages()
+    if elsewhere:
+        os.environ.setdefault("JUPYTERLAB_DIR", str(elsewhere))
     os.execv(words[0], words)
 
 

@@ -6,11 +6,12 @@ The versions are those of requirements-cpu.txt, or of requirements-gpu.txt where
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import requirements
 from facts import Facts
-from plan import Plan, Step, choose_dali, project_step, state
+from plan import DALI_WHEELS, Plan, Step, choose_dali, project_step, state
 from requirements import ROOT, name_of
 
 
@@ -29,12 +30,20 @@ def make(facts: Facts, venv: Path, dali: str) -> Plan:
     lines = [line for line in wanted.asked if not name_of(line).startswith("nvidia-dali-")]
     lines += [wheel] if wheel else []
     pip = (str(venv / "bin" / "python"), "-m", "pip", "install")
-    packages = "\n".join([*lines, *wanted.brought, ""])
+    brought = [line for line in wanted.brought if not foreign(line, wheel)]
+    packages = "\n".join([*lines, *brought, ""])
+    # two builds of one package lie in the same folder: a change of mind must not leave both
+    here = {name_of(line) for line in lines}
+    rivals = [f"nvidia-dali-{name}" for name in DALI_WHEELS] + ["tensorflow", "tensorflow-cpu"]
+    gone = [name for name in rivals if name not in here]
     steps = [
         *_apt(facts, notes),
         Step(
             "packages",
-            ((*pip, "-r", str(state(venv) / "requirements.txt")),),
+            (
+                (*pip[:3], "uninstall", "-q", "-y", *gone),
+                (*pip, "-r", str(state(venv) / "requirements.txt")),
+            ),
             "look at the log; `make setup` goes on from here",
             key=packages + facts.python,
         ),
@@ -48,6 +57,16 @@ def make(facts: Facts, venv: Path, dali: str) -> Plan:
         *_horovod(facts, venv, packages, notes),
     ]
     return Plan(False, wanted.path.name, tuple(steps), {"requirements.txt": packages}, tuple(notes))
+
+
+DECODERS = re.compile(r"nvidia-(libnvcomp|nvimgcodec|nvjpeg|nvjpeg2k|nvtiff)-cu12==")
+
+
+def foreign(line: str, wheel: str | None) -> bool:
+    """Whether a package came with the DALI for CUDA 12, and `wheel` is another one: that for CUDA
+    13 brings its own, with files of the same names."""
+    cuda12 = (wheel or "").startswith("nvidia-dali-cuda120")
+    return bool(DECODERS.match(line)) and not cuda12
 
 
 def _apt(facts: Facts, notes: list[str]) -> list[Step]:

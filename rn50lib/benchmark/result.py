@@ -80,8 +80,9 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any]:
     `n` iterations were timed, over `epochs`; `median` and `spread` (the quartiles) are rates of
     single iterations. `data_ips` and `compute_ips` are the rates if waiting for input, or all but
     that, were all there is. `latency_ms` has the percentiles of an iteration, from the end of
-    the one before: what of the input is not hidden behind the computing is in it. On a GPU the loop
-    runs a little ahead of the device, so that a single iteration may be told too short or too long.
+    the one before: what of the input is not hidden behind the computing is in it. On a GPU
+    PyTorch's loop is a step ahead of the device and TensorFlow's more, so that a single iteration
+    may be told too short or too long.
     """
     assert cell.resolved is not None and cell.phases is not None
     images = cell.resolved.experiment.global_batch

@@ -15,6 +15,7 @@ import numpy as np
 
 from rn50lib.comm.vectors import Vectors
 from rn50lib.errors import UserError
+from rn50lib.launchers import ADDRESSES
 from rn50lib.position import State
 
 
@@ -38,11 +39,16 @@ class Horovod(Vectors):
             ) from error
         self.hvd.init()
         self.place()
+        choose_gpu(backend, self.local_rank)
 
     def place(self) -> None:
         """Read rank and size, which an elastic group changes."""
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank = self.hvd.local_rank()
+        host = os.environ.get("HOROVOD_HOSTNAME")
+        if "HOROVOD_ELASTIC" in os.environ and host in ADDRESSES:
+            # to Horovod each worker of this machine has a host of its own; they have a GPU each
+            self.local_rank += ADDRESSES.index(host)
 
     def add_up(self, vector: np.ndarray) -> np.ndarray:
         return self._numpy(self.hvd.allreduce(self._tensor(vector), op=self.hvd.Sum))
@@ -92,3 +98,30 @@ class Horovod(Vectors):
 
     def _numpy(self, tensor) -> np.ndarray:  # type: ignore[no-untyped-def]
         return tensor.numpy()
+
+
+def choose_gpu(backend: str, local_rank: int) -> None:
+    """Give this worker its own GPU, where there are any, before anything uses one: where no model
+    is built, a loader that decodes on a GPU asks for it, too."""
+    if backend == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local_rank)
+        return
+    from rn50lib.backends.tensorflow import tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        tf.config.set_visible_devices([gpus[local_rank % len(gpus)]], "GPU")
+
+
+def check_gpu_exchange(hvd: Any) -> None:
+    """Raises UserError where Horovod would abort the process: it was built without CUDA, and is to
+    exchange tensors of GPUs."""
+    if not hvd.cuda_built():
+        raise UserError(
+            "--comm horovod: Horovod was built without CUDA here and cannot exchange the gradients"
+            " of GPUs: use --comm ddp, or build it with the CUDA toolkit and NCCL's headers:"
+            " `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+        )

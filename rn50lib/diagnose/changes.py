@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from rn50lib import experiment as experiments
+from rn50lib.backends.memory_full import USABLE
 from rn50lib.diagnose.model import COMMUNICATION, COMPUTE, INPUT, lesson
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment
@@ -137,9 +138,9 @@ def largest(done: FullExperiment, machine: Machine) -> int | None:
     """The largest batch per worker that is predicted to fit, None where that is not known."""
     if done.step is not None or not capacity(machine):
         return None
-    beside = 1 if machine.gpus else done.n
+    room = int(USABLE * capacity(machine)) if machine.gpus else capacity(machine) // done.n
     return largest_batch(
-        done.to_network(), done.image_shape, done.dtype, capacity(machine) // beside,
+        done.to_network(), done.image_shape, done.dtype, room,
         training=not done.only_inference,
     )  # fmt: skip
 

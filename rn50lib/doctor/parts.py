@@ -94,7 +94,7 @@ def dali(answer: Answer | None, gpus: Gpus) -> Check:
     if found and gpus.visible and name != wanted and DALI.index(name) > DALI.index(wanted):
         what = f"{words} is built for a newer CUDA than the driver serves: no decoding on the GPU"
         return note("dali", what, f"pip uninstall -y {name}, then pip install {wanted}", **facts)
-    if found and gpus.visible and name != wanted:
+    if found and gpus.visible and name != wanted and "NVIDIA_BUILD_ID" not in os.environ:
         what = f"{words} runs; {wanted} fits this driver better"
         return note(
             "dali",
@@ -135,7 +135,10 @@ def horovod(answers: Mapping[str, Answer | None], gpus: Gpus) -> Check:
             return note("horovod", f"{words}; not for {name}: {why}", rebuild, **facts)
     if gpus.visible and "NCCL" not in over and over:
         what = f"{words}, without NCCL: gradients of GPUs would go through host memory"
-        remedy = "rebuild with HOROVOD_GPU_OPERATIONS=NCCL, or let PyTorch's DDP exchange them"
+        remedy = (
+            "`HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs the CUDA toolkit and NCCL's"
+            " headers), or let PyTorch's DDP exchange them"
+        )
         return note("horovod", what, remedy, **facts)
     return ok("horovod", words, **facts)
 

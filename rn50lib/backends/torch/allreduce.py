@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from rn50lib.comm.horovod import check_gpu_exchange
+
 Exchange = Callable[[int], Callable[[], object]]
 
 
@@ -21,6 +23,8 @@ def exchanger(comm: Any) -> tuple[str, str, Exchange]:
     device = torch.device("cuda", comm.local_rank) if gpu else torch.device("cpu")
     wait = torch.cuda.synchronize if gpu else lambda: None
     hvd = getattr(comm, "hvd", None)
+    if gpu and hvd is not None:
+        check_gpu_exchange(hvd)
 
     def exchange(size: int) -> Callable[[], object]:
         # zeros, because sums of sums of anything else would not stay finite

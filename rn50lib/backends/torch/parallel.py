@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rn50lib import comm as groups
 from rn50lib import seams, timeline
+from rn50lib.comm.horovod import check_gpu_exchange
 from rn50lib.comm.vectors import Vectors
 from rn50lib.experiment import FullExperiment
 
@@ -95,6 +96,8 @@ class HorovodExchange:
         named: Mapping[str, Tensor],
     ) -> None:
         self.hvd, self.model = comm.hvd, model
+        if next(model.parameters()).is_cuda:
+            check_gpu_exchange(self.hvd)
         kinds = self.hvd.Compression
         self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
         self.names = {tensor: name for name, tensor in named.items()}

@@ -34,6 +34,8 @@ def configure(device: str, dtype: str) -> torch.dtype:
     torch.backends.cudnn.benchmark = True
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     if hasattr(cudnn, "conv"):
+        # NGC's containers set another one, and PyTorch refuses to read two that disagree
+        torch.set_float32_matmul_precision("highest")
         cudnn.conv.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
         matmul.fp32_precision = "ieee"  # the last layer stays in float32
     else:  # before PyTorch 2.9

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 
 WARM_UP = 3  # steps before one is recorded: cuDNN chooses its algorithms in them
@@ -66,15 +67,22 @@ def compiled(model: nn.Module, trial: Callable[[], Any]) -> str | None:
     return failed
 
 
-def no_graphs(device: str, workers: int, micro_batches: int) -> str | None:
+ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
+"""Functions of a learner's own (`--override`) that a step would wait for the GPU to call."""
+
+
+def no_graphs(device: str, experiment: FullExperiment) -> str | None:
     """Why --cuda-graphs cannot be had, in one line; None where it can."""
+    own = [text for text in experiment.override if text.startswith(ON_THE_HOST)]
     why = None
     if device != "cuda":
         why = "there is no GPU here"
-    elif workers > 1:
+    elif experiment.n > 1:
         why = "the exchange between workers is not recorded"
-    elif micro_batches > 1:
+    elif experiment.micro_batches > 1:
         why = "the batches of one update are not all alike"
+    elif own:
+        why = f"--override {own[0]} runs on the host"
     return f"--cuda-graphs: {why}: the steps run one by one" if why else None
 
 
@@ -90,17 +98,19 @@ class Recorded:
     ) -> None:
         self.images, self.labels = images.clone(), labels.clone()  # what the graph reads
         before = [tensor.clone() for tensor in tensors]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
+        computing, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(computing)
         try:
             with torch.cuda.stream(aside):
                 for _ in range(WARM_UP):
                     body(self.images, self.labels)
-            torch.cuda.current_stream().wait_stream(aside)
+            computing.wait_stream(aside)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            # the loaders' threads go on calling CUDA: only what this thread calls is recorded
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 body(self.images, self.labels)
         finally:
+            torch.cuda.set_stream(computing)  # a recording that fails leaves its own
             torch.cuda.synchronize()
             with torch.no_grad():
                 for tensor, value in zip(tensors, before, strict=True):
@@ -110,6 +120,21 @@ class Recorded:
         self.images.copy_(images)
         self.labels.copy_(labels)
         self.graph.replay()
+
+
+class Pace:
+    """Keeps the loop a step ahead of the GPU and not more, so that what the loop measures of single
+    steps is what they take: a GPU accepts hundreds of kernels before it makes anyone wait."""
+
+    def __init__(self) -> None:
+        self.last: torch.cuda.Event | None = None
+
+    def __call__(self) -> None:
+        """After a step was handed over: wait until the one before it is done."""
+        before, self.last = self.last, torch.cuda.Event(blocking=True)
+        self.last.record()
+        if before is not None:
+            before.synchronize()
 
 
 class Spans:

@@ -68,6 +68,7 @@ class TorchStep:
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         self.measure = not experiment.no_metrics
         self.copies = speed.Copies() if self.device == "cuda" else None
+        self.pace = speed.Pace() if self.device == "cuda" else None
         self.span = speed.Spans(self.device)
         self.remarks: list[str] = []
         self.to_compile = {True, False} if experiment.compile else set()  # for training, or not
@@ -95,6 +96,8 @@ class TorchStep:
             self.predictor = None
             self.make_faster(images, labels)
             (self.recorded or self.compute)(images, labels)
+            if self.pace is not None:
+                self.pace()
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
         """A whole step, on the device alone: its tensors are all that it reads and changes."""
@@ -150,6 +153,8 @@ class TorchStep:
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]
             self.add_up(logits, labels, F.cross_entropy(logits, labels))
+            if self.pace is not None:
+                self.pace()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
         """Logits with the running statistics: by the compiled model if there is one, else folded,
@@ -188,7 +193,7 @@ class TorchStep:
         if not self.to_record:
             return
         self.to_record = False
-        why = speed.no_graphs(self.device, self.experiment.n, self.micro_batches)
+        why = speed.no_graphs(self.device, self.experiment)
         if why is None:
             changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
             changed += [held["momentum_buffer"] for held in self.optimizer.state.values()]
@@ -196,6 +201,7 @@ class TorchStep:
             try:
                 self.recorded = speed.Recorded(self.compute, images, labels, changed)
             except RuntimeError as error:
+                self.optimizer.zero_grad(set_to_none=True)  # of a step that did not end
                 why = f"--cuda-graphs: {speed.first_line(error)}: the steps run one by one"
         self.remarks += [why] if why else []
 

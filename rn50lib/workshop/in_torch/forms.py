@@ -80,6 +80,7 @@ def speed(forms: Sequence[str], argv: list[str]) -> int:
     models = Forms(done, done.to_network().initial_arrays(done.seed), forms)
     shape = (done.batch_size, done.image_shape, done.image_shape, 3)
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+    images = images.to(models.device)  # the copy is the same for all forms, and none of theirs
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         print(json.dumps(models.turn(line.strip(), images)), flush=True)

@@ -5,6 +5,7 @@ python -m rn50lib.workshop.in_torch.memory DTYPE:BATCH,... FLAGS...
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import replace
@@ -35,16 +36,22 @@ def main(argv: list[str]) -> int:
 
 
 def take_step(done: FullExperiment) -> None:
+    """A training step; on a GPU the second one, because in the first one cuDNN tries its algorithms
+    with all the memory that each of them would like."""
     step = build_step(done, done.to_network(), comm.connect())
     batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
     step.train_step(batch, lr=0.0)  # momentum is there from the beginning
     step.read_sums()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        step.train_step(batch, lr=0.0)
+        step.read_sums()
 
 
 def on_gpu(done: FullExperiment) -> int:
     """Bytes that were allocated at once, at most."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    gc.collect()  # the step before this one
     take_step(done)
     return int(torch.cuda.max_memory_allocated())
 
