@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -53,6 +54,25 @@ def test_driver_chooses_dali_and_frameworks(
     assert f"versions: {file}" in plan
     assert f"DALI: {dali} (driver for CUDA {cuda[:2]})" in plan
     assert ("the CPU builds are installed" in plan) == (cuda < "12")
+
+
+@linux_x86_64
+@pytest.mark.parametrize("cuda", [12, 13])
+def test_two_builds_of_one_package_never_share_an_environment(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, cuda: int
+) -> None:
+    """DALI for CUDA 12 and for CUDA 13 bring decoders with files of the same names."""
+    monkeypatch.syspath_prepend(repository / "scripts")
+    facts, ordinary = map(importlib.import_module, ("facts", "ordinary"))
+    here = facts.Facts("3.11.7", "Linux", "x86_64", cuda, None, True, False, None)
+    plan = ordinary.make(here, Path("/nowhere/.venv"), "")
+    pinned = plan.files["requirements.txt"]
+    assert ("nvidia-nvimgcodec-cu12==" in pinned) == (cuda == 12)
+    assert "nvidia-cudnn-cu12==" in pinned  # PyTorch's, which is built for CUDA 12
+    remove, install = next(step for step in plan.steps if step.name == "packages").commands
+    other = {12: "nvidia-dali-cuda130", 13: "nvidia-dali-cuda120"}[cuda]
+    assert {"uninstall", "nvidia-dali-cuda110", other, "tensorflow-cpu"} <= set(remove)
+    assert f"nvidia-dali-cuda{cuda}0" not in remove and "install" in install
 
 
 @linux_x86_64
@@ -118,6 +138,8 @@ def test_cuda_torch_is_kept(setup: Path, base: Path) -> None:
     assert "-m venv --system-site-packages" in plan
     install = next(line for line in plan.splitlines() if "papermill" in line)
     assert "-c /etc/pip/constraint.txt -c /nowhere/.venv/rn50-setup/constraints.txt" in install
+    assert "pytest" not in install  # what only the tests need may fail to install
+    assert any("-m pip install" in line and "pytest" in line for line in plan.splitlines())
     assert "'tqdm>=4.66'" in install  # the container's is too old for the project
     for never in ("torch>", "numpy>", "psutil>", "tensorflow", "nvidia-dali", "horovod"):
         assert never not in install
@@ -140,7 +162,7 @@ def test_ngc_variable_alone_keeps_what_is_there(setup: Path, base: Path) -> None
     assert "kept: torch 2.6.0a0+nv25.2" in plan
 
 
-def test_tensorflow_image(setup: Path, base: Path) -> None:
+def test_tensorflow_image(setup: Path, base: Path, tmp_path: Path) -> None:
     environment = base.parent.parent
     tensorflow = fake_site.install(environment, "tensorflow", "2.17.0+nv25.2", ["protobuf"])
     fake_site.install(environment, "protobuf", "4.24.4")
@@ -149,11 +171,12 @@ def test_tensorflow_image(setup: Path, base: Path) -> None:
     info = tensorflow / "python" / "platform"
     info.mkdir(parents=True)
     (info / "build_info.py").write_text('build_info = {"cuda": 12, "is_cuda_build": True}\n')
-    plan = ask(setup, python=base, WITH="torch").stdout
+    driver = fake_nvidia_smi.install(tmp_path / "driver", cuda="12.8")
+    plan = ask(setup, python=base, WITH="torch", PATH=driver).stdout
     assert "already has TensorFlow for CUDA" in plan
     assert "kept: protobuf 4.24.4" in plan  # TensorFlow's dependency: pip must not shadow it
     assert "kept: nvidia-dali-cuda120 1.46.0" in plan
     assert "kept: horovod 0.28.1+nv25.2" in plan
     assert "--no-deps 'tf-keras~=2.17.0'" in plan
     assert "torch is not in this container; it is added, as asked." in plan
-    assert "'torch>=2.4'" in plan
+    assert "'torch>=2.4'" in plan and "'torch<2.11'" in plan  # later ones want CUDA 13
