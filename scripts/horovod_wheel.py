@@ -65,6 +65,14 @@ EDITS = (
         "what a debugger needs takes long to write, and is left out of the wheel anyway",
     ),
     Edit(
+        "cmake/Modules/FindPytorch.cmake",
+        'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)',
+        'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)\n'
+        "if(NOT HAVE_CUDA)\n    set(Pytorch_CUDA FALSE)\nendif()",
+        "with CUDA where HOROVOD_GPU_OPERATIONS asks for it, and not wherever there is an nvcc:"
+        " the toolkit may be of another version than PyTorch's, or lack a part",
+    ),
+    Edit(
         "horovod/torch/CMakeLists.txt",
         "set(CMAKE_CXX_STANDARD 14)",
         f"set(CMAKE_CXX_STANDARD 17)\n{TOGETHER}",
