@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,21 @@ import pytest
 from tests import fake_nvidia_smi
 from tests.environment import fake_site
 
+bare: list[Path] = []  # a Python without any package: the tests' own may have a CUDA framework
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    bare.append(fake_site.base_python(tmp_path_factory.mktemp("bare")))
+    yield
+    bare.clear()
+
 
 def ask(
-    setup: Path, *args: str, python: Path | str = sys.executable, **env: str
+    setup: Path, *args: str, python: Path | str | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`setup.py --plan` with a PATH on which there is nothing but what `env` says."""
+    python = python or bare[0]
     kept = {k: v for k, v in os.environ.items() if k not in ("DALI", "WITH", "NVIDIA_BUILD_ID")}
     kept.pop("PIP_CONSTRAINT", None)
     return subprocess.run(

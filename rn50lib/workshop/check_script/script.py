@@ -61,9 +61,10 @@ def read(path: Path) -> ast.Module:
     except SyntaxError as problem:
         line = f", line {problem.lineno}" if problem.lineno else ""
         raise UserError(f"{path}{line} is not Python: {problem.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as problem:
-        reason = str(problem) or "it is nested too deeply"
-        raise UserError(f"{path} is not Python: {reason}") from None
+    except (RecursionError, MemoryError):  # each Python has words of its own for it, or none
+        raise UserError(f"{path} is not Python: it is nested too deeply") from None
+    except ValueError as problem:
+        raise UserError(f"{path} is not Python: {problem}") from None
 
 
 class Script:
