@@ -101,3 +101,38 @@ def test_sixteen_bits_cost_precision_and_no_more(tmp_path: Path) -> None:
     alone = gradients(tmp_path, "torch", "local", "twice")
     both = gradients(tmp_path, "torch", "horovod", "half")
     assert 1e-5 < distance(alone, both) < 2e-2
+
+
+ON_GPUS = """
+import os
+from rn50lib.comm import horovod
+from rn50lib.errors import UserError
+
+group = horovod.Horovod("torch")
+os.environ |= {"HOROVOD_ELASTIC": "1", "HOROVOD_HOSTNAME": "127.0.0.1"}
+group.place()  # an elastic worker of this machine, which Horovod takes for a host of its own
+print(group.rank, group.local_rank)
+try:
+    horovod.check_gpu_exchange(group.hvd)
+except UserError as error:
+    print(error)
+print(group.hvd.cuda_built())
+"""
+
+
+@pytest.mark.needs("horovod")
+def test_workers_on_one_machine_have_a_gpu_each_and_horovod_without_cuda_exchanges_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_GPUS],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    placed, *refused, with_cuda = done.stdout.splitlines()
+    assert placed == "0 1"  # the second GPU, though it is rank 0
+    if with_cuda == "True":
+        assert not refused
+    else:
+        assert "built without CUDA" in refused[0] and "use --comm ddp" in refused[0]
