@@ -438,13 +438,14 @@ def test_the_next_batch_is_fetched_while_a_paced_step_works_on_this_one() -> Non
 
     from rn50lib.backends import build_step
 
-    step = build_step(full(step=50.0), tiny(6), Local())
+    step = build_step(full(step=12.5), tiny(6), Local())
     begin = time.perf_counter()
-    for _ in range(5):
-        time.sleep(0.08)  # fetching a batch
-        step.train_step(batch(5), 0.1)  # 0.1 s
+    for _ in range(4):
+        time.sleep(0.4)  # fetching a batch
+        step.train_step(batch(5), 0.1)  # 0.4 s
     step.read_sums()
-    assert 0.08 + 5 * 0.1 <= time.perf_counter() - begin < 5 * (0.08 + 0.1)
+    # one fetch and four steps, where one behind the other would take 3.2 s
+    assert 0.4 + 4 * 0.4 - 0.001 <= time.perf_counter() - begin < 3.0
 
 
 def test_a_paced_step_has_nothing_to_save_or_score() -> None:
