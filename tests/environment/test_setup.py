@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +34,7 @@ class Ready:
 @pytest.fixture(scope="module")
 def ready(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Ready:
     folder = tmp_path_factory.mktemp("setup")
+    fake_site.base_python(folder / "base")  # the tests' own may hold a CUDA framework
     root = fake_site.checkout(repository, folder / "checkout")
     (root / "requirements-cpu.txt").write_text(LIST)
     fake_site.borrow(folder / "index", "setuptools")
@@ -51,7 +51,7 @@ def setup(root: Path, *args: str, tools: tuple[str, ...] = ()) -> subprocess.Com
         (path / tool).write_text("#!/bin/sh\nexit 1\n")
         (path / tool).chmod(0o755)
     return subprocess.run(
-        [sys.executable, root / "scripts" / "setup.py", *args],
+        [root.parent / "base" / "bin" / "python", root / "scripts" / "setup.py", *args],
         env={
             "PATH": str(path),
             "HOME": str(root.parent),
