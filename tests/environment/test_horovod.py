@@ -11,11 +11,8 @@ from types import ModuleType
 
 import pytest
 
-HOROVODRUN = (
-    sys.executable,
-    "-m",
-    "horovod.runner.launch",
-)  # a container's has no program in .venv
+# by its module: a Horovod of the container has no program in .venv
+HOROVODRUN = (sys.executable, "-m", "horovod.runner.launch")
 
 ALLREDUCE = {
     "torch": """
