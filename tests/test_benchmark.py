@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from rn50lib import launch
-from rn50lib.benchmark import table
+from rn50lib.tools.benchmark import table
 from tests.conftest import clean_environment
 from tests.support import Ended, strict_json
 

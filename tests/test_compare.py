@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rn50lib import plot_compare
-from rn50lib.compare import published, read
 from rn50lib.report import Report
+from rn50lib.tools import plot_compare
+from rn50lib.tools.compare import published, read
 
 Rn50 = Callable[..., Any]
 

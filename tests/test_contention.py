@@ -17,10 +17,10 @@ import pytest
 from rn50lib import contention, hardware
 from rn50lib.contention import Contention, Used, cores
 from rn50lib.report import Report
-from rn50lib.workshop import session
-from rn50lib.workshop.expected import Expected
 from tests import fake_nvidia_smi as fake
 from tests.support import TINY, Photos, strict_json
+from workshop import session
+from workshop.expected import Expected
 
 PATIENCE = 60.0
 

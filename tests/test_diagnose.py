@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50lib.diagnose import changes, measure, model, picture, show
-from rn50lib.diagnose.diagnosis import Diagnosis
-from rn50lib.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
 from rn50lib.experiment import Resolved
 from rn50lib.hardware import Gpu, Machine
 from rn50lib.network import tiny
+from rn50lib.tools.diagnose import changes, measure, model, picture, show
+from rn50lib.tools.diagnose.diagnosis import Diagnosis
+from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Ended, Photos, full, strict_json
 

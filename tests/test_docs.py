@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from rn50lib import cli
-from rn50lib.benchmark import command as benchmark
 from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
-from rn50lib.workshop import course
+from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment
+from workshop.course import course
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -166,7 +166,9 @@ def test_paths_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`([\w./-]+/|[\w./-]+/[\w.-]+\.\w+)`", text)
     paths = [name for name in named if not name.startswith(made)]
     assert [
-        p for p in paths if not any((base / p).exists() for base in (ROOT, ROOT / "rn50lib"))
+        p
+        for p in paths
+        if not any((base / p).exists() for base in (ROOT, ROOT / "rn50lib", ROOT / "workshop"))
     ] == []
 
 

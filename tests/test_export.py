@@ -11,7 +11,7 @@ import pytest
 
 from rn50lib import checkpoint, cli
 from rn50lib.errors import UserError
-from rn50lib.predict import Files, predict, trained_as
+from rn50lib.tools.predict import Files, predict, trained_as
 from tests.conftest import clean_environment
 from tests.support import Photos
 
@@ -26,7 +26,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images as validation prepares them, uint8 (N, size, size, 3), and the live probabilities."""
-    from rn50lib.predict import prepare
+    from rn50lib.tools.predict import prepare
 
     files = Files(tuple(sorted((photos.root / "val").rglob("*.jpg"))[:7]))
     done = trained_as(trained / "m", 2)
@@ -76,7 +76,7 @@ def test_nothing_that_was_there_is_lost(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.txt").write_text("keep")
     with pytest.raises(UserError, match="is there already"):
-        from rn50lib.export import export
+        from rn50lib.tools.export import export
 
         export(trained / "m", 2, tmp_path / "folder")
     assert (tmp_path / "folder" / "mine.txt").read_text() == "keep"

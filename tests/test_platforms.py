@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rn50lib import platforms
-from rn50lib.doctor import place
-from rn50lib.workshop import course
+from rn50lib.tools.doctor import place
+from workshop.course import course
 
 
 def table(page: Path, first_heading: str) -> list[list[str]]:

@@ -18,12 +18,12 @@ import pytest
 
 from rn50lib.network import resnet
 from rn50lib.network import tiny as tiny_network
-from rn50lib.scaling import Cluster, Training, links, predict
-from rn50lib.scaling.fit import MODEL, fit
-from rn50lib.scaling.links import Link
-from rn50lib.scaling.model import all_reduce_s, expected_max
-from rn50lib.scaling.published import load
-from rn50lib.scaling.simulate import simulate
+from rn50lib.tools.scaling import Cluster, Training, links, predict
+from rn50lib.tools.scaling.fit import MODEL, fit
+from rn50lib.tools.scaling.links import Link
+from rn50lib.tools.scaling.model import all_reduce_s, expected_max
+from rn50lib.tools.scaling.published import load
+from rn50lib.tools.scaling.simulate import simulate
 
 Rn50 = Callable[..., Any]
 V100 = Training(1442.6, 208)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.doctor import gpu
+from rn50lib.tools.doctor import gpu
 from tests import fake_nvidia_smi as fake
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.doctor import frameworks, gpu
-from rn50lib.doctor.check import NOTE, OK, Check
-from rn50lib.doctor.probe import Answer
+from rn50lib.tools.doctor import frameworks, gpu
+from rn50lib.tools.doctor.check import NOTE, OK, Check
+from rn50lib.tools.doctor.probe import Answer
 from tests import fake_nvidia_smi as fake
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rn50lib import nvidia
-from rn50lib.doctor import frameworks, gpu, parts, probe
-from rn50lib.doctor.check import NOTE, OK, PROBLEM, Check
-from rn50lib.doctor.probe import Answer
+from rn50lib.tools.doctor import frameworks, gpu, parts, probe
+from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, Check
+from rn50lib.tools.doctor.probe import Answer
 from tests import fake_nvidia_smi as fake
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.doctor import place
-from rn50lib.doctor.check import NOTE, OK, PROBLEM, size
+from rn50lib.tools.doctor import place
+from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, size
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.doctor import topology, topology_matrix
 from rn50lib.errors import UserError
+from rn50lib.tools.doctor import topology, topology_matrix
 from tests import fake_nvidia_smi as fake
 
 # As printed by drivers of 2018, 2023 and 2024 (for a terminal, underlined).

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import course
 from tests.conftest import ROOT, clean_environment
+from workshop.course import course
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 

@@ -12,9 +12,9 @@ import nbformat
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import build, course, selection
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
+from workshop.course import build, course, selection
 
 
 def built(checkout: Path) -> Path:
@@ -174,7 +174,7 @@ def test_reset_of_unknown_notebook_names_those_there(rn50, checkout):
 
 
 def test_outside_a_checkout_build_says_where_to_go(tmp_path, monkeypatch):
-    from rn50lib.workshop import places
+    from workshop import places
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "b" / "c.py"))

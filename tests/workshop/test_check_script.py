@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from rn50lib import cli
-from rn50lib.workshop.check_script import check
-from rn50lib.workshop.check_script.remedies import TOPICS
 from tests.conftest import ROOT
 from tests.workshop.training_scripts import RIGHT
+from workshop.check_script import check
+from workshop.check_script.remedies import TOPICS
 
 DENSENET = ROOT / "exercises" / "densenet"
 PRESENT, MISSING, MISTAKE, CANNOT = "present", "missing", "mistake", "cannot tell"

@@ -12,15 +12,15 @@ import pytest
 from rn50lib import timeline
 from rn50lib.comm import measure
 from rn50lib.errors import UserError
-from rn50lib.workshop import (
+from tests.comm.test_measure import measured
+from tests.test_timeline import training_step, written
+from workshop.lessons.horovod import (
     figures_allreduce,
     figures_parallel,
     figures_ring,
     figures_timeline,
     nccl_log,
 )
-from tests.comm.test_measure import measured
-from tests.test_timeline import training_step, written
 
 
 def drawn(figure: Any) -> set[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import cli, course
-from rn50lib.workshop.checks import table
+from workshop.checks import table
+from workshop.course import cli, course
 
 
 @pytest.fixture

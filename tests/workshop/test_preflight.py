@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from rn50lib import hardware
-from rn50lib.doctor.check import ok, problem
-from rn50lib.workshop import preflight, preflight_hosts
-from rn50lib.workshop.preflight import Machine
+from rn50lib.tools.doctor.check import ok, problem
 from tests import fake_nvidia_smi as fake
 from tests.conftest import ROOT, clean_environment
 from tests.support import bound_by_permissions, open_to_all
+from workshop import preflight, preflight_hosts
+from workshop.preflight import Machine
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_prepare_makes_data_that_another_process_uses_without_writing(
     tmp_path, run_cli, monkeypatch
 ) -> None:
     """A run on data that it may not write, with a umask that would have kept others out."""
-    code = "from rn50lib.workshop import preflight, session\nsession.CI_IMAGES = 24, 12\n"
+    code = "from workshop import preflight, session\nsession.CI_IMAGES = 24, 12\n"
     code += "preflight.SETS = ('roadsigns-ci',)\npreflight.prepare(print)"
     places = {"RN50_DATA": str(tmp_path / "data"), "RN50_RUNS": str(tmp_path / "runs")}
     made = subprocess.run([sys.executable, "-c", code], env=clean_environment(**places),
@@ -194,9 +194,7 @@ def test_prepare_makes_data_that_another_process_uses_without_writing(
     for path in [tmp_path / "data", *everything]:
         path.chmod(path.stat().st_mode & 0o555)
     root = tmp_path / "data" / "roadsigns-ci"
-    lesson = (
-        "import sys\nfrom pathlib import Path\nfrom rn50lib.workshop import input_data, session\n"
-    )
+    lesson = "import sys\nfrom pathlib import Path\nfrom workshop import input_data, session\n"
     lesson += (
         "root = Path(sys.argv[1])\nsession.CI_IMAGES = 24, 12\nsession.ensure_data(root, 'ci')\n"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.workshop import expected, gpu_memory, output, places, session
+from workshop import expected, gpu_memory, output, places, session
 
 GPU = hardware.Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -148,7 +148,7 @@ def test_data_that_cannot_be_written_goes_to_the_cache(tmp_path, monkeypatch):
 def test_user_error_shows_as_one_line_in_a_notebook():
     from IPython.core.interactiveshell import InteractiveShell
 
-    from rn50lib.workshop import errors
+    from workshop import errors
 
     shell = InteractiveShell()
     lines: list[str] = []
@@ -160,14 +160,14 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     assert lines == ["error: --dtype x: use y"]
     assert isinstance(result.error_in_exec, UserError)
     lines.clear()
-    shell.run_cell("from rn50lib.workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
+    shell.run_cell("from workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
     assert lines == ["RunFailed: it ended", "    a", "    b"]
 
 
 def test_answer_whose_cell_was_not_run_is_named_and_other_names_have_their_traceback():
     from IPython.core.interactiveshell import InteractiveShell
 
-    from rn50lib.workshop import errors
+    from workshop import errors
 
     shell = InteractiveShell()
     lines: list[str] = []

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from rn50lib.export import Exported
 from rn50lib.network import Conv
 from rn50lib.recipe import MEAN, STD
+from rn50lib.tools.export import Exported
 
 
 class Served(tf.Module):
