@@ -29,16 +29,16 @@ session = workshop.start("04", profile)
 # The slides' first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). This is the library's version of such a loop.
 
 # %%
-workshop.show("rn50lib.pipelines.feeding:Feeding.epoch")
+workshop.show("workshop.lessons.tfrecord.feeding:Feeding.epoch")
 
 # %% [markdown]
 # The cell measures how long it takes for one picture, with the crops of the published recipe, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
 
 # %%
 from rn50lib.experiment import Experiment
-from rn50lib.pipelines.feeding import Feeding
 from rn50lib.records.source import open_source
 from workshop.lessons.tfrecord import input_data, input_stages
+from workshop.lessons.tfrecord.feeding import Feeding
 
 by_hand = input_stages.resolved(
     Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)

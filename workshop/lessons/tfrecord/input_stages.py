@@ -127,8 +127,8 @@ def main(argv: list[str]) -> int:
     from rn50lib import comm
     from rn50lib.backends import build_step
     from rn50lib.cli import experiment_parser, parse_experiment
-    from rn50lib.pipelines.feeding import Feeding
     from rn50lib.records.source import open_source
+    from workshop.lessons.tfrecord.feeding import Feeding
 
     launch.die_with_parent()
     steps, warm_up = map(int, argv[:2])
