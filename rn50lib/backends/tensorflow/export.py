@@ -11,7 +11,6 @@ import tensorflow as tf
 from rn50lib.network import Conv, Network
 from rn50lib.recipe import MEAN, STD
 
-
 Weights = tuple[np.ndarray, np.ndarray]  # a layer's weight and its bias
 
 
