@@ -31,7 +31,6 @@ def main(argv: list[str]) -> int:
         "run": run_course,
         "reset": reset_notebook,
         "status": show_status,
-        "check-script": check_script_file,
         "preflight": look_before_class,
         "release": release_course,
         "submit": submit_work,
@@ -210,18 +209,6 @@ def look_before_class(args: argparse.Namespace) -> int:
     from workshop import preflight_hosts
 
     return preflight_hosts.main(args, versions())
-
-
-def check_script_file(args: argparse.Namespace) -> int:
-    from workshop.check_script import check, show
-    from workshop.check_script.finding import PRESENT
-
-    findings = check(args.file)
-    if args.json:
-        print(show.as_json(args.file, findings))
-    else:
-        print("\n".join(show.table(args.file, findings)))
-    return 0 if all(finding.kind == PRESENT for finding in findings) else 1
 
 
 def release_course(args: argparse.Namespace) -> int:
