@@ -18,7 +18,7 @@ from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment
-from workshop.course import course
+from workshop.course import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -181,9 +181,9 @@ def test_pictures_have_words() -> None:
 def test_the_table_of_notebooks_is_the_course() -> None:
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (\d\d) \| (.*?) \| (\d+) \| (.*?) \|$", readme, re.M)
-    there = {item.number for item in course.existing(ROOT)}
+    there = {item.number for item in catalogue.existing(ROOT)}
     assert [(n, int(minutes)) for n, _, minutes, _ in rows] == [
-        (item.number, item.minutes) for item in course.COURSE
+        (item.number, item.minutes) for item in catalogue.COURSE
     ]
     for number, name, _, text in rows:
         linked, planned = name.startswith("["), text == "planned"

@@ -9,7 +9,7 @@ import pytest
 
 from rn50lib import platforms
 from rn50lib.tools.doctor import place
-from workshop.course import course
+from workshop.course import catalogue
 
 
 def table(page: Path, first_heading: str) -> list[list[str]]:
@@ -41,7 +41,7 @@ def test_the_page_shows_the_platforms(repository: Path) -> None:
 
 
 def test_every_notebook_has_its_line(repository: Path) -> None:
-    there = {item.number for item in course.existing(repository)}
+    there = {item.number for item in catalogue.existing(repository)}
     assert {row.notebook[:2] for row in platforms.NGC} == there
 
 

@@ -25,7 +25,7 @@ from rn50lib.hardware import machine
 from rn50lib.tools import doctor
 from rn50lib.tools.doctor.check import PROBLEM, Check, note, ok, problem
 from workshop import places
-from workshop.course import course
+from workshop.course import catalogue
 
 TRIAL = "02"
 PARTS = ("", "records", "tfrecord")  # of a data set, each with a mark when it is whole
@@ -190,7 +190,7 @@ def leases_shut(what: str) -> Check:
 
 def trial() -> Check:
     """Run notebook 02 in profile ci, with runs of its own, and tell the time."""
-    lesson = course.lesson(TRIAL)
+    lesson = catalogue.lesson(TRIAL)
     name = f"notebook{TRIAL}"
     with tempfile.TemporaryDirectory(prefix="rn50-preflight-") as folder:
         words = ["workshop", "run", TRIAL, "--profile", "ci", "--out", f"{folder}/out"]
@@ -201,7 +201,7 @@ def trial() -> Check:
             cwd=places.need_checkout(),
         )  # fmt: skip
         try:
-            (told,) = json.loads(Path(folder, "out", "course.json").read_text())["notebooks"]
+            (told,) = json.loads(Path(folder, "out", "catalogue.json").read_text())["notebooks"]
         except (OSError, ValueError, KeyError):
             said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
             return problem(name, f"notebook {TRIAL} did not start: {said}", "run `rn50 doctor`")

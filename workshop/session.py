@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, places
-from workshop.course import course
+from workshop.course import catalogue
 
 PROFILES = ("auto", "ci", "cpu", "gpu")
 CI_IMAGES = (96, 48)  # training and validation images of the small set that profile ci uses
@@ -147,7 +147,7 @@ def start(number: str, profile: str = "auto") -> Session:
     global _current
     errors.show_user_errors_plainly()
     _disturbed.clear()
-    course.lesson(number.removeprefix("ex"))
+    catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
     data, runs = places.settle()
