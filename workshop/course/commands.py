@@ -155,7 +155,7 @@ def run_course(args: argparse.Namespace) -> int:
         return run
 
     course = runner.Runner(out, say, write_index)
-    run = write_index(catalogue.run(jobs, args.jobs, args.resume))
+    run = write_index(course.run(jobs, args.jobs, args.resume))
     good = sum(item.passed for item in run.notebooks)
     print(f"{good} of {len(run.notebooks)} notebooks passed in {run.seconds:.0f} s")
     path = out / "index.html"
