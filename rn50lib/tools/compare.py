@@ -36,27 +36,11 @@ class Side:
     rates: dict[Cell, float | None] = field(default_factory=dict)
     trained: dict[tuple[str, int], float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    contended: set[Cell] = field(default_factory=set)  # timed while others used the machine
 
     def weak_scaling(self, key: str, n: int, batch: int) -> float | None:
         """Rate over that of one worker with the same batch, None where either is missing."""
         rate, one = self.rates.get((key, n, batch)), self.rates.get((key, 1, batch))
         return rate / one if rate and one else None
-
-    def fair_scaling(self, cell: Cell) -> float | None:
-        """The same where neither was timed while others used the machine."""
-        key, n, batch = cell
-        return None if {cell, (key, 1, batch)} & self.contended else self.weak_scaling(*cell)
-
-    def fair(self, cell: Cell) -> float | None:
-        """A rate that may be compared, None where there is none."""
-        return None if cell in self.contended else self.rates.get(cell)
-
-    def mark(self, cells: Sequence[Cell], where: str, why: Sequence[str]) -> None:
-        """Note that these were timed while others used the machine, where `why` says so."""
-        if cells and why:
-            self.contended |= set(cells)
-            self.notes.append(f"* {where}: {'; '.join(why)}: this speed is not compared")
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -95,9 +79,6 @@ def read_benchmark(side: Side, told: dict[str, Any]) -> None:
             told_of = reasons.get(n, {}).get(batch, {})
             if told_of.get("reason"):
                 side.notes.append(f"{side.name}, n {n}, batch {batch}: {told_of['reason']}")
-            measured = [(k, int(n), int(batch)) for k, rate in (values or {}).items() if rate]
-            where = f"{side.name}, n {n}, batch {batch}"
-            side.mark(measured, where, told_of.get("contended") or ())
 
 
 def read_report(side: Side, told: dict[str, Any]) -> None:
@@ -109,7 +90,6 @@ def read_report(side: Side, told: dict[str, Any]) -> None:
         epochs = [rate for rate in told_of if rate is not None]
         if epochs and batch is not None:  # the first epoch is a warm-up where there are others
             side.rates[key, n, int(batch)] = harmonic_mean(epochs[1:] or epochs)
-    side.mark(list(side.rates), side.name, told.get("env", {}).get("contended") or ())
     if batch is None and any(metrics.get(key) for key in RATES):
         side.notes.append(
             f"{side.name}: its report does not say the batch, so its speed is left out"
@@ -183,24 +163,22 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
     head += [f"{s.name} / {first.name}" for s in others]
     rows = []
     for cell in cells:
-        rates = [side.fair(cell) for side in sides]
+        rates = [side.rates.get(cell) for side in sides]
         ratios = [ratio(rate, rates[0]) for rate in rates[1:]]
         told = [told_rate(side, cell) for side in sides]
         rows.append([str(cell[1]), str(cell[2]), *told, *map(number, ratios)])
     title = f"{key}, images per second"
     if all(row[-len(others) :] == ["-"] * len(others) for row in rows):
-        common = any(all(side.rates.get(cell) for side in sides) for cell in cells)
-        why = "others used the machine" if common else "no workers and batch in common"
-        title += f" ({why}, so there is no ratio)"
+        title += " (no workers and batch in common, so there is no ratio)"
     return "\n".join([title, *aligned([head, *rows])])
 
 
 def told_rate(side: Side, cell: Cell) -> str:
-    """A rate in the table; one that others disturbed has a star."""
+    """A rate in the table."""
     rate = side.rates.get(cell)
     if cell in side.rates and rate is None:
         return "failed"
-    return number(rate) + "*" * (cell in side.contended)
+    return number(rate)
 
 
 def weak_table(sides: Sequence[Side], key: str) -> str:
@@ -208,7 +186,7 @@ def weak_table(sides: Sequence[Side], key: str) -> str:
     cells = sorted({c for side in sides for c in side.rates if c[0] == key and c[1] > 1})
     rows = []
     for cell in cells:
-        found = [side.fair_scaling(cell) for side in sides]
+        found = [side.weak_scaling(*cell) for side in sides]
         if any(value is not None for value in found):
             rows.append([str(cell[1]), str(cell[2]), *map(number, found)])
     if not rows:
@@ -249,8 +227,7 @@ def as_json(sides: Sequence[Side]) -> dict[str, Any]:
             {
                 "metric": key, "workers": n, "batch": batch,
                 "ips": [side.rates.get((key, n, batch)) for side in sides],
-                "weak_scaling": [side.fair_scaling((key, n, batch)) for side in sides],
-                "contended": [(key, n, batch) in side.contended for side in sides],
+                "weak_scaling": [side.weak_scaling(key, n, batch) for side in sides],
             }
             for key, n, batch in cells
         ],

@@ -31,7 +31,6 @@ def main(argv: list[str]) -> int:
         "run": run_course,
         "reset": reset_notebook,
         "status": show_status,
-        "preflight": look_before_class,
         "release": release_course,
         "submit": submit_work,
         "grade": grade_class,
@@ -203,12 +202,6 @@ def reset_notebook(args: argparse.Namespace) -> int:
     if build.is_exercise(matches[0]):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
-
-
-def look_before_class(args: argparse.Namespace) -> int:
-    from workshop import preflight_hosts
-
-    return preflight_hosts.main(args, versions())
 
 
 def release_course(args: argparse.Namespace) -> int:

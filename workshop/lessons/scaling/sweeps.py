@@ -157,13 +157,6 @@ def batch_table(
     return rows, ["batch", *names, *ratios]
 
 
-def tell_contended(sides: Sequence[Side]) -> None:
-    """Say which of the speeds were timed while other processes used the machine, if any were."""
-    lines = [note for side in sides if side.contended for note in side.notes if note[0] == "*"]
-    if lines:
-        print("\n".join([*lines, "Run the cell again when the machine is yours alone."]))
-
-
 def equal_and_best(
     first: Side, second: Side, key: str = VAL, n: int = 1
 ) -> tuple[int, float, float]:
