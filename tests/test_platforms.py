@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from rn50lib import platforms
-<<<<<<< HEAD
-from rn50lib.tools.doctor import place
-from workshop.course import catalogue
-=======
 from rn50lib.tools.doctor.machine import system as look_at_system
-from workshop.course import course
->>>>>>> delete
+from workshop.course import catalogue
 
 
 def table(page: Path, first_heading: str) -> list[list[str]]:
@@ -38,15 +33,9 @@ def test_the_page_shows_the_platforms(repository: Path) -> None:
     ]
 
 
-<<<<<<< HEAD
-def test_every_notebook_has_its_line(repository: Path) -> None:
-    there = {item.number for item in catalogue.existing(repository)}
-    assert {row.notebook[:2] for row in platforms.NGC} == there
-=======
 def test_every_notebook_has_its_line_for_containers(repository: Path) -> None:
     _, *rows = table(repository / "docs" / "platforms.md", "notebook |")
-    assert [row[0][:2] for row in rows] == [item.number for item in course.existing(repository)]
->>>>>>> delete
+    assert [row[0][:2] for row in rows] == [item.number for item in catalogue.existing(repository)]
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,7 @@ def test_plans_add_up(page: str, plan: str, said: str) -> None:
 
 def test_commands_are_those_that_there_are(page: str) -> None:
     lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
-<<<<<<< HEAD
     assert len(lines) >= 5
-=======
-    assert len(lines) >= 6
->>>>>>> delete
     for line in lines:
         words = [word.strip('"') for word in line.split()]
         cli.parser().parse_args(words)  # exits where a flag is not there

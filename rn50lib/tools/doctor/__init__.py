@@ -16,15 +16,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from rn50lib.cli import Parser
-<<<<<<< HEAD:rn50lib/tools/doctor/__init__.py
-from rn50lib.tools.doctor import frameworks, gpu, parts, place
-from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group
-from rn50lib.tools.doctor.probe import Probes, has
-=======
 from rn50lib.tools.doctor import frameworks, gpu, machine
 from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group
 from rn50lib.tools.doctor.probe import ask, has
->>>>>>> delete:rn50lib/tools/doctor/__init__.py
 
 
 def examine(quick: bool = False) -> Iterator[Group]:

@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-<<<<<<< HEAD:rn50lib/tools/doctor/frameworks.py
-from rn50lib.tools.doctor.check import SETUP, Check, note, ok, problem
-from rn50lib.tools.doctor.gpu import OLDEST_DRIVER, Gpus, built_for
-from rn50lib.tools.doctor.probe import Answer, has, version
-=======
 from rn50lib import platforms
 from rn50lib.tools.doctor.check import SETUP, Check, note, ok, problem
 from rn50lib.tools.doctor.gpu import OLDEST_DRIVER, Gpus, built_for
 from rn50lib.tools.doctor.probe import Answer, has, version
->>>>>>> delete:rn50lib/tools/doctor/frameworks.py
 
 DALI = ("nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130")
 

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from rn50lib import nvidia
-<<<<<<<< HEAD:tests/tools/doctor/test_parts.py
-from rn50lib.tools.doctor import frameworks, gpu, parts, probe
-from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, Check
-from rn50lib.tools.doctor.probe import Answer
-========
 from rn50lib.tools.doctor import frameworks, gpu, probe
 from rn50lib.tools.doctor.check import NOTE, OK, Check
 from rn50lib.tools.doctor.probe import Answer
->>>>>>>> delete:tests/tools/doctor/test_frameworks.py
 from tests import fake_nvidia_smi as fake
 
 

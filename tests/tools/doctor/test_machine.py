@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<<< HEAD:tests/tools/doctor/test_place.py
-from rn50lib.tools.doctor import place
-from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, size
-========
 from rn50lib.tools.doctor import machine
 from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, size
->>>>>>>> delete:tests/tools/doctor/test_machine.py
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
