@@ -23,7 +23,7 @@ from rn50lib.tools.scaling.fit import MODEL, fit
 from rn50lib.tools.scaling.links import Link
 from rn50lib.tools.scaling.model import all_reduce_s, expected_max
 from rn50lib.tools.scaling.published import load
-from rn50lib.tools.scaling.simulate import simulate
+from tests.cluster_simulation import simulate
 
 Rn50 = Callable[..., Any]
 V100 = Training(1442.6, 208)

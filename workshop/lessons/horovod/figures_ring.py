@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCATTER_REDUCE, ALL_GATHER = "scatter-reduce", "all-gather"
-ORANGE = plot.COLOURS[1]
 GREY = "#5b6b7a"
 GRADIENTS_MB = 102  # of ResNet-50 in float32
 

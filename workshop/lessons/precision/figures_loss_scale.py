@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE = plot.COLOURS[:2]
-GREY = "#5b6b7a"
 LIMIT = 65504.0  # the largest float16
 
 
