@@ -1,4 +1,4 @@
-"""A training played through, event by event: what rn50lib.tools.scaling's arithmetic is checked against.
+"""A training played through, event by event, to check the arithmetic of rn50lib.tools.scaling.
 
 Every worker is there with a step time of its own, every message of every ring is an event, and so
 is every batch that a loader finishes. An event happens when those it waits for have happened:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rn50lib.metrics import harmonic_mean
 from rn50lib.tools import plot
-from rn50lib.tools.compare import Side
+from rn50lib.tools.sides import Side
 from workshop.lessons.scaling import sweeps
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Any
 
 from rn50lib import launch
 from rn50lib.metrics import harmonic_mean
-from rn50lib.tools.compare import Side
+from rn50lib.tools.sides import Side
 from workshop import output
 from workshop.errors import RunFailed
 
