@@ -16,6 +16,7 @@ from data_prep.lists import Entry
 from data_prep.packing import BadImages, join_records, label_header
 from rn50lib import seams
 from rn50lib.errors import UserError
+from rn50lib.records.imageinfo import eight_bits
 
 COLOR, GREY, AS_IS = 1, 0, -1
 """The values of --color, as OpenCV numbers them."""
@@ -47,11 +48,13 @@ class Transform:
         """Transform one encoded image. Raises whatever Pillow raises if it is damaged."""
         image: Image.Image = Image.open(io.BytesIO(data))
         if self.color != AS_IS:
-            image = _upright(image).convert("L" if self.color == GREY else "RGB")
+            image = eight_bits(_upright(image)).convert("L" if self.color == GREY else "RGB")
         elif image.mode not in ("L", "RGB") and not (
             self.encoding == ".png" and image.mode in ("RGBA", "LA", "I;16")
         ):
-            image = image.convert("RGBA" if _has_alpha(image, self.encoding) else "RGB")
+            image = eight_bits(image)
+            if image.mode != "L":
+                image = image.convert("RGBA" if _has_alpha(image, self.encoding) else "RGB")
         if self.center_crop:
             image = _square(image)
         if self.resize:

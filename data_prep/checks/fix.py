@@ -17,6 +17,7 @@ from data_prep.checks.folders import Part
 from data_prep.common import Progress, check_room
 from rn50lib.errors import UserError
 from rn50lib.records.framing import join, locate, pack_header, unpack_header
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.mapped import MappedFile
 from rn50lib.records.swap import OutputFolder
 from rn50lib.records.writer import Writer
@@ -109,5 +110,5 @@ def _copy_records(part: Part, target: Path, wrong: set[str], progress: Progress)
 def to_rgb_jpeg(data: bytes) -> bytes:
     """The image as an RGB JPEG of quality 100."""
     out = io.BytesIO()
-    Image.open(io.BytesIO(data)).convert("RGB").save(out, "JPEG", quality=100)
+    eight_bits(Image.open(io.BytesIO(data))).convert("RGB").save(out, "JPEG", quality=100)
     return out.getvalue()

@@ -60,6 +60,8 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
         found.append(("jpeg-as-png", ""))
     if info.format == "JPEG" and info.channels == 4:
         found.append(("cmyk", ""))
+    if info.format == "PNG" and info.bits > 8:
+        found.append(("deep", f"{info.bits} bits"))
     if info.channels == 1:
         found.append(("grey", ""))
     return found + _decode(data, info)

@@ -35,6 +35,7 @@ KINDS = {
     "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read; --fix re-encodes them"),
     "jpeg-as-png": Kind(NOTE, "JPEG images named as PNG", "they are read by what they hold"),
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),
+    "deep": Kind(NOTE, "images of 16 bits", "every loader here reads the upper 8 of them"),
     "exif": Kind(NOTE, "images with a corrupt EXIF block", "the pixels are fine"),
     "turned": Kind(NOTE, "images that EXIF says to turn", "loaders take the pixels as they lie"),
     # Folders.

@@ -17,6 +17,7 @@ from rn50lib.errors import UserError
 from rn50lib.records import publish
 from rn50lib.records.recordio import Reader
 from tests.conftest import clean_environment
+from tests.support import png
 
 MAGIC = bytes.fromhex("0a23d7ce")
 
@@ -232,6 +233,23 @@ def test_quality_changes_the_size(tmp_path):
 def test_modes_and_encodings(tmp_path, mode, form, flags, expected):
     image = transformed(tmp_path, image_bytes((30, 20), mode, form), *flags)
     assert (image.format, image.mode) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "pixel"),
+    [
+        ([], (64, 64, 64)),
+        (["--encoding", ".png"], (64, 64, 64)),
+        (["--encoding", ".png", "--resize", "20", "--center-crop"], (64, 64, 64)),
+        (["--color", "0"], 64),
+        (["--color", "-1"], 64),
+        (["--color", "-1", "--encoding", ".png", "--resize", "20"], 0x4000),
+    ],
+)
+def test_of_16_bits_the_upper_8_are_the_picture(tmp_path, flags, pixel):
+    """As OpenCV reads them, with which MXNet's im2rec works; "as it is" keeps them in a PNG."""
+    image = transformed(tmp_path, png(16, 0, (0x4000,)), *flags)
+    assert image.getpixel((10, 10)) == pixel
 
 
 def test_images_are_turned_upright(tmp_path):

@@ -22,6 +22,7 @@ from rn50lib.records.example import serialize_example
 from rn50lib.records.recordio import Reader, Writer, pack_header
 from rn50lib.records.tfrecord import find_shards, frame_record
 from tests.conftest import clean_environment
+from tests.support import png
 
 CLASSES = ("apple", "pear", "plum")
 EXIF = b"Exif\0\0II*\0\x08\0\0\0"
@@ -106,6 +107,7 @@ def test_a_clean_set(root):
         ("webp.jpg", picture(1, form="WEBP"), ["no-image"]),
         ("cut.jpg", picture(1)[:-200], ["undecodable"]),
         ("head.jpg", picture(1)[:100], ["undecodable"]),
+        ("deep.png", png(16, 0, (0x4000,)), ["deep", "grey"]),
         ("cut.png", picture(1, form="PNG")[:-100], ["undecodable"]),
         ("cmyk.JPEG", picture(1, "CMYK"), ["cmyk"]),
         ("png.JPEG", picture(1, form="PNG"), ["png-as-jpeg"]),
@@ -154,6 +156,8 @@ def test_odd_images_are_notes_in_every_form(root):
     folder = root / "train" / "pear"
     odd = {"cmyk": picture(90, "CMYK"), "png-as-jpeg": picture(91, form="PNG")}
     odd |= {"grey": picture(92, "L"), "exif": picture(93, exif=CORRUPT_EXIF)}
+    deep = png(16, 2, (0x4000, 0x8000, 0xC000))
+    (folder / "deep.png").write_bytes(deep)
     for kind, data in odd.items():
         (folder / f"{kind}.JPEG").write_bytes(data)
     im2rec.ensure_records(root)
@@ -162,7 +166,7 @@ def test_odd_images_are_notes_in_every_form(root):
     assert report.good
     kinds = sorted(kind for kind, _, _ in problems)
     # A record has no file name, so that a PNG is at home in it.
-    assert kinds == sorted(["cmyk", "grey", "exif"] * 3 + ["png-as-jpeg"])
+    assert kinds == sorted(["cmyk", "grey", "exif", "deep"] * 3 + ["png-as-jpeg"])
 
 
 # -- folders and classes -------------------------------------------------------------------------
