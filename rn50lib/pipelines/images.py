@@ -52,7 +52,8 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
     """The `box` (in pixels of the whole image) resized to uint8 (size, size, 3), antialiased, from
     at least `spare` times as many pixels a side where the image has them.
 
-    Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError for a damaged image.
+    Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError for
+    a damaged image.
     """
     left, top, width, height = box
     full_width, full_height = opened.size
