@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from PIL import Image, ImageOps
 
 from data_prep.lists import Entry
-from data_prep.packing import BadImages, join_records, label_header
+from data_prep.packing import BadImages, Filled, checksum, join_records, label_header
 from rn50lib import seams
 from rn50lib.errors import UserError
 from rn50lib.records.imageinfo import eight_bits
@@ -111,11 +111,13 @@ class Encode:
         self._framing = seams.get("record_framing")
         self._lock = threading.Lock()
 
-    def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
+    def fill(self, first: int, last: int, buffer: bytearray) -> Filled:
         """See ``packing.Filler``; the buffer is not needed here."""
-        return join_records([self._one(entry) for entry in self.entries[first:last]])
+        made = [self._one(entry) for entry in self.entries[first:last]]
+        return join_records([record for record, _ in made], [crc for _, crc in made])
 
-    def _one(self, entry: Entry) -> bytes:
+    def _one(self, entry: Entry) -> tuple[bytes, int]:
+        """The framed record and its checksum; b"" for an image that does not decode."""
         path = f"{self.root}/{entry.path}"
         try:
             with open(path, "rb") as file:
@@ -123,5 +125,6 @@ class Encode:
         except Exception as error:  # a damaged image makes Pillow raise many kinds of errors
             with self._lock:
                 self.bad.add(path, f"it does not decode ({error})")
-            return b""
-        return self._framing(label_header(entry, self.pack_label) + image)
+            return b"", 0
+        payload = label_header(entry, self.pack_label) + image
+        return self._framing(payload), checksum(payload)

@@ -14,6 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from data_prep.checks.folders import Part
+from data_prep.checks.problems import Problem
 from data_prep.common import Progress, check_room
 from rn50lib.errors import UserError
 from rn50lib.records.framing import join, locate, pack_header, unpack_header
@@ -31,6 +32,16 @@ def check_target(source: Path, out: Path) -> None:
         raise UserError(f"--fix {out}: this is there already; name a new folder")
     if source.resolve() in (out.resolve(), *out.resolve().parents):
         raise UserError(f"--fix {out}: this lies inside {source}; name a folder beside it")
+
+
+def check_records(parts: list[Part], problems: list[Problem]) -> None:
+    """Raise UserError if records are damaged: the copy would give them checksums that fit."""
+    damaged = sum(problem.kind == "checksum" for problem in problems)
+    if damaged and not any(part.form == "files" for part in parts):
+        raise UserError(
+            f"--fix: {damaged:,} records are not as they were packed; copy the record files or "
+            "pack the images again first"
+        )
 
 
 def write_fixed(
@@ -93,7 +104,7 @@ def _copy_records(part: Part, target: Path, wrong: set[str], progress: Progress)
     with Writer(target / part.path.stem) as writer:
         names = iter(part.names)
         for _, (_, _, offsets) in part.runs:
-            for offset in offsets:
+            for offset, _ in offsets:
                 record = join(file.data(), locate(file.data(), offset, file.size))
                 header, image = unpack_header(record)
                 if next(names) in wrong:
