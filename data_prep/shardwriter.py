@@ -11,7 +11,7 @@ from typing import Any
 from data_prep.lists import read_list
 from rn50lib.errors import UserError
 from rn50lib.records.example import Value, example_pieces
-from rn50lib.records.imageinfo import image_info
+from rn50lib.records.imageinfo import eight_bits, image_info
 from rn50lib.records.recordio import Reader
 from rn50lib.records.source import Source
 from rn50lib.records.tfrecord import format_index, index_path, write_records
@@ -109,7 +109,7 @@ def _slides_example(data: bytes, label: int, size: int, where: str) -> list[byte
     from PIL import Image, ImageOps
 
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGB")
+        image = eight_bits(Image.open(io.BytesIO(data))).convert("RGB")
     except Exception as error:  # Pillow raises many kinds for damaged images
         raise UserError(f"{where}: this image does not decode ({error})") from None
     if size:

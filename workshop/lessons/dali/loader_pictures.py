@@ -22,6 +22,7 @@ from rn50lib.experiment import Experiment, FullExperiment, resolve
 from rn50lib.hardware import machine
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.source import Source, open_source
 from workshop import measuring
 from workshop.lessons.tfrecord.input_stages import resolved
@@ -59,7 +60,7 @@ def plain(source: Source, count: int, size: int) -> np.ndarray:
     """The same pictures by Pillow without any shortcut: decoded whole, cut, averaged."""
     made = []
     for i in range(count):
-        image = Image.open(io.BytesIO(source.read(i))).convert("RGB")
+        image = eight_bits(Image.open(io.BytesIO(source.read(i)))).convert("RGB")
         left, top, width, height = recipe.center_crop_box(
             *image.size, size, recipe.val_resize(size)
         )
