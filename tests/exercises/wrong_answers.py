@@ -468,7 +468,7 @@ WRONG = [
     ("ex03.start", rank_0_alone, "all wait for ever"),
     ("ex03.start", weights_only, "bn1.running_mean was not sent"),
     ("ex03.start", half_returned, "bn1.running_mean is missing"),
-    ("ex03.start", nothing_returned, "nothing comes back"),
+    ("ex03.start", nothing_returned, "returns nothing: is a `return` missing?"),
     ("ex03.sums", mean_of_means, "the mean of the ranks' means: top1 50"),
     ("ex03.sums", own_images, "its own images only"),
     ("ex03.sums", divided_by_own, "divided by one rank's images"),
@@ -526,7 +526,7 @@ def forever(*args):
     return pipeline(*args).repeat()
 
 
-def apart(images, labels, rank, size, batch, seed):
+def shuffled_apart(images, labels, rank, size, batch, seed):
     import tensorflow as tf
 
     pictures = pipeline(images, labels, rank, size, batch, seed).map(lambda image, label: image)
@@ -552,5 +552,5 @@ WRONG_FEEDS = [
     ("ex04.feed", changed(take=False), "the ranks take 2, 1 steps"),
     ("ex04.feed", changed(ahead=False), "nothing is read ahead"),
     ("ex04.feed", forever, "never ends"),
-    ("ex04.feed", apart, "out of step"),
+    ("ex04.feed", shuffled_apart, "out of step"),
 ]

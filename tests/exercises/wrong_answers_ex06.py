@@ -153,7 +153,7 @@ WRONG_06 = [
     ("ex06.scaler", endless, "grows beyond 2^24"),
     ("ex06.scaler", scale_only, "what comes back is 1024.0"),
     ("ex06.scaler", turned_round, "the two are exchanged"),
-    ("ex06.scaler", by_tens, "loss_scale_update(1024, 2, True, 3) gives (10240.0, 0)"),
+    ("ex06.scaler", by_tens, "loss_scale_update(1024, 2, True, 3) gives (10240, 0)"),
     ("ex06.layout", order_of_memory, "in the order of the memory"),
     ("ex06.layout", orders_exchanged, "the two orders are exchanged"),
     ("ex06.layout", not_padded, "the channels are not padded"),

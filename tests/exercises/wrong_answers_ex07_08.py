@@ -197,7 +197,7 @@ WRONG_07_08 = [
     ("ex07.percentile", rounds_down, "too few of them"),
     ("ex07.percentile", interpolated, "was never measured"),
     ("ex07.percentile", from_the_slow_end, "counts from the slowest"),
-    ("ex07.percentile", sorts_the_callers, "has another order afterwards"),
+    ("ex07.percentile", sorts_the_callers, "`seconds` is changed by your function"),
     ("ex07.fold", folded_plainly, "could not be broadcast"),
     ("ex07.fold", folded(axis=1), "the factor is put on the channels in"),
     ("ex07.fold", folded(lambda g, v, e: g / np.sqrt(v)), "eps is forgotten"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.workshop import output
-from rn50lib.workshop.checks import table
+from rn50lib.workshop.checks import engine, table
 from rn50lib.workshop.checks.engine import beside
 
 Step = Callable[[Any, Any, Any, Any, Any], Any]
@@ -51,8 +51,11 @@ def moves(step: Step, case: Case) -> Moved:
     """What the learner's step makes of a case; the scale doubles after two good steps."""
     from rn50lib.workshop.in_torch import two_weights
 
+    def unspoiled(*arguments: Any) -> None:  # the batch; model, optimizer and scaler may change
+        engine.call(step, *arguments, may_be_none=True)
+
     weights, scale = two_weights.train(
-        step, START, LR, case.scale, case.images, case.targets, case.times
+        unspoiled, START, LR, case.scale, case.images, case.targets, case.times
     )
     return Moved(np.array(weights), scale)
 
@@ -98,6 +101,7 @@ def mistakes(case: Case) -> list[tuple[str, str, np.ndarray]]:
         "clipped only": start - LR * clipped(SCALE * g),
         "not scaled": start - LR * clipped(g / SCALE),
         "not clipped": start - LR * g,
+        "summed": start - LR * clipped(len(case.targets) * g),
         "still": start,
     }
     if case.times == 2:
@@ -140,6 +144,11 @@ SAID = {
     "not clipped": (
         "large gradients are not clipped.",
         "Call clip_grad_norm_(model.parameters(), 1.0) between unscale_ and step.",
+    ),
+    "summed": (
+        "the loss is a sum over the batch: gradients are as many times too large as it has"
+        " pictures.",
+        'Take the mean, as mse_loss does by itself: no reduction="sum".',
     ),
     "still": (
         "the weights do not move.",
