@@ -276,6 +276,12 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),
     ("net(images[chosen]), labels[chosen]", "net(images[chosen]), labels[chosen].roll(1)",
      "the network hardly learns"),
+    ("    net.train()\n", "", "trained in evaluation mode"),
+    ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is said to be nan"),
+    ('report["val_top1"].append(top1)', "pass", "should have 3 numbers in each list"),
+    ('json.dumps(report)', 'json.dumps({n: [None] * 3 for n in report})', "has no lists val_loss"),
+    ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
+     ".item()", "the validation loss of epoch 1"),
     ("            optimizer.step()", "            for weight in net.parameters():\n"
      "                weight.grad.mul_(1e30)\n            optimizer.step()", "no number any more"),
     ("    steps = -(-len(labels) // BATCH)", "    steps = len(nowhere)", "NameError"),

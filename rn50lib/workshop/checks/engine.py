@@ -206,6 +206,15 @@ def dictionary(value: Any, example: str) -> dict[Any, Any]:
     return dict(value)
 
 
+def by_number(value: Any, example: str, of: str) -> dict[int, float]:
+    """A dictionary of finite numbers by whole ones, such as {2: 1.0}; a key may be "2"."""
+    found = {}
+    for key, item in dictionary(value, example).items():
+        key = int(key) if isinstance(key, str) and key.strip().isdecimal() else key
+        found[whole(key, of)] = number(item, f"the prediction for {key}")
+    return found
+
+
 def max_difference(a: Any, b: Any) -> float:
     """The largest difference between two arrays of one shape; infinite where one of them holds
     what is no number."""
@@ -239,12 +248,12 @@ def judge(name: str, answer: Any) -> Result:
 def tried(exercise: table.Exercise, answer: Any, help_: str) -> Result:
     """The result of running the check."""
     name = exercise.name
-    if exercise.function and not callable(answer):
-        said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
-        return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
     if answer is None:
         said = f"`{exercise.answer}` is None."
         return Result(name, WRONG, said, f"Write the answer into its cell; {help_}")
+    if exercise.function and not callable(answer):
+        said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
+        return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
     try:
         said = exercise.check(answer)
     except Wrong as problem:

@@ -118,6 +118,7 @@ RATES = (  # progress, global batch, recipe, rate: worked out by hand
     (5.0, 256, REFERENCE, 0.1),
     (29.99, 256, REFERENCE, 0.1),
     (30.0, 256, REFERENCE, 0.01),
+    (33.0, 256, REFERENCE, 0.01),
     (60.0, 256, REFERENCE, 0.001),
     (85.0, 256, REFERENCE, 0.0001),
     (1.0, 1664, REFERENCE, 0.13),
@@ -137,6 +138,7 @@ def _variant(
     stairs: bool = False,
     after: bool = False,
     once: bool = False,
+    late: bool = False,
 ) -> Callable[[float, int, Recipe], float]:
     """A schedule with one of the usual mistakes."""
 
@@ -149,7 +151,8 @@ def _variant(
             risen = (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
             start = recipe.lr if first else 0.0
             return start + (peak - start) * risen
-        reached = [e for e in recipe.lr_step_epochs if (progress > e if after else progress >= e)]
+        at = progress - recipe.warmup_epochs if late else progress
+        reached = [e for e in recipe.lr_step_epochs if (at > e if after else at >= e)]
         return peak * recipe.lr_factor ** (min(1, len(reached)) if once else len(reached))
 
     return rate
@@ -169,6 +172,8 @@ SCHEDULES = (
      "It climbs with every step: use progress as it is, with its fraction."),
     (_variant(after=True), "at progress 30 exactly the rate has not fallen yet.",
      "The decay holds from the epoch on: >=."),
+    (_variant(late=True), "the epochs of the decay are counted from the end of the warm-up.",
+     "All epochs are counted from the start: progress >= epoch."),
     (_variant(once=True), "the rate falls only once.",
      "Each epoch of lr_step_epochs that was reached multiplies it again."),
 )  # fmt: skip

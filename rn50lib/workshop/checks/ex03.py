@@ -38,6 +38,9 @@ def shard(answer: Shard) -> str:
         ]
         if all(np.array_equal(g, np.reshape(r, g.shape)) for g, r in zip(got, right, strict=True)):
             continue
+        for other in range(1, size):
+            if np.array_equal(got[0], right[other]):
+                wrong(f"rank 0 takes what is rank {other}'s.", "Ranks count from 0.")
         if steps and set(map(int, np.concatenate([g[0] for g in got]))) == set(
             map(int, order[: size * batch])
         ):
@@ -268,11 +271,7 @@ WORKERS = (2, 8, 64)
 
 
 def ring(answer: Any) -> str:
-    given = engine.dictionary(answer, "{2: …, 8: …, 64: …}")
-    got = {
-        engine.whole(n, "a number of workers"): engine.number(value, f"the prediction for {n}")
-        for n, value in given.items()
-    }
+    got = engine.by_number(answer, "{2: …, 8: …, 64: …}", "a number of workers")
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
     right = {n: counted(n) for n in WORKERS}

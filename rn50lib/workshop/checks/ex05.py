@@ -46,6 +46,7 @@ def _right_form(pixels: np.ndarray) -> None:
         wrong(f"a picture is {pixels.shape[1:]}.", f"It should be (3, {side}, {side}).")
     if pixels.dtype != np.float32:
         wrong(f"the pictures are {pixels.dtype}.", "Ask for dtype=types.FLOAT, which is float32.")
+    engine.numbers(pixels, "the pictures")
 
 
 def _right_numbers(pixels: np.ndarray) -> None:
@@ -63,6 +64,8 @@ def _right_numbers(pixels: np.ndarray) -> None:
         (lambda x: 255 * x * std, "the mean is not subtracted.", "Pass mean, times 255."),
         (lambda x: x, "the pictures reach from 0 to 255: nothing is normalised.",
          "Pass mean and std, both times 255."),
+        (lambda x: 255 * (x * std[::-1] + mean[::-1]), "mean and std stand in the order of blue, "
+         "green, red.", "Red comes first: 0.485 and 0.229."),
         (lambda x: 255 * x, "the pictures reach from 0 to 1.", "Pass mean and std, times 255."),
     )  # fmt: skip
     for undo, what, remedy in ways:

@@ -31,7 +31,8 @@ class Case:
 
 
 CASES = {
-    "small gradient": Case(((0.5, 0.25), (-0.25, 0.5)), (0.5, -0.5)),
+    # three pictures, so that a sum over the batch is no step taken twice
+    "small gradient": Case(((0.5, 0.25), (-0.25, 0.5), (0.25, -0.25)), (0.5, -0.5, 0.25)),
     "overflow": Case(((1e30, 1e30), (1.0, 1.0)), (0.0, 0.0)),
     "large gradient": Case(((4.0, 2.0), (3.0, -1.0)), (-2.0, 1.0)),
     "two steps": Case(((0.5, 0.25), (-0.25, 0.5)), (0.5, -0.5), 2, scale=2.0),
@@ -102,6 +103,7 @@ def mistakes(case: Case) -> list[tuple[str, str, np.ndarray]]:
         "not scaled": start - LR * clipped(g / SCALE),
         "not clipped": start - LR * g,
         "summed": start - LR * clipped(len(case.targets) * g),
+        "halved": start - LR * clipped(g / 2),
         "still": start,
     }
     if case.times == 2:
@@ -149,6 +151,10 @@ SAID = {
         "the loss is a sum over the batch: gradients are as many times too large as it has"
         " pictures.",
         'Take the mean, as mse_loss does by itself: no reduction="sum".',
+    ),
+    "halved": (
+        "a step is half as long as it should be.",
+        "The loss is the mean of the squares, as mse_loss has it, without a factor of 1/2.",
     ),
     "still": (
         "the weights do not move.",

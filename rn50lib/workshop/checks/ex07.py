@@ -209,6 +209,8 @@ def _wrong_fold(
             wrong("eps is added to the root.", "It stands inside: sqrt(running_var + eps).")
         if np.allclose(weight, scaled(gamma / (var + EPS))):
             wrong("it divides by the variance.", "Divide by its root.")
+        if np.allclose(weight, scaled(np.abs(scale))):
+            wrong("the sign of gamma is lost.", "A gamma below 0 turns its channel round.")
         if np.allclose(weight, scaled(1 / np.sqrt(var + EPS))):
             wrong("gamma is forgotten.", "The factor is gamma / std.")
         if plain.shape[0] == plain.shape[1] and np.allclose(weight, scaled(scale, 1)):

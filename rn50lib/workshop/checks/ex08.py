@@ -89,6 +89,8 @@ def _right_rate(got: float, images: Sequence[int], seconds: Sequence[float], war
             f"the warm-up's seconds are counted, but not its images ({case}).",
             "Leave out both.",
         )
+    if np.isclose(got, sum(kept) / len(kept)):
+        wrong(f"these are images per iteration: {got:.4g} ({case}).", "Divide by the seconds.")
     if np.isclose(got, max(rates)):
         wrong(f"this is the best iteration: {got:.4g} ({case}).", "All of them count.")
     if warmup and np.isclose(got, sum(images[:-warmup]) / sum(seconds[:-warmup])):
@@ -103,11 +105,7 @@ BYTES, BANDWIDTH, LATENCY = 100e6, 12.5e9, 20e-6
 
 
 def ring(answer: Any) -> str:
-    given = engine.dictionary(answer, "{2: …, 8: …, 512: …}")
-    got = {
-        engine.whole(n, "a number of workers"): engine.number(value, f"the prediction for {n}")
-        for n, value in given.items()
-    }
+    got = engine.by_number(answer, "{2: …, 8: …, 512: …}", "a number of workers")
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
 
@@ -156,6 +154,7 @@ EXCHANGES = (  # compute, when the buckets are ready, what their exchange takes,
     (0.1, (0.04, 0.06, 0.08), (0.01, 0.01, 0.01)),
     (0.1, (0.04, 0.06, 0.1), (0.01, 0.01, 0.03)),
     (0.1, (0.04, 0.06, 0.1), (0.05, 0.03, 0.02)),
+    (0.1, (0.04, 0.06, 0.1), (0.01, 0.08, 0.005)),
     (0.2, (0.2,), (0.05,)),
     (0.2, (), ()),
 )
