@@ -144,8 +144,8 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     if found.shape[1] != known.shape[1]:
         return np.full(len(found), -1)
     square = (found**2).sum(1)[:, None] + (known**2).sum(1) - 2 * found @ known.T
-    apart = np.sqrt(np.maximum(square, 0) / found.shape[1])
-    return np.where(apart.min(1) < FAR, apart.argmin(1), -1)
+    difference = np.sqrt(np.maximum(square, 0) / found.shape[1])
+    return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
 def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen | dict[str, str]]:
