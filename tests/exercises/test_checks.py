@@ -71,6 +71,8 @@ def test_untouched_is_not_attempted(name, need):
 
 
 def named(value) -> str:
+    if isinstance(value, set | frozenset):  # in an order that is the same in every process
+        value = sorted(value)
     return getattr(value, "__name__", None) or str(value)[:40]
 
 
