@@ -231,6 +231,12 @@ def understood(case: Case, raw: dict[str, Any]) -> Seen | dict[str, str]:
     return Seen(number=recognised(raw["prints"], prints(case.pixels)), of=of, **raw)
 
 
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of every file in it, by path."""
+    stats = {str(path): path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {name: (found.st_size, found.st_mtime_ns) for name, found in stats.items()}
+
+
 def baseline() -> Path:
     """The slow script. Raises UserError where it is missing."""
     root = places.checkout()

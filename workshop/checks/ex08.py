@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -251,7 +252,13 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
     """A run of the learner's script, found to keep all the rules."""
     say = None if hasattr(type(answer), "beside") else script.progress(doing)
+    before = script.contents(case.folder)
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), say)))
+    if changed := before.items() ^ script.contents(case.folder).items():
+        wrong(
+            f"the script has changed the folder of the pictures: {Path(min(changed)[0]).name}.",
+            "Each run begins with nothing but JPEGs: keep what you have decoded in memory.",
+        )
     if found := capstone_judge.problems(seen, case):
         more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
