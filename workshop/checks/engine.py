@@ -164,6 +164,8 @@ def number(value: Any, what: str = "the answer") -> float:
         if isinstance(value, str | bytes | bytearray):
             raise TypeError
         found = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        found = math.inf
     except (TypeError, ValueError):
         kind = "None" if value is None else f"of type {type(value).__name__}, not a number"
         wrong(f"{what} is {kind}.", "A number is asked for.")
