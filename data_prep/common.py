@@ -22,6 +22,10 @@ from rn50lib.files import FULL, flush_output, whole_output
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, `error: ...`, with exit status 2."""
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse itself would pass over a failure."""
+        print(self.format_help(), end="", file=file)
+
     def error(self, message: str) -> NoReturn:
         """Print the message and where help is found, then exit."""
         self.exit(2, f"error: {message} (`{self.prog} --help` lists the flags)\n")
@@ -55,7 +59,7 @@ def _status(main: Callable[[], int | None]) -> int:
         flush_output(error)  # says so and ends, where it was what we printed
         if error.errno not in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        code = _say(f"{error.filename or 'output'}: {error.strerror}")
+        code = _say(f"{error.filename or 'standard output'}: {error.strerror}")
     return code
 
 

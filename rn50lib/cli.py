@@ -45,6 +45,9 @@ PACKAGES = {  # module: what is installed to have it
 class Parser(argparse.ArgumentParser):
     """Errors in one line, with the flag that was probably meant."""
 
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse would pass over a failure
+
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             unknown = message.split(": ", 1)[1].split()[0]

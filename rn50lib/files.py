@@ -143,7 +143,8 @@ def sync(path: Path) -> None:
 def write_file(path: str | Path, content: bytes | str) -> None:
     """Write a file as `replacing` does; text as UTF-8. Raises OSError."""
     with replacing(path) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(draft, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
@@ -214,7 +215,7 @@ def read_holder(text: str) -> dict[str, Any]:
 def whole_output() -> Iterator[None]:
     """For a program's whole work: standard streams that are closed become /dev/null, so that no
     file that is opened later takes their place, and what was printed has arrived when it ends.
-    Raises SystemExit, after one line, where standard output takes no more."""
+    Raises SystemExit, after one line, where a disk is full and nobody else has said so."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -225,7 +226,11 @@ def whole_output() -> Iterator[None]:
         yield
     except OSError as error:
         flush_output(error)
-        raise
+        if error.errno not in FULL:
+            raise
+        place = error.filename or "standard output"  # which names no file, where it is unbuffered
+        print(f"error: {place} cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from error
     except BaseException:
         flush_output()
         raise
