@@ -112,10 +112,10 @@ def convert(
             "words": words,
             "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
         }
+        written = _run(tasks, settings, jobs, quiet)
         (folder.part / "classes.txt").write_text(
             "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
         )
-        written = _run(tasks, settings, jobs, quiet)
         images = sum(len(task[2]) for task in tasks)
     if not quiet:
         print(

@@ -25,6 +25,7 @@ from tests.support import TINY, Photos
 Run = Callable[..., Any]
 TRAIN = ("train", *TINY, "--benchmark-iters", "2", "--no-val", "--loader", "synthetic",
          "--num-classes", "6")  # fmt: skip
+IM2REC = "data_prep.im2rec"
 PNG = b"\x89PNG"
 
 
@@ -111,10 +112,10 @@ def test_scores_and_predictions_go_into_what_is_no_file(
 ) -> None:
     """A FIFO cannot be read back by the one who wrote into it: `score` used to wait for ever."""
     flags = ("--data-root", str(photos.root), *TINY)
-    scored = rn50("score", trained / "m", 2, *flags, "--report", stream.link("r.json"))
+    scored = rn50("score", trained / "m", "2", *flags, "--report", stream.link("r.json"))
     assert scored.status == 0 and "val.top1" in scored.out
     picture = str(photos.files("val")[0])
-    assert rn50("predict", trained / "m", 2, picture, "-o", stream.link("p.npz")).status == 0
+    assert rn50("predict", trained / "m", "2", picture, "-o", stream.link("p.npz")).status == 0
     assert_untouched(stream, "r.json")
     assert_untouched(stream, "p.npz")
     report, end = json.JSONDecoder().raw_decode(stream.close().decode("latin-1"))
@@ -155,29 +156,30 @@ def test_a_checkpoint_is_neither_written_into_a_fifo_nor_read_from_one(
 
 
 def test_records_are_not_packed_into_a_fifo_or_through_a_link(
-    run_module: Run, photos: Photos, tmp_path: Path
+    run_cli: Run, photos: Photos, tmp_path: Path
 ) -> None:
     """Their three files are renamed together, in one folder."""
     prefix = tmp_path / "packed"
     listed = ("--list", "--recursive", prefix, photos.root / "train")
-    assert run_module("data_prep.im2rec", *listed).returncode == 0
+    assert run_cli(*listed, module=IM2REC).returncode == 0
     os.mkfifo(tmp_path / "packed.idx")
-    line = run_module("data_prep.im2rec", "--pass-through", prefix, photos.root / "train").stderr
+    pack = ("--pass-through", prefix, photos.root / "train")
+    line = run_cli(*pack, module=IM2REC).stderr
     assert "packed.idx is no regular file" in line
     (tmp_path / "packed.idx").unlink()
     (tmp_path / "packed.rec").symlink_to("elsewhere.rec")
-    line = run_module("data_prep.im2rec", "--pass-through", prefix, photos.root / "train").stderr
+    line = run_cli(*pack, module=IM2REC).stderr
     assert "packed.rec is a link to" in line and (tmp_path / "packed.rec").is_symlink()
 
 
 def test_shards_behind_a_link_are_replaced_there(
-    run_module: Run, photos: Photos, tmp_path: Path
+    run_cli: Run, photos: Photos, tmp_path: Path
 ) -> None:
     (tmp_path / "large").mkdir()
     (tmp_path / "shards").symlink_to("large")
     for seed in ("1", "2"):
-        made = run_module("data_prep.tfrecord", photos.root, tmp_path / "shards", "--seed", seed,
-                          "--train-shards", "1", "--val-shards", "1", "--jobs", "1")  # fmt: skip
+        made = run_cli(photos.root, tmp_path / "shards", "--seed", seed, "--train-shards", "1",
+                       "--val-shards", "1", "--jobs", "1", module="data_prep.tfrecord")  # fmt: skip
         assert made.returncode == 0, made.stderr
     assert (tmp_path / "shards").is_symlink()
     assert (tmp_path / "large" / "train-00000-of-00001").stat().st_size > 0

@@ -112,6 +112,7 @@ def test_every_worker_gets_cores_of_its_own(cores: list, size: int, wanted: list
         (("-n", "2", "--hosts", "a:1,a:1"), "each named once"),
         (("-n", "2", "--comm", "local"), "--comm local is one worker"),
         (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "not DDP's"),
+        (("-n", "1", "--timeline", "t.json"), "--timeline is for many workers"),
         (("-n", "2", "--comm", "ddp", "--timeline", "t.json"), "--timeline is Horovod's"),
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
         (("-n", "1", "--bind", "core"), "--bind is for many workers"),
