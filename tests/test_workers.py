@@ -342,7 +342,10 @@ def test_the_failing_worker_s_traceback_is_what_one_sees(
 
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
-def test_unequal_steps_are_refused_before_training(photos: Photos, tmp_path: Path) -> None:
+def test_unequal_steps_are_refused_before_training(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/none")  # Horovod's launcher wants no folder there
     (tmp_path / "mine.py").write_text(
         "def shard(order, rank, size, batch):\n"
         "    mine = order[rank::size]\n"
