@@ -1,4 +1,4 @@
-"""Where outputs go: a file is replaced whole, a link is followed, what is no file stays what it is; a
+"""Where outputs go: a file is replaced whole, a link is followed, what is no file stays as it is; a
 prefix belongs to one run; a full disk is told in one line."""
 
 from __future__ import annotations
