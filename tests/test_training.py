@@ -310,8 +310,8 @@ def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
     flags = ("--benchmark-iters", "1", "--no-val", "-e", "5")
     assert resume(rn50, photos, *flags, "--save-period", "2").status == 0
     assert checkpoint.epochs("m") == [2, 4, 5]  # and always the last
-    assert resume(rn50, photos, *flags, "--keep", "2").status == 0
-    assert checkpoint.epochs("m") == [4, 5]
+    assert resume(rn50, photos, *flags, "--keep", "2", "--model-prefix", "n").status == 0
+    assert checkpoint.epochs("n") == [4, 5]
 
 
 # --- other kinds of run ---------------------------------------------------------------------------
