@@ -357,7 +357,7 @@ together = workshop.train(at_speed, name="together", n=workers, bind="core", tim
 # An efficiency alone explains nothing. The bar below takes the step of several workers apart into pieces that were measured in different ways, and they have to add up to it. The first piece is the step of one worker alone. What happens while the workers exchange comes from Horovod's timeline.
 
 # %%
-from rn50lib import timeline
+from workshop.lessons.horovod import timeline
 
 parts = None
 if file:
@@ -464,13 +464,14 @@ if file:
 # %% [markdown]
 # ## The wires
 #
-# On a machine with several GPUs the time of the exchange is decided by how they are joined. `rn50 doctor --topology` asks the driver and draws the answer. Where there are no GPUs to ask about, it draws the DGX-1 of the published figures.
+# On a machine with several GPUs the time of the exchange is decided by how they are joined. `rn50 doctor --topology` asks the driver and prints the answer; the cell draws it. Where there are no GPUs to ask about, it is the DGX-1 of the published figures.
 
 # %%
 from rn50lib.tools.doctor import topology
+from workshop.lessons.horovod import figures_topology
 
-found, remark = topology.look()
-fig, finding = topology.figure(found)
+found, remark = topology.find()
+fig, finding = figures_topology.figure(found)
 workshop.figure(fig, alt=f"How the GPUs of a machine are joined. {finding}")
 print(" ".join(filter(None, [remark, finding])))
 

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import timeline
 from rn50lib.errors import UserError
-from tests.test_timeline import training_step, written
-from workshop.lessons.horovod import figures_parallel, figures_ring, figures_timeline, nccl_log
+from tests.workshop.test_timeline import training_step, written
+from workshop.lessons.horovod import (
+    figures_parallel,
+    figures_ring,
+    figures_timeline,
+    nccl_log,
+    timeline,
+)
 
 
 def drawn(figure: Any) -> set[str]:

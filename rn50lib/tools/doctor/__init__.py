@@ -1,7 +1,7 @@
 """What this machine has, what is missing, and what to do about it.
 
     rn50 doctor [--quick] [--json]
-    rn50 doctor --topology [-o FILE]        how the GPUs are joined, in words and as a picture
+    rn50 doctor --topology                  how the GPUs are joined
     rn50 doctor --allreduce -n 2 [-o FILE]  what an exchange between workers costs, by its size
 
 Everything is read off the machine as it runs. The exit status is 0 where training can run, 1 where
@@ -82,19 +82,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--allreduce", action="store_true", help="time all-reduces between -n workers, and stop"
     )
-    extra = parser.add_argument_group("with --topology and --allreduce")
+    extra = parser.add_argument_group("with --allreduce")
     extra.add_argument("-n", "--n-GPUs", type=int, default=2, help="workers (default: 2)")
     extra.add_argument("--comm", choices=("horovod", "ddp"), help="what carries the exchange")
     extra.add_argument("--backend", choices=("torch", "tensorflow"), help="whose tensors")
     extra.add_argument("--hosts", help="hosts with their slots: a:4,b:4")
-    extra.add_argument(
-        "-o", "--output", help="picture of the topology, or JSON file of the all-reduces"
-    )
+    extra.add_argument("-o", "--output", help="JSON file to write")
     args = parser.parse_args(argv)
     if args.topology:
         from rn50lib.tools.doctor import topology
 
-        return topology.show(args.json, args.output)
+        if args.output:
+            parser.error("--topology writes no file: notebook 03 draws what it prints")
+        return topology.show(args.json)
     if args.allreduce:
         from rn50lib.tools.doctor import allreduce
 

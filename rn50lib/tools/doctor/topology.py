@@ -1,24 +1,20 @@
 """Which way data takes between the GPUs of a machine: `rn50 doctor --topology`.
 
-The matrix that `topology_matrix` reads, in words and as a picture.
+The matrix of `nvidia-smi topo -m`, and what it means. Where there is no NVIDIA driver, or a single
+GPU, there is a recorded one, labelled as such. Notebook 03 draws it.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import re
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from rn50lib.tools import plot
-from rn50lib.tools.doctor.topology_matrix import Topology, look
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from rn50lib import nvidia
+from rn50lib.errors import UserError
 
 KINDS = {  # from the shortest way to the longest
     "NV": "directly over NVLink; the number counts the links that are bonded",
@@ -28,6 +24,120 @@ KINDS = {  # from the shortest way to the longest
     "NODE": "through several host bridges of one processor (one NUMA node)",
     "SYS": "through both processors and the link between their sockets",
 }
+OLD_NAMES = {"SOC": "SYS", "CPU": "SYS", "PSB": "PIX"}  # drivers before 390
+
+RECORDED_FROM = (
+    "recorded on a DGX-1 (8 x V100, two processors), published in microsoft/msccl-tools,"
+    " tests/test_topologies.py; not this machine"
+)
+RECORDED = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tmlx5_2\tmlx5_1\tmlx5_3\tCPU Affinity
+GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\tSYS\tPHB\tSYS\t0-19,40-59
+GPU1\tNV1\t X \tNV2\tNV1\tSYS\tNV2\tSYS\tSYS\tPIX\tSYS\tPHB\tSYS\t0-19,40-59
+GPU2\tNV1\tNV2\t X \tNV2\tSYS\tSYS\tNV1\tSYS\tPHB\tSYS\tPIX\tSYS\t0-19,40-59
+GPU3\tNV2\tNV1\tNV2\t X \tSYS\tSYS\tSYS\tNV1\tPHB\tSYS\tPIX\tSYS\t0-19,40-59
+GPU4\tNV2\tSYS\tSYS\tSYS\t X \tNV1\tNV1\tNV2\tSYS\tPIX\tSYS\tPHB\t20-39,60-79
+GPU5\tSYS\tNV2\tSYS\tSYS\tNV1\t X \tNV2\tNV1\tSYS\tPIX\tSYS\tPHB\t20-39,60-79
+GPU6\tSYS\tSYS\tNV1\tSYS\tNV1\tNV2\t X \tNV2\tSYS\tPHB\tSYS\tPIX\t20-39,60-79
+GPU7\tSYS\tSYS\tSYS\tNV1\tNV2\tNV1\tNV2\t X \tSYS\tPHB\tSYS\tPIX\t20-39,60-79
+mlx5_0\tPIX\tPIX\tPHB\tPHB\tSYS\tSYS\tSYS\tSYS\t X \tSYS\tPHB\tSYS\t
+mlx5_2\tSYS\tSYS\tSYS\tSYS\tPIX\tPIX\tPHB\tPHB\tSYS\t X \tSYS\tPHB\t
+mlx5_1\tPHB\tPHB\tPIX\tPIX\tSYS\tSYS\tSYS\tSYS\tPHB\tSYS\t X \tSYS\t
+mlx5_3\tSYS\tSYS\tSYS\tSYS\tPHB\tPHB\tPIX\tPIX\tSYS\tPHB\tSYS\t X \t
+"""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The devices in their order, and the kind of link between two of them ("NV2", "PIX", ...).
+
+    `cpus` has the cores that a GPU is close to, as nvidia-smi writes them, "" where it does not
+    say; `real_names` what a network card that is only called NIC0 is; `source` where this is from.
+    """
+
+    devices: tuple[str, ...]
+    links: dict[tuple[str, str], str]
+    cpus: dict[str, str]
+    real_names: dict[str, str]
+    source: str
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(name for name in self.devices if name.startswith("GPU"))
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The network cards."""
+        return tuple(name for name in self.devices if not name.startswith("GPU"))
+
+    def nvlinks(self, one: str, other: str) -> int:
+        """How many NVLinks join two devices."""
+        found = re.fullmatch(r"NV(\d+)", self.links[one, other])
+        return int(found[1]) if found else 0
+
+    def sides(self) -> list[tuple[str, ...]]:
+        """The GPUs by the cores that they are close to: usually one group per processor."""
+        groups: dict[str, list[str]] = {}
+        for gpu in self.gpus:
+            groups.setdefault(self.cpus.get(gpu, ""), []).append(gpu)
+        return [tuple(group) for group in groups.values()]
+
+
+def parse(text: str, source: str) -> Topology:
+    """The matrix that `nvidia-smi topo -m` prints, whatever the driver's layout of it.
+
+    Its columns have changed with the drivers (network cards, CPU and NUMA affinity), and it comes
+    with tabs, with spaces where it was copied, and underlined for a terminal. Raises UserError
+    where no matrix is in there.
+    """
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    at = next((i for i, line in enumerate(lines) if re.match(r"\s*GPU0(\s|$)", line)), None)
+    if at is None:
+        raise UserError(f"{source}: there is no matrix of GPUs in it, which begins with GPU0")
+    header = lines[at].split()
+    beyond = [i for i, name in enumerate(header) if name in ("CPU", "NUMA")]
+    devices = tuple(header[: beyond[0]] if beyond else header)
+    has_cpus = "CPU" in header
+    links: dict[tuple[str, str], str] = {}
+    cpus: dict[str, str] = {}
+    for line in lines[at + 1 :]:
+        name, *cells = line.split() or [""]
+        if name not in devices or len(cells) < len(devices):
+            continue
+        for other, kind in zip(devices, cells, strict=False):
+            links[name, other] = OLD_NAMES.get(kind, kind)
+        rest = cells[len(devices) :]
+        if has_cpus and rest and re.fullmatch(r"[\d,-]+", rest[0]):
+            cpus[name] = rest[0]
+    if any((a, b) not in links for a in devices for b in devices):
+        missing = next(a for a in devices for b in devices if (a, b) not in links)
+        raise UserError(f"{source}: the row of {missing} is missing or incomplete")
+    real = re.findall(r"^\s*(NIC\d+):\s*(\S+)", "\n".join(lines), re.MULTILINE)
+    return Topology(devices, links, cpus, dict(real), source)
+
+
+def recorded() -> Topology:
+    """The DGX-1's matrix, for machines that have nothing to show."""
+    return parse(RECORDED, RECORDED_FROM)
+
+
+def find() -> tuple[Topology, str]:
+    """(topology, remark): this machine's; where it has none, the recorded one and the reason."""
+    if shutil.which("nvidia-smi") is None:
+        return recorded(), "This machine has no NVIDIA driver, so there is nothing to ask."
+    text, problem = nvidia.ask("topo", "-m")
+    if problem:
+        return recorded(), f"nvidia-smi topo -m gives no answer here: {problem}."
+    try:
+        here = parse(text, "this machine, by nvidia-smi topo -m")
+    except UserError as error:
+        return recorded(), f"{error}."
+    if len(here.gpus) == 1:
+        return recorded(), "This machine has one GPU, which has no other to talk to."
+    return here, ""
+
+
+# --- what it means --------------------------------------------------------------------------------
 
 
 def lines(found: Topology) -> Iterator[str]:
@@ -44,8 +154,8 @@ def lines(found: Topology) -> Iterator[str]:
         for b in found.gpus:
             if a != b:
                 ways.setdefault(found.links[a, b], []).append(b.removeprefix("GPU"))
-        told = "; ".join(f"{k} to {', '.join(ways[k])}" for k in sorted(ways, key=rank))
-        yield f"{a}: {told}"
+        listed = "; ".join(f"{k} to {', '.join(ways[k])}" for k in sorted(ways, key=rank))
+        yield f"{a}: {listed}"
     yield ""
     for kind in sorted({k for k in found.links.values() if k != "X"}, key=rank):
         yield f"{kind:5} {explain(kind)}"
@@ -85,12 +195,12 @@ def sentence(found: Topology) -> str:
             f"No two of the {len(gpus)} GPUs are joined by NVLink: an all-reduce goes over PCIe,"
             f" at its slowest {explain(worst)}."
         )
-    words = f"{len(direct)} of {len(pairs)} pairs of GPUs are joined by NVLink."
+    joined = f"{len(direct)} of {len(pairs)} pairs of GPUs are joined by NVLink."
     around = ring(found)
     if around is None:
-        return f"{words} No ring over all of them uses NVLink alone."
+        return f"{joined} No ring over all of them uses NVLink alone."
     path = " - ".join(gpu.removeprefix("GPU") for gpu in (*around, around[0]))
-    return f"{words} A ring over all {len(gpus)} needs nothing else: {path}."
+    return f"{joined} A ring over all {len(gpus)} needs nothing else: {path}."
 
 
 def ring(found: Topology) -> tuple[str, ...] | None:
@@ -124,116 +234,13 @@ def to_dict(found: Topology) -> dict[str, Any]:
     }
 
 
-# --- the picture ----------------------------------------------------------------------------------
-
-
-def figure(found: Topology) -> tuple[Figure, str]:
-    """Who is joined to whom: NVLinks as thick lines, ways over PCIe thin, the socket link not
-    drawn. Returns the figure and the sentence."""
-    from matplotlib.figure import Figure
-
-    at = places(found)
-    sides = found.sides()
-    with plot.style():
-        drawing = Figure(figsize=(max(6.5, 4.6 * len(sides) + 1), 5.2))
-        axes = drawing.subplots()
-        draw_links(axes, found, at)
-        for i, side in enumerate(sides):
-            cpus = found.cpus.get(side[0], "")
-            label = f"processor {i}" + (f"\ncores {cpus}" if cpus else "")
-            x = sum(at[gpu][0] for gpu in side) / len(side)
-            axes.text(x, 2.0, label, ha="center", va="bottom", fontsize=9.5, color="0.25")
-        for name, (x, y) in at.items():
-            is_gpu = name.startswith("GPU")
-            axes.text(
-                x, y, name if is_gpu else found.real_names.get(name, name), ha="center",
-                va="center", fontsize=10 if is_gpu else 8, color="white" if is_gpu else "black",
-                zorder=5, bbox={
-                    "boxstyle": "round,pad=0.5" if is_gpu else "square,pad=0.4",
-                    "facecolor": plot.COLOURS[0] if is_gpu else "white", "edgecolor": "0.3",
-                },
-            )  # fmt: skip
-        xs = [x for x, _ in at.values()]
-        axes.set(xlim=(min(xs) - 0.8, max(xs) + 0.8), ylim=(-2.6, 2.6), aspect="equal")
-        axes.set_title("How the GPUs of a machine are joined", loc="center")
-        axes.axis("off")
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.1), ncols=4, fontsize=9)
-        axes.text(
-            0.5, -0.12, found.source, transform=axes.transAxes, ha="center", va="top",
-            fontsize=8, color="0.35",
-        )  # fmt: skip
-    return drawing, sentence(found)
-
-
-def places(found: Topology) -> dict[str, tuple[float, float]]:
-    """Where each device is drawn: a circle of GPUs per processor, network cards below them.
-
-    Every second circle is mirrored, so that links between equal places run straight across.
-    """
-    at: dict[str, tuple[float, float]] = {}
-    for i, side in enumerate(found.sides()):
-        centre, turn = 4.2 * i, -1 if i % 2 else 1
-        for j, gpu in enumerate(side):
-            angle = math.pi * (0.75 - 2 * j / len(side)) if len(side) > 1 else math.pi / 2
-            at[gpu] = (centre + turn * 1.25 * math.cos(angle), 1.25 * math.sin(angle))
-    used: dict[int, int] = {}
-    for card in found.cards:
-        nearest = min(found.gpus, key=lambda gpu, card=card: rank(found.links[card, gpu]))  # type: ignore[misc]
-        i = next(i for i, side in enumerate(found.sides()) if nearest in side)
-        at[card] = (
-            4.2 * i - 1.1 + 1.15 * (used.get(i, 0) % 3),
-            -2.3 - 0.45 * (used.get(i, 0) // 3),
-        )
-        used[i] = used.get(i, 0) + 1
-    return at
-
-
-def draw_links(axes: Axes, found: Topology, at: dict[str, tuple[float, float]]) -> None:
-    """Lines between the devices; each look is named once for the legend."""
-    named: set[str] = set()
-    for i, a in enumerate(found.devices):
-        for b in found.devices[i + 1 :]:
-            kind, count = found.links[a, b], found.nvlinks(a, b)
-            card = not (a.startswith("GPU") and b.startswith("GPU"))
-            if card and kind != "PIX" or kind in ("SYS", "NODE"):
-                continue
-            look: dict[str, Any] = {"color": "0.45", "lw": 1.0, "ls": ":", "label": kind}
-            if count:
-                many = min(count, 4)
-                look = {"color": plot.COLOURS[1 if count == 1 else 2], "lw": 1.3 + 1.3 * many,
-                        "ls": "--" if count == 1 else "-"}  # fmt: skip
-                look["label"] = f"{count} NVLink{'' if count == 1 else 's'}"
-            if look["label"] in named:
-                del look["label"]
-            else:
-                named.add(look["label"])
-            (x, y), (x2, y2) = at[a], at[b]
-            way = np.linspace(0, 1, 41)
-            bend = 0.0
-            if abs(x2 - x) > 3 and not card:  # around the GPUs that stand between these two
-                bend = math.copysign(0.16 * abs(x2 - x), y + y2)
-            axes.plot(
-                x + way * (x2 - x), y + way * (y2 - y) + 4 * bend * way * (1 - way),
-                marker="", alpha=0.8, **look,
-            )  # fmt: skip
-
-
-# --- the front door -------------------------------------------------------------------------------
-
-
-def show(as_json: bool = False, output: str | Path | None = None) -> int:
+def show(as_json: bool = False) -> int:
     """`rn50 doctor --topology`; returns the exit status."""
-    import json
-
-    found, remark = look()
+    found, remark = find()
     if as_json:
         print(json.dumps(to_dict(found) | {"remark": remark}, indent=2))
     else:
         print(
             "\n".join([*([remark] if remark else []), f"Shown: {found.source}.", "", *lines(found)])
         )
-    if output:
-        plot.save(figure(found)[0], output)
-        print(output)
     return 0

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.tools.doctor import topology, topology_matrix
+from rn50lib.tools.doctor import topology
 from tests import fake_nvidia_smi as fake
+from workshop.lessons.horovod import figures_topology
 
 # As printed by drivers of 2018, 2023 and 2024 (for a terminal, underlined).
 K80S = """\
@@ -46,7 +47,7 @@ GPU1    SOC      X      10-19
 
 
 def test_the_recorded_cube_mesh() -> None:
-    found = topology_matrix.recorded()
+    found = topology.recorded()
     assert len(found.gpus) == 8 and len(found.cards) == 4
     for a in found.gpus:
         assert sum(found.nvlinks(a, b) for b in found.gpus) == 6  # a V100 has six of them
@@ -60,17 +61,17 @@ def test_the_recorded_cube_mesh() -> None:
 
 
 def test_matrices_of_several_drivers() -> None:
-    old = topology_matrix.parse(K80S, "x")
+    old = topology.parse(K80S, "x")
     assert old.gpus == ("GPU0", "GPU1", "GPU2", "GPU3") and old.cards == ("mlx4_0",)
     assert old.links["GPU0", "GPU1"] == "PIX" and old.links["mlx4_0", "GPU3"] == "PHB"
     assert old.cpus == dict.fromkeys(old.gpus, "0-11")
     assert "No two of the 4 GPUs are joined by NVLink" in topology.sentence(old)
-    new = topology_matrix.parse(FOUR_A100S, "x")
+    new = topology.parse(FOUR_A100S, "x")
     assert new.gpus == old.gpus and new.cards == ("NIC0", "NIC1")
     assert new.nvlinks("GPU1", "GPU3") == 4 and new.links["NIC1", "GPU2"] == "PXB"
     assert new.cpus == {"GPU0": "0-31", "GPU1": "0-31", "GPU2": "32-63", "GPU3": "32-63"}
     assert new.real_names == {"NIC0": "mlx5_0", "NIC1": "mlx5_1"}
-    far = topology_matrix.parse(TWO_SOCKETS, "x")
+    far = topology.parse(TWO_SOCKETS, "x")
     assert far.links["GPU0", "GPU1"] == "SYS" and "between their sockets" in topology.sentence(far)
 
 
@@ -85,17 +86,16 @@ def test_matrices_of_several_drivers() -> None:
 )
 def test_what_is_no_matrix(text: str, words: str) -> None:
     with pytest.raises(UserError, match=f"a file: .*{words}"):
-        topology_matrix.parse(text, "a file")
+        topology.parse(text, "a file")
 
 
 def test_this_machine_s_own_matrix(rn50, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", fake.install(tmp_path / "bin", [fake.A100] * 4, topo=FOUR_A100S))
-    shown = rn50("doctor", "--topology", "-o", tmp_path / "links.png")
+    shown = rn50("doctor", "--topology")
     assert shown.status == 0 and "this machine, by nvidia-smi" in shown.out
     assert "GPU0: NV4 to 1, 2, 3" in shown.out and "4 NVLinks, directly" in shown.out
     assert "NIC0 is mlx5_0" in shown.out and "6 of 6 pairs" in shown.out
     assert "recorded" not in shown.out
-    assert (tmp_path / "links.png").read_bytes().startswith(b"\x89PNG")
     told = json.loads(rn50("doctor", "--topology", "--json").out)
     assert told["matrix"][0] == ["X", "NV4", "NV4", "NV4", "PXB", "SYS"]
 
@@ -121,10 +121,10 @@ def test_a_recorded_matrix_is_labelled(rn50, tmp_path, monkeypatch, topo, fails,
     assert why in first and "recorded on a DGX-1" in second and "not this machine" in second
 
 
-@pytest.mark.parametrize("text", [K80S, FOUR_A100S, ONE, TWO_SOCKETS, topology_matrix.RECORDED])
+@pytest.mark.parametrize("text", [K80S, FOUR_A100S, ONE, TWO_SOCKETS, topology.RECORDED])
 def test_every_machine_can_be_drawn(text: str) -> None:
-    found = topology_matrix.parse(text, "a machine")
-    drawing, sentence = topology.figure(found)
+    found = topology.parse(text, "a machine")
+    drawing, sentence = figures_topology.figure(found)
     (axes,) = drawing.axes
     shown = {item.get_text() for item in axes.texts}
     assert set(found.gpus) <= shown and "a machine" in shown

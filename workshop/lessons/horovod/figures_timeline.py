@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
-from rn50lib.timeline import (
+from rn50lib.tools import plot
+from workshop.lessons.horovod.timeline import (
     ALLREDUCE,
     COMPUTE,
     COPY,
     NEGOTIATION,
     PARTS,
     Exchange,
-    Step,
+    TimedStep,
     groups,
     mean_parts,
     union,
 )
-from rn50lib.tools import plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ TITLES = {
 MOST_ROWS = 8  # groups of tensors with a row of their own
 
 
-def steps(found: Sequence[Step], first: int = 0, count: int = 1) -> tuple[Figure, str]:
+def steps(found: Sequence[TimedStep], first: int = 0, count: int = 1) -> tuple[Figure, str]:
     """`count` steps from the one at `first` in three lanes: computation, the groups of tensors
     that were exchanged together, and what the exchange did.
 
@@ -77,22 +77,24 @@ def steps(found: Sequence[Step], first: int = 0, count: int = 1) -> tuple[Figure
     return figure, step_sentence(shown)
 
 
-def draw_step(axes: Axes, step: Step, left: float, right: float, rows: int, label: bool) -> None:
+def draw_step(
+    axes: Axes, step: TimedStep, left: float, right: float, rows: int, label: bool
+) -> None:
     """One step's bars in a figure that goes from time `left` to `right`."""
     bar(axes, COMPUTE, [(step.begin, step.wait)], left, rows + 1.75, 0.5)
     axes.axvline(1000 * (step.wait - left), color="0.3", ls=":", lw=1.2, marker="")
     axes.axvline(1000 * (step.end - left), color="0.3", ls="-", lw=1.0, marker="")
     for i, group in enumerate(groups(step)):
         row = rows + 1 - min(i, rows - 1)
-        asked = min(exchange.asked for exchange in group)
+        announced = min(exchange.announced for exchange in group)
         begin = min(exchange.begin for exchange in group)
         end = max(exchange.end for exchange in group)
-        bar(axes, NEGOTIATION, [(asked, begin)], left, row - 0.2, 0.4)
+        bar(axes, NEGOTIATION, [(announced, begin)], left, row - 0.2, 0.4)
         bar(axes, ALLREDUCE, [(begin, end)], left, row - 0.2, 0.4)
         if label and (i < rows - 1 or len(groups(step)) <= rows):
             before = end - left > 0.8 * (right - left)
             axes.text(
-                1000 * ((asked if before else end) - left), row,
+                1000 * ((announced if before else end) - left), row,
                 f"  {len(group)} tensors, {size(sum(x.bytes for x in group))}  ",
                 fontsize=8, va="center", ha="right" if before else "left",
             )  # fmt: skip
@@ -103,7 +105,7 @@ def draw_step(axes: Axes, step: Step, left: float, right: float, rows: int, labe
 def all_spans(exchanges: Sequence[Exchange]) -> dict[str, list[tuple[float, float]]]:
     """When each part of the exchange went on, over all tensors; a later one is drawn on top."""
     return {
-        NEGOTIATION: [(x.asked, x.end) for x in exchanges],
+        NEGOTIATION: [(x.announced, x.end) for x in exchanges],
         COPY: [span for x in exchanges for span in x.copies],
         ALLREDUCE: [span for x in exchanges for span in x.reduces],
     }
@@ -132,7 +134,7 @@ def legend(axes: Axes) -> None:
     )
 
 
-def step_sentence(shown: Sequence[Step]) -> str:
+def step_sentence(shown: Sequence[TimedStep]) -> str:
     step = shown[0]
     together = groups(step)
     exposed = step.end - step.wait
@@ -148,7 +150,7 @@ def step_sentence(shown: Sequence[Step]) -> str:
     return f"{words} nothing of the exchange is hidden: it began when the computation was over."
 
 
-def parts(found: Sequence[Step], measured: float | None = None) -> tuple[Figure, str]:
+def parts(found: Sequence[TimedStep], measured: float | None = None) -> tuple[Figure, str]:
     """The mean step by part as one bar, and above it the step that the training loop measured.
 
     `measured` is `train.time` of the report, in seconds, which knows nothing of the timeline.
@@ -187,7 +189,9 @@ def parts(found: Sequence[Step], measured: float | None = None) -> tuple[Figure,
     return figure, parts_sentence(found, mean, measured)
 
 
-def parts_sentence(found: Sequence[Step], mean: dict[str, float], measured: float | None) -> str:
+def parts_sentence(
+    found: Sequence[TimedStep], mean: dict[str, float], measured: float | None
+) -> str:
     total = sum(mean[part] for part in PARTS)
     listed = ", ".join(f"{1000 * mean[part]:.1f} ms {TITLES[part]}" for part in PARTS)
     words = f"Mean of {len(found)} steps: {listed}; together {1000 * total:.1f} ms."
@@ -200,7 +204,7 @@ def parts_sentence(found: Sequence[Step], mean: dict[str, float], measured: floa
     )
 
 
-def table(found: Sequence[Step]) -> tuple[list[list[Any]], list[str]]:
+def table(found: Sequence[TimedStep]) -> tuple[list[list[Any]], list[str]]:
     """(rows, columns): each part with what is exposed and what is hidden, milliseconds a step."""
     mean = mean_parts(found)
     total = sum(mean[part] for part in PARTS)

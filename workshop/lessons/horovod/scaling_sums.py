@@ -73,7 +73,7 @@ def explain(
     batch: int,
     timeline: Mapping[str, float] | None = None,
 ) -> Weak:
-    """The measured steps with their explanation; `timeline` is `rn50lib.timeline.mean_parts`.
+    """The measured steps with their explanation; `timeline` is what `timeline.mean_parts` gives.
 
     Its computation, less what a worker alone takes, is what computing beside the others costs. The
     difference between its mean step and the measured one is left as "rest": the two do not count
