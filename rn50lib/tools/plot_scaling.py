@@ -1,4 +1,4 @@
-"""The figures of the scaling model: speed and efficiency over the number of GPUs, and why."""
+"""The figure of a prediction: efficiency over the number of GPUs, and where a step's time goes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rn50lib.tools import plot
-from rn50lib.tools.scaling.model import Step
+from rn50lib.tools.scaling.model import PredictedStep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ PARTS = {  # of a step, with colour and pattern
 }
 
 
-def prediction(steps: Sequence[Step], chosen: int | None = None) -> tuple[Figure, str]:
+def prediction(steps: Sequence[PredictedStep], chosen: int | None = None) -> tuple[Figure, str]:
     """Efficiency, and the parts of a step, over the number of GPUs; `chosen` GPUs are marked."""
     from matplotlib.figure import Figure
 
@@ -40,7 +40,7 @@ def prediction(steps: Sequence[Step], chosen: int | None = None) -> tuple[Figure
     )
 
 
-def efficiency(axes: Axes, steps: Sequence[Step], chosen: int | None) -> None:
+def efficiency(axes: Axes, steps: Sequence[PredictedStep], chosen: int | None) -> None:
     at, share = [s.gpus for s in steps], [100 * s.efficiency for s in steps]
     axes.plot(at, share, color=plot.COLOURS[0], lw=1.8)
     axes.axhline(100, color=GREY, ls="--", lw=1.2, marker="")
@@ -54,7 +54,7 @@ def efficiency(axes: Axes, steps: Sequence[Step], chosen: int | None) -> None:
     )
 
 
-def parts(axes: Axes, steps: Sequence[Step]) -> None:
+def parts(axes: Axes, steps: Sequence[PredictedStep]) -> None:
     at = range(len(steps))
     bottom = [0.0] * len(steps)
     for name, (label, colour, hatch) in PARTS.items():

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from rn50lib.network import resnet
-from rn50lib.network import tiny as tiny_network
 from rn50lib.tools.scaling import Cluster, Training, links, predict
-from rn50lib.tools.scaling.fit import MODEL, fit
+from rn50lib.tools.scaling.check import MODEL, fit
 from rn50lib.tools.scaling.links import Link
 from rn50lib.tools.scaling.model import all_reduce_s, expected_max
 from rn50lib.tools.scaling.published import load
@@ -297,82 +296,12 @@ def test_a_fit_finds_the_noise_that_made_the_rows() -> None:
         assert fit(MODEL, V100, DGX, rows) == pytest.approx(noise, abs=1e-6)
 
 
-def test_scale_takes_what_files_measured(rn50: Rn50, tmp_path: Path) -> None:
-    noisy = replace(DGX, noise=0.03)
-    axes = {"batch_size": {"value": 208}, "dtype": {"value": "float16"}}
-    tiny = {"image_shape": {"value": 32}, "num_classes": {"value": 12}}
-    for n in (1, 8):
-        ips = predict(V100, noisy, n).ips
-        report = {"model": "resnet50", "ngpus": n, "metrics": {"train.total_ips": [5.0, ips, ips]}}
-        (tmp_path / f"{n}.json").write_text(json.dumps(report | {"env": {"axes": axes}}))
-    ended = rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json", "--json")
-    told = json.loads(ended.out)
-    assert told["one_gpu"]["compute_ips"] == pytest.approx(1442.6)
-    assert told["cluster"]["noise"] == pytest.approx(0.03, abs=1e-6)
-    # a loss that is no noise is called so
-    assert "other losses" not in rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json").out
-    report["metrics"] = {"train.total_ips": [4 * 1442.6]}
-    (tmp_path / "8.json").write_text(json.dumps(report | {"env": {"axes": axes}}))
-    text = rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json").out
-    assert "too much for stragglers" in text
-    # the network is the report's: the tiny one has few gradients
-    report = {"model": "resnet-tiny", "ngpus": 1, "metrics": {"train.total_ips": [500.0]}}
-    (tmp_path / "t.json").write_text(json.dumps(report | {"env": {"axes": axes | tiny}}))
-    buckets = json.loads(rn50("scale", "--calibrate", "t.json", "--json").out)["one_gpu"]["buckets"]
-    assert sum(b["size"] for b in buckets) == 4 * tiny_network(12).num_parameters
-    (tmp_path / "t.json").write_text(json.dumps(report | {"model": "vgg", "env": {"axes": axes}}))
-    assert "--num-layers" in rn50("scale", "--calibrate", "t.json").error
-    # the same as a benchmark writes it
-    cells = {
-        str(n): {"208": {"train.total_ips": predict(V100, noisy, n).ips}, "64": None}
-        for n in (1, 8)
-    }  # fmt: skip
-    bench = {"model": "resnet50", "ngpus": [1, 8], "bs": [64, 208], "metrics": cells}
-    (tmp_path / "b.json").write_text(json.dumps(bench | {"metric_keys": ["train.total_ips"]}))
-    assert json.loads(rn50("scale", "--calibrate", "b.json", "--json").out)["cluster"][
-        "noise"
-    ] == pytest.approx(0.03, abs=1e-6)
-
-
-def test_a_measured_all_reduce_gives_the_link(rn50: Rn50, tmp_path: Path) -> None:
-    measured = {"n": 2, "latency_s": 0.001, "bytes_per_s": 1.6e9, "comm": "horovod"}
-    numbers = {"batch": 16, "compute_ips": 42, "input_ips": 80, "noise": 0.02, "dtype": "float32"}
-    (tmp_path / "d.json").write_text(json.dumps({"scaling": numbers | {"allreduce": measured}}))
-    told = json.loads(rn50("scale", "--gpus", "1,2", "--calibrate", "d.json", "--json").out)
-    # two steps of half the data each: the link's own rate is that of the whole
-    assert told["cluster"]["local"]["bytes_per_s"] == pytest.approx(1.6e9)
-    assert told["cluster"]["local"]["latency_s"] == pytest.approx(0.0005)
-    two = told["rows"][1]
-    alone = 16 / 42
-    sent = [0.001 + bucket["size"] / 1.6e9 for bucket in told["one_gpu"]["buckets"]]
-    assert two["exposed_s"] + two["hidden_s"] == pytest.approx(sum(sent))
-    assert two["stragglers_s"] == pytest.approx(alone * 0.02 / math.sqrt(math.pi), rel=1e-4)
-
-
-def test_a_diagnosis_gives_compute_input_link_and_noise(rn50: Rn50, tmp_path: Path) -> None:
-    """Written as `rn50 diagnose --json` writes it, for a machine whose numbers are known."""
-    training = Training(40.0, 16, 4, resnet(50, 12), 64)
-    wire = Cluster(Link("wire", 2e9, 0.0, ""), start_s=0.0, noise=0.03)
-    size = 4 * resnet(50, 12).num_parameters
-    told = {
-        "experiment": {"n": 2, "batch_size": 16, "dtype": "float32", "network": "resnet",
-                       "num_layers": 50, "num_classes": 12, "image_shape": 64},
-        "rates": {"loader": 900.0, "compute": predict(training, wire, 2).ips,
-                  "without_exchange": 80.0, "both": 70.0},
-        "exchange": {"bytes": size, "all_reduce_s": all_reduce_s(wire, 2, size)},
-    }  # fmt: skip
-    (tmp_path / "d.json").write_text(json.dumps(told))
-    found = json.loads(rn50("scale", "--gpus", "1,2", "--calibrate", "d.json", "--json").out)
-    assert found["one_gpu"]["compute_ips"] == 40.0 and found["one_gpu"]["batch"] == 16
-    assert found["cluster"]["input_ips"] == 900.0
-    assert found["cluster"]["local"]["bytes_per_s"] == pytest.approx(2e9)
-    assert found["cluster"]["noise"] == pytest.approx(0.03, abs=1e-5)
-    assert found["rows"][1]["ips"] == pytest.approx(told["rates"]["compute"])  # type: ignore
-    # one worker: nothing to say about an exchange
-    told |= {"exchange": None, "experiment": {"n": 1, "batch_size": 16, "dtype": "float32"}}
-    (tmp_path / "d.json").write_text(json.dumps(told))
-    found = json.loads(rn50("scale", "--calibrate", "d.json", "--json").out)
-    assert found["one_gpu"]["compute_ips"] == 80.0 and found["cluster"]["local"]["name"] == "nvlink"
+def test_a_measured_all_reduce_gives_the_link() -> None:
+    # two workers take two steps of half the data each: the link's own rate is that of the whole
+    wire = links.measured(2, 0.001, 1.6e9)
+    assert (wire.bytes_per_s, wire.latency_s) == (1.6e9, 0.0005)
+    eight = Cluster(links.measured(8, 0.0014, 1e9), start_s=0.0)
+    assert all_reduce_s(eight, 8, 1e6) == pytest.approx(0.0014 + 0.001)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -437,19 +366,13 @@ def test_a_picture_and_a_json_file(rn50: Rn50, tmp_path: Path) -> None:
         (("--batch", "64"), ("--batch 64", "--compute-ips")),
         (("--dtype", "bfloat16"), ("--dtype bfloat16", "--compute-ips")),
         (("--noise", "101"), ("--noise", "per cent")),
-        (("--calibrate", "none.json"), ("--calibrate none.json",)),
-        (("--calibrate", "list.json"), ("list.json", "doctor --allreduce")),
-        (("--calibrate", "two.json"), ("two.json", "-n 1")),
         (("--overlap",), ("--overlap", "--no-overlap")),
         (("-o", "x.doc"), ("x.doc",)),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_in_a_line(
-    rn50: Rn50, tmp_path: Path, flags: tuple[str, ...], words: tuple[str, ...]
+    rn50: Rn50, flags: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    (tmp_path / "list.json").write_text("[1, 2]")
-    two = {"model": "resnet50", "ngpus": 2, "metrics": {"train.total_ips": [80.0]}, "env": {}}
-    (tmp_path / "two.json").write_text(json.dumps(two))
     ended = rn50("scale", *flags)
     assert ended.status == 2
     assert all(word in ended.err for word in words), ended.err

@@ -1,14 +1,118 @@
-"""The model against published rows that it was not fitted to: every error, whatever it is."""
+"""The model against published rows that it was not fitted to: every error, whatever it is.
+
+There is one free number per precision, and naive models stand beside. Compute comes from the row
+of one GPU. Bandwidths, latencies and buckets have sources (`links`, `model`) and are never fitted.
+What no source gives is how much the step times of the workers vary: so `noise` is the free
+parameter of the model, reading "stragglers" below.
+
+A few rows of images per second cannot say why a step gets longer, so there are two rival readings
+of the same rows, with one free parameter each, fitted alike:
+
+- "communication": all workers take the same time, the exchange is not overlapped at all, and the
+  links give only a share of their bandwidth;
+- "shared input": all workers take the same time, and every further worker on a host costs each
+  image some of the host's time.
+
+The fit has the least squared logarithm of predicted over measured speed, over all rows with more
+than one GPU, and the parameter stays in its range. A parameter is carried to other GPUs unchanged.
+
+For published rows of MXNet these facts are taken as given: in mixed precision its weights and with
+them its gradients are float16, 2 bytes a number (4 in FP32 and TF32); hosts of 8 GPUs; V100s joined
+by `nvlink`, A100s by `nvlink3`; 100 Gbit/s between hosts where the source names nothing else.
+"""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rn50lib.tools.scaling.fit import MODEL, READINGS, Reading, amdahl, fit, fit_amdahl, perfect
-from rn50lib.tools.scaling.model import predict
+import numpy as np
+
+from rn50lib.tools.scaling.model import Cluster, Training, predict
 from rn50lib.tools.scaling.published import Series, load
+
+Rows = Sequence[tuple[int, float]]  # (GPUs, images per second of all of them)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way to explain lost speed by one number: where it enters the cluster, its range and unit.
+
+    The number shown is `scale` times the number in the cluster.
+    """
+
+    name: str
+    field: str
+    low: float
+    high: float
+    overlap: bool
+    scale: float
+    unit: str
+
+    def enter(self, cluster: Cluster, value: float) -> Cluster:
+        """The cluster by this reading, with this value of its parameter."""
+        free: dict[str, Any] = {"noise": 0.0, "bandwidth_share": 1.0, "contention_s": 0.0}
+        return replace(cluster, overlap=self.overlap, **(free | {self.field: value}))
+
+    def describe(self, value: float) -> str:
+        """The parameter with its unit: 6.83 % noise."""
+        return f"{self.scale * value:.3g} {self.unit}"
+
+
+MODEL = Reading("stragglers", "noise", 0.0, 1.0, True, 100, "% noise of a step's time")
+RIVALS = (
+    Reading("communication", "bandwidth_share", 1e-4, 1.0, False, 100, "% of the bandwidth"),
+    Reading("shared input", "contention_s", 0.0, 1e-2, True, 1e6, "us per image and further GPU"),
+)
+READINGS = (MODEL, *RIVALS)
+
+
+def fit(reading: Reading, training: Training, cluster: Cluster, rows: Rows) -> float:
+    """The value of the reading's parameter for which the rows are predicted best."""
+
+    def wrong(value: float) -> float:
+        entered = reading.enter(cluster, value)
+        return squares((predict(training, entered, n).ips, ips) for n, ips in rows if n > 1)
+
+    return least(wrong, reading.low, reading.high)
+
+
+def fit_amdahl(ips: float, rows: Rows) -> float:
+    """The serial share of Amdahl's law for which the rows are predicted best."""
+    return least(
+        lambda serial: squares((amdahl(ips, serial, n), found) for n, found in rows if n > 1), 0, 1
+    )
+
+
+def amdahl(ips: float, serial: float, n: int) -> float:
+    """Images per second of n GPUs where `serial` of the work does not get faster."""
+    return ips / (serial + (1 - serial) / n)
+
+
+def perfect(ips: float, n: int) -> float:
+    """Images per second if nothing is lost."""
+    return n * ips
+
+
+def squares(pairs: Iterable[tuple[float, float]]) -> float:
+    return sum(math.log(predicted / found) ** 2 for predicted, found in pairs)
+
+
+def least(wrong: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function of one number is least, in [low, high]: a scan, dense near `low` as all
+    ranges here need it, then finer and finer ones around the best."""
+    points = np.array([low, *(low + (high - low) * np.logspace(-6, 0, 241))])
+    for _ in range(12):
+        at = int(np.argmin([wrong(float(point)) for point in points]))
+        around = points[max(0, at - 1)], points[min(len(points) - 1, at + 1)]
+        points = np.linspace(*around, 21)
+    return min((low, float(points[10])), key=wrong)
+
+
+# --- against what was published -------------------------------------------------------------------
 
 NAIVE = ("Amdahl", "perfect")
 NAMES = (*(reading.name for reading in READINGS), *NAIVE)
@@ -93,8 +197,8 @@ def text() -> str:
 def heading(series: Series) -> list[str]:
     """Who measured what, the parameters, and the names of the columns."""
     key = (series.name, series.precision)
-    told = [f"{r.name}: {r.told(parameter(*key, r))}" for r in READINGS]
-    told.append(f"Amdahl: {100 * serial_share(*key):.3g} % serial")
+    parameters = [f"{r.name}: {r.describe(parameter(*key, r))}" for r in READINGS]
+    parameters.append(f"Amdahl: {100 * serial_share(*key):.3g} % serial")
     how = "fitted on " + ", ".join(str(n) for n in series.fit_on) + " GPUs"
     if series.parameters_of:
         how = f"taken from {' '.join(series.parameters_of)}, not refitted"
@@ -103,7 +207,7 @@ def heading(series: Series) -> list[str]:
         f"{series.name}, {series.precision}, batch {series.batch}: {series.hardware};"
         f" {series.software}",
         f"  {series.source} ({series.remark})",
-        f"  {how}: {'; '.join(told)}",
+        f"  {how}: {'; '.join(parameters)}",
         "  ".join(columns),
     ]
 
@@ -111,25 +215,25 @@ def heading(series: Series) -> list[str]:
 def verdict() -> str:
     """How large the errors of the held-out rows are, by name."""
     rows = [outcome for outcome in outcomes() if not outcome.fitted]
-    told = []
+    errors = []
     for name in NAMES:
         sizes = [abs(100 * row.error(name)) for row in rows]
-        told.append(f"{name} {sum(sizes) / len(sizes):.1f} % (at most {max(sizes):.1f} %)")
-    return f"Mean error of the {len(rows)} held-out rows: {', '.join(told)}."
+        errors.append(f"{name} {sum(sizes) / len(sizes):.1f} % (at most {max(sizes):.1f} %)")
+    return f"Mean error of the {len(rows)} held-out rows: {', '.join(errors)}."
 
 
 def cannot_tell() -> str:
     """What rows of images per second leave open."""
     rows = [outcome for outcome in outcomes() if outcome.fitted]
     worst = {r.name: max(abs(100 * row.error(r.name)) for row in rows) for r in READINGS}
-    told = ", ".join(f"{name} {error:.1f} %" for name, error in worst.items())
+    errors = ", ".join(f"{name} {error:.1f} %" for name, error in worst.items())
     return (
         "What the rows cannot tell apart: a throughput says how long a step took and not why. An"
         " exchange that is not hidden, CPUs that several GPUs share, and workers that wait for the"
         " slowest all make a step longer as GPUs are added. Each reading has one number for it, and"
-        f" on the rows it was fitted to its largest error is: {told}."
+        f" on the rows it was fitted to its largest error is: {errors}."
         " `rn50 doctor --allreduce` measures the exchange and `rn50 run --test-io` the input; with"
-        " both given, only the stragglers are left to fit."
+        " both known, only the stragglers are left to explain."
     )
 
 

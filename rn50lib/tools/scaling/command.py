@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rn50lib.cli import Parser, checked
 from rn50lib.errors import UserError
-from rn50lib.network import STAGES, Network, resnet, tiny
+from rn50lib.network import STAGES, resnet
 from rn50lib.report import write_json
-from rn50lib.tools.scaling import calibrate, check, links
-from rn50lib.tools.scaling.fit import MODEL, fit
-from rn50lib.tools.scaling.model import ALGORITHMS, IMAGENET, Cluster, Step, Training, predict
+from rn50lib.tools.scaling import check, links
+from rn50lib.tools.scaling.model import (
+    ALGORITHMS,
+    IMAGENET,
+    Cluster,
+    PredictedStep,
+    Training,
+    predict,
+)
 from rn50lib.tools.scaling.published import Series, load
 
 # where the numbers that nobody gave come from: (publication, precision)
@@ -28,7 +34,6 @@ NOISE = {
     "tf32": ("DGX-1", "FP32"),
 }
 ACCURATE = 8192  # the global batch up to which Goyal et al. (arXiv:1706.02677) lost no accuracy
-LIKELY = 0.2  # more noise than this is no noise: the fit puts every loss into its one number
 COLUMNS = (
     "GPUs", "hosts", "img/s", "efficiency", "step, ms", "compute", "stragglers", "exchange",
     "input", "hours",
@@ -74,25 +79,32 @@ def parser() -> Parser:
     add = made.add_argument
     add("--gpus", type=checked(counts), help="as in 1,8,64,512 (default: up to eight hosts)")
     add("-b", "--batch", "--batch-size", type=checked(whole), help="images per GPU and step")
-    add("--dtype", choices=sorted(NOISE), help="default: float16, or that of --calibrate")
+    add("--dtype", choices=sorted(NOISE), default="float16", help="default: float16")
     add("--compute-ips", type=checked(above_zero), help="images per second of one GPU, measured")
-    told = "images per second that the loaders of one host deliver (default: enough)"
-    add("--input-ips", type=checked(above_zero), help=told)
-    told = "spread of the workers' step times, per cent of a step"
-    add("--noise", type=checked(per_cent), help=told)
-    told = f"in a host: {', '.join(links.LOCAL)}; between hosts: +10g, +100g, +8x200g …"
-    add("--network", default="nvlink+100g", help=told)
+    add(
+        "--input-ips",
+        type=checked(above_zero),
+        help="images per second that the loaders of one host deliver (default: enough)",
+    )
+    add(
+        "--noise",
+        type=checked(per_cent),
+        help="spread of the workers' step times, per cent of a step",
+    )
+    add(
+        "--network",
+        default="nvlink+100g",
+        help=f"in a host: {', '.join(links.LOCAL)}; between hosts: +10g, +100g, +8x200g …",
+    )
     add("--gpus-per-host", type=checked(whole), default=8)
     add("--algorithm", choices=ALGORITHMS, default=ALGORITHMS[0], help="of the all-reduce")
     add("--no-overlap", action="store_true", help="exchange after the backward pass")
     add("--fp16-allreduce", action="store_true", help="gradients travel as 16-bit numbers")
-    add("--num-layers", type=int, choices=sorted(STAGES), help="default: 50")
-    add("--image-shape", type=checked(whole), help="pixels (default: 224)")
+    add("--num-layers", type=int, choices=sorted(STAGES), default=50, help="default: 50")
+    add("--image-shape", type=checked(whole), default=224, help="pixels (default: 224)")
     add("-e", "--num-epochs", type=checked(whole), default=90)
     add("--num-examples", type=checked(whole), default=IMAGENET, help="images of an epoch")
     add("--price", type=checked(above_zero), help="of one GPU for one hour: adds the cost")
-    told = "report, benchmark, measured all-reduce or diagnosis; may be given several times"
-    add("--calibrate", action="append", default=[], metavar="FILE", help=told)
     add("--check", action="store_true", help="the model beside published rows, with its errors")
     add("--json", action="store_true", help="print JSON")
     add("-o", "--output", help="picture to write (.png, .svg, .pdf), or the JSON (.json)")
@@ -107,19 +119,19 @@ def main(argv: list[str]) -> int:
         return 0
     training, cluster, sources = settings(args)
     steps = [predict(training, cluster, n) for n in args.gpus or usual(cluster)]
-    told = as_json(args, training, cluster, sources, steps)
+    content = as_json(args, training, cluster, sources, steps)
     if args.json:
-        print(json.dumps(told, indent=4))
+        print(json.dumps(content, indent=4))
     else:
-        found = " ".join(filter(None, (sentence(steps), large_batch(steps[-1]))))
-        print("\n".join(["\n".join(sources), "", *table(args, steps), "", found]))
+        finding = " ".join(filter(None, (sentence(steps), large_batch(steps[-1]))))
+        print("\n".join(["\n".join(sources), "", *table(args, steps), "", finding]))
     if args.output and args.output.endswith(".json"):
-        write_json(args.output, told)
+        write_json(args.output, content)
     elif args.output:
-        from rn50lib.tools import plot, plot_scaling
+        from rn50lib.tools import plot
+        from rn50lib.tools.plot_scaling import prediction
 
-        figure, _ = plot_scaling.prediction(steps)
-        plot.save(figure, args.output)
+        plot.save(prediction(steps)[0], args.output)
     return 0
 
 
@@ -132,48 +144,33 @@ def usual(cluster: Cluster) -> list[int]:
 
 def settings(args: Any) -> tuple[Training, Cluster, list[str]]:
     """What is to be predicted, and where each of its numbers comes from, as lines for people."""
-    measured = calibrate.read(args.calibrate, args.batch)
-    dtype = args.dtype or measured.dtype or "float16"
-    if dtype not in NOISE:
-        raise UserError(f"--dtype {dtype} (of --calibrate): there are {', '.join(sorted(NOISE))}")
-    files = ", ".join(measured.files)
-    ips, batch, speed = args.compute_ips or measured.compute_ips, measured.batch, "given"
-    if args.compute_ips is None and measured.compute_ips is not None:
-        speed = f"measured, {files}"
-    if ips is None:
-        series = default(SPEED, dtype)
-        if batch not in (None, series.batch):
+    if args.compute_ips is None:
+        series = default(SPEED, args.dtype)
+        if args.batch not in (None, series.batch):
             raise UserError(
-                f"--batch {batch} goes with the speed that one GPU has with it: add --compute-ips"
+                f"--batch {args.batch} goes with the speed that one GPU has with it: add"
+                " --compute-ips"
             )
-        ips, batch, speed = series.ips[1], series.batch, told_by(series)
-    if batch is None:
+        ips, batch = series.ips[1], series.batch
+        speed = f"published: {series.name}, {series.precision}, {series.software}"
+    elif args.batch is None:
         raise UserError("--compute-ips goes with a batch: add --batch, the images of a GPU's step")
+    else:
+        ips, batch, speed = args.compute_ips, args.batch, "given"
     training = Training(
-        ips, batch, 2 if args.fp16_allreduce else 4, net(args, measured),
-        args.image_shape or measured.image_shape or 224,
-    )  # fmt: skip
-    local, between = links.parse(args.network)
+        ips, batch, 2 if args.fp16_allreduce else 4, resnet(args.num_layers), args.image_shape
+    )
+    noise, origin = args.noise, "given"
+    if noise is None:
+        series = default(NOISE, args.dtype)
+        noise = check.parameter(*NOISE[args.dtype], check.MODEL)
+        fitted = " and ".join(str(n) for n in series.fit_on)
+        origin = f"fitted on {fitted} GPUs of the {series.name}, published"
     cluster = Cluster(
-        local, between, args.gpus_per_host, args.input_ips or measured.input_ips,
-        args.algorithm, not args.no_overlap,
+        *links.parse(args.network), args.gpus_per_host, args.input_ips, args.algorithm,
+        not args.no_overlap, noise,
     )  # fmt: skip
-    if measured.link:  # what it measured holds what NCCL would add
-        cluster = replace(cluster, local=measured.link, start_s=0.0)
-    noise, how = spread(args, measured, training, cluster, dtype, files)
-    cluster = replace(cluster, noise=noise)
-    return training, cluster, explain(args, training, cluster, dtype, speed, how)
-
-
-def net(args: Any, measured: calibrate.Measured) -> Network:
-    """The network whose gradients travel: the one asked for, else that of the reports, else 50."""
-    classes = measured.num_classes or 1000
-    if args.num_layers is None and measured.model == "resnet-tiny":
-        return tiny(classes)
-    told = (measured.model or "resnet50").removeprefix("resnet")
-    if args.num_layers is None and told not in map(str, STAGES):
-        raise UserError(f"--calibrate: a model {measured.model} is not known; add --num-layers")
-    return resnet(args.num_layers or int(told), classes)
+    return training, cluster, explain(args, training, cluster, speed, origin)
 
 
 def default(table: dict[str, tuple[str, str]], dtype: str) -> Series:
@@ -182,35 +179,7 @@ def default(table: dict[str, tuple[str, str]], dtype: str) -> Series:
     return load()[table[dtype]]
 
 
-def told_by(series: Series) -> str:
-    return f"published: {series.name}, {series.precision}, {series.software}"
-
-
-def spread(
-    args: Any, measured: calibrate.Measured, training: Training, cluster: Cluster, dtype: str,
-    files: str,
-) -> tuple[float, str]:  # fmt: skip
-    """The noise of the step times, and where it comes from."""
-    if args.noise is not None:
-        return args.noise, "given"
-    if measured.noise is not None:
-        return measured.noise, f"measured, {files}"
-    rows = [(n, ips) for n, ips in sorted(measured.rows.items()) if n > 1]
-    if rows:
-        told = ", ".join(str(n) for n, _ in rows)
-        noise, how = fit(MODEL, training, cluster, rows), f"fitted on {told} GPUs, {files}"
-        if noise > LIKELY:
-            how += "; too much for stragglers alone, so other losses are in it"
-        return noise, how
-    series = default(NOISE, dtype)
-    fitted = " and ".join(str(n) for n in series.fit_on)
-    how = f"fitted on {fitted} GPUs of the {series.name}, published"
-    return check.parameter(*NOISE[dtype], MODEL), how
-
-
-def explain(
-    args: Any, training: Training, cluster: Cluster, dtype: str, speed: str, noise: str
-) -> list[str]:
+def explain(args: Any, training: Training, cluster: Cluster, speed: str, noise: str) -> list[str]:
     """The numbers that went in, with their origin."""
     local, between = cluster.local, cluster.between
     joined = f"{local.name} {local.bytes_per_s / 1e9:.3g} GB/s in hosts of {cluster.gpus_per_host}"
@@ -222,7 +191,8 @@ def explain(
     when = "while backward goes on" if cluster.overlap else "after the backward pass"
     fed = f"{cluster.input_ips:g} img/s per host" if cluster.input_ips else "taken as fast enough"
     return [
-        f"one GPU   {training.compute_ips:g} img/s with batch {training.batch}, {dtype} ({speed})",
+        f"one GPU   {training.compute_ips:g} img/s with batch {training.batch}, {args.dtype}"
+        f" ({speed})",
         f"links     {joined}",
         f"exchange  {size:.1f} MB ({name}) in {pieces}, {when}",
         f"noise     {100 * cluster.noise:.3g} % of a step's time ({noise})",
@@ -230,7 +200,7 @@ def explain(
     ]
 
 
-def table(args: Any, steps: list[Step]) -> list[str]:
+def table(args: Any, steps: list[PredictedStep]) -> list[str]:
     """A line per number of GPUs. Times in milliseconds; the parts add up to the step."""
     columns = [*COLUMNS, *(["cost"] if args.price else [])]
     rows = [columns]
@@ -252,7 +222,7 @@ def table(args: Any, steps: list[Step]) -> list[str]:
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
-def sentence(steps: list[Step]) -> str:
+def sentence(steps: list[PredictedStep]) -> str:
     """The finding for the most GPUs."""
     last = steps[-1]
     found = f"{last.gpus} GPUs: {100 * last.efficiency:.1f} % of perfect speed"
@@ -267,7 +237,7 @@ def sentence(steps: list[Step]) -> str:
     )
 
 
-def large_batch(step: Step) -> str:
+def large_batch(step: PredictedStep) -> str:
     """What speed alone does not say about a very large global batch; empty for others."""
     size = step.gpus * step.batch
     if size <= ACCURATE:
@@ -279,7 +249,7 @@ def large_batch(step: Step) -> str:
 
 
 def as_json(
-    args: Any, training: Training, cluster: Cluster, sources: list[str], steps: list[Step]
+    args: Any, training: Training, cluster: Cluster, sources: list[str], steps: list[PredictedStep]
 ) -> dict[str, Any]:
     """Everything that the table says and what went into it; times in seconds, rates per second."""
     rows = []

@@ -74,3 +74,10 @@ def parse(name: str) -> tuple[Link, Link | None]:
         return LOCAL[local], between_hosts(outside) if plus else None
     except UserError as error:
         raise UserError(f"--network {name}: {error}") from None
+
+
+def measured(n: int, latency_s: float, bytes_per_s: float) -> Link:
+    """The link between neighbours of the ring in which an all-reduce of `n` workers was measured to
+    take latency_s + size / bytes_per_s."""
+    steps = 2 * (n - 1)
+    return Link("measured", bytes_per_s * steps / n, latency_s / steps, f"{n} workers, measured")

@@ -110,7 +110,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedStep:
     """A predicted step of n GPUs. The parts, in seconds, add up to `step_s`:
 
     compute_s (measured, one GPU) + stragglers_s + exposed_s + input_wait_s + contention_s.
@@ -159,7 +159,7 @@ class Step:
         return worst if lost[worst] > 0.01 * self.step_s else "compute"
 
 
-def predict(training: Training, cluster: Cluster, n: int) -> Step:
+def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
     """The step of n GPUs. Raises UserError where n does not fit the hosts."""
     hosts, on_host = cluster.split(n)
     alone = training.compute_s
@@ -169,7 +169,7 @@ def predict(training: Training, cluster: Cluster, n: int) -> Step:
     if n > 1:
         end = exchange_end(training, slowest, times, cluster.overlap)
     fed = on_host * training.batch / cluster.input_ips if cluster.input_ips else 0.0
-    return Step(
+    return PredictedStep(
         gpus=n,
         hosts=hosts,
         batch=training.batch,
@@ -252,8 +252,8 @@ def gradients(network: Network, image_size: int) -> Iterator[tuple[float, int]]:
     """(share of the step's compute after which it is there, numbers in it) for each layer's
     gradient, last layer first."""
     layers = list(network.layers(image_size))
-    total, done = sum(layer.macs for layer in layers), 0
+    total, passed = sum(layer.macs for layer in layers), 0
     for layer in reversed(layers):
-        done += layer.macs
+        passed += layer.macs
         if layer.parameters:
-            yield 1 - BACKWARD + BACKWARD * done / total, layer.parameters
+            yield 1 - BACKWARD + BACKWARD * passed / total, layer.parameters

@@ -54,20 +54,20 @@ class Series:
 def load() -> dict[tuple[str, str], Series]:
     """Every series by (publication, precision)."""
     found = {}
-    for name, told in json.loads(PATH.read_text())["sets"].items():
+    for name, published in json.loads(PATH.read_text())["sets"].items():
         shared = {
-            key: told[key]
+            key: published[key]
             for key in ("network", "gpus_per_host", "hardware", "software", "source", "remark")
         }
-        for precision, row in told["series"].items():
-            other = told.get("parameters_of", {}).get(precision)
+        for precision, row in published["series"].items():
+            other = published.get("parameters_of", {}).get(precision)
             found[name, precision] = Series(
                 name=name,
                 precision=precision,
                 batch=row["batch"],
                 gradient_bytes=row["gradient_bytes"],
                 ips={int(n): ips for n, ips in row["ips"].items()},
-                fit_on=tuple(told.get("fit_on", ())),
+                fit_on=tuple(published.get("fit_on", ())),
                 parameters_of=(other[0], other[1]) if other else None,
                 **shared,
             )

@@ -13,9 +13,8 @@ import numpy as np
 
 from rn50lib.comm.measure import Measured
 from rn50lib.tools import plot
-from rn50lib.tools.scaling import Cluster, Step, Training, check, links, predict
-from rn50lib.tools.scaling.calibrate import link
-from rn50lib.tools.scaling.fit import MODEL
+from rn50lib.tools.scaling import Cluster, PredictedStep, Training, check, links, predict
+from rn50lib.tools.scaling.check import MODEL
 from rn50lib.tools.scaling.model import all_reduce_s
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def weak_against_strong(training: Training, network: str, global_batch: int) -> 
 class Here:
     """What this machine's own one worker and own all-reduce predict for several: img/s."""
 
-    predicted: Step
+    predicted: PredictedStep
     measured: float
 
     @property
@@ -149,8 +148,8 @@ class Here:
 
 def predict_here(training: Training, measured: Measured, ips: float) -> Here:
     """The model with nothing fitted: one worker's speed, the all-reduce, and no noise."""
-    told = {"n": measured.n, "latency_s": measured.latency_s, "bytes_per_s": measured.bytes_per_s}
-    own = Cluster(link(told, "measured here"), gpus_per_host=measured.n, start_s=0.0)
+    link = links.measured(measured.n, measured.latency_s, measured.bytes_per_s)
+    own = Cluster(link, gpus_per_host=measured.n, start_s=0.0)
     return Here(predict(training, own, measured.n), ips)
 
 

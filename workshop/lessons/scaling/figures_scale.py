@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rn50lib.tools import plot
-from rn50lib.tools.scaling import Cluster, Step, Training, check, links, predict
+from rn50lib.tools.scaling import Cluster, PredictedStep, Training, check, links, predict
+from rn50lib.tools.scaling.check import MODEL
 from rn50lib.tools.scaling.command import large_batch
-from rn50lib.tools.scaling.fit import MODEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def held_out() -> tuple[Figure, str]:
 def steps(
     gpus: int, batch: int, network: str, overlap: bool, ips: float = V100[0],
     noise: float | None = None,
-) -> list[Step]:  # fmt: skip
+) -> list[PredictedStep]:  # fmt: skip
     """The predicted steps of 1 to `gpus` GPUs; `noise` is a share of a step, None as published."""
     if noise is None:
         noise = check.parameter("DGX-1", "mixed", MODEL)
@@ -77,14 +77,14 @@ def predicted(
 
     `ips` is what one GPU reaches, for every batch alike; `price` is that of a GPU for an hour.
     """
-    from rn50lib.tools import plot_scaling
+    from rn50lib.tools.plot_scaling import prediction
 
     found = steps(gpus, batch, network, overlap, ips, noise)
-    figure, sentence = plot_scaling.prediction(found, chosen=gpus)
+    figure, sentence = prediction(found, chosen=gpus)
     return figure, f"{sentence} {bill(found[-1], price)}"
 
 
-def bill(step: Step, price: float) -> str:
+def bill(step: PredictedStep, price: float) -> str:
     """What 90 epochs of ImageNet take and cost."""
     hours = step.hours()
     took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
