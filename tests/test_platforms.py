@@ -1,4 +1,4 @@
-"""The tables of docs/platforms.md against rn50lib.platforms and the course, and other systems."""
+"""The tables of docs/platforms.md against the doctor and the course, and other systems."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib import platforms
-from rn50lib.tools.doctor.machine import system as look_at_system
+from rn50lib.tools.doctor import machine as platforms
 from workshop.course import catalogue
 
 
@@ -54,8 +53,8 @@ def test_platforms_are_recognised(monkeypatch, system, machine, release, expecte
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "release", lambda: release)
-    assert platforms.this() == expected
-    check = look_at_system()
+    assert platforms.this_platform() == expected
+    check = platforms.system()
     assert (check.status == "ok") == (expected is platforms.LINUX)
     if expected is not platforms.LINUX:
         assert "docs/platforms.md" in check.remedy

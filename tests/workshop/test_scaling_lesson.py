@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib.comm.measure import Measured
 from rn50lib.experiment import Experiment
 from rn50lib.network import resnet
 from rn50lib.tools.compare import published, read
+from rn50lib.tools.doctor.allreduce import AllReduceCost
 from rn50lib.tools.scaling import Training
 from workshop import output, pairs
 from workshop.errors import RunFailed
@@ -150,7 +150,7 @@ def test_causes_that_are_taken_away_help() -> None:
 
 def test_this_machine_predicted_without_a_fit() -> None:
     """An all-reduce of two that takes 1 ms and 1 ns a byte, after 0.2 s of computing."""
-    measured = Measured("ddp", "torch", 2, "cpu", "", 1, (1,), (1.0,), 1e-3, 1e9, {}, "")
+    measured = AllReduceCost("ddp", "torch", 2, "cpu", "", 1, (1,), (1.0,), 1e-3, 1e9, {}, "")
     own = Training(40.0, 8, 4, resnet(50, 12), 64)
     here = figures_growth.predict_here(own, measured, ips=60.0)
     rows = dict(here.rows())

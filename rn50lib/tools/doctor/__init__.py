@@ -17,20 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rn50lib.cli import Parser
 from rn50lib.tools.doctor import frameworks, gpu, machine
-from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group
-from rn50lib.tools.doctor.probe import ask, has
+from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group, ask, has
 
 
 def examine(quick: bool = False) -> Iterator[Group]:
     """The groups of findings, each as soon as it is known. `quick` imports no framework."""
     with ThreadPoolExecutor(max_workers=3) as pool:  # what takes seconds goes on beside the rest
-        asked = {} if quick else {name: pool.submit(ask, code) for name, code in probes().items()}
+        running = {} if quick else {name: pool.submit(ask, code) for name, code in probes().items()}
         yield Group("machine", (machine.system(), machine.cores()))
         room = (machine.memory(), machine.shared(), machine.data_folder(), machine.runs_folder())
         yield Group("memory and disk", room)
         found = gpu.look()
         yield Group("GPU", tuple(gpu.gpus(found)))
-        answers = {name: answer.result() for name, answer in asked.items()}
+        answers = {name: answer.result() for name, answer in running.items()}
         torch, tensorflow, dali = (answers.get(n) for n in ("torch", "tensorflow", "dali"))
         checks = [
             frameworks.torch(torch, found),

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rn50lib import platforms
-from rn50lib.tools.doctor.check import SETUP, Check, note, ok, problem
+from rn50lib.tools.doctor.check import SETUP, Answer, Check, has, note, ok, problem, version
 from rn50lib.tools.doctor.gpu import OLDEST_DRIVER, Gpus, built_for
-from rn50lib.tools.doctor.probe import Answer, has, version
+from rn50lib.tools.doctor.machine import this_platform
 
 DALI = ("nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130")
 
@@ -84,7 +83,7 @@ def torch(answer: Answer | None, gpus: Gpus) -> Check:
     if answer is None:
         return ok(
             "torch",
-            f"PyTorch {installed or '(version not told)'} is installed; not imported",
+            f"PyTorch {installed or '(of unknown version)'} is installed; not imported",
             version=installed,
         )
     facts = {key: value for key, value in answer.facts.items() if not key.startswith("horovod")}
@@ -244,7 +243,7 @@ def dali(answer: Answer | None, gpus: Gpus) -> Check:
     found = [name for name in DALI if version(name)]
     wanted = wheel_for(gpus.cuda)
     if not has("nvidia.dali"):
-        here = platforms.this()
+        here = this_platform()
         what, remedy = "DALI is not installed", f"pip install {wanted}"
         if here is not None and not here.dali:
             what, remedy = f"DALI has no wheel for this platform ({here.name})", ""

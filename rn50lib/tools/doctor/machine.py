@@ -8,15 +8,16 @@ import shutil
 import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
-from rn50lib import experiment, hardware, launch, platforms
+from rn50lib import experiment, hardware, launch
 from rn50lib.tools.doctor.check import Check, note, ok, problem, size
 
 LAB_PORT = 8888
-PLATFORMS = "see docs/platforms.md"
+PAGE = "see docs/platforms.md"
 MEMORY_LEAST = 2 * 2**30  # below it, the road-signs recipe does not fit
 MEMORY_COMFORTABLE = 4 * 2**30
 SHARED_COMFORTABLE = 2**30
@@ -24,17 +25,47 @@ DATA_ROOM = 2**30  # the built-in pictures, their records and room to write besi
 RUN_ROOM = 2**30  # three checkpoints of ResNet-50: the newest two, and one being written
 
 
+@dataclass(frozen=True)
+class Platform:
+    """An operating system, as docs/platforms.md shows it. `lacks`: what a learner misses there, empty
+    where nothing is missing."""
+
+    name: str
+    dali: bool  # whether there is a wheel for every machine of this kind
+    tried: bool
+    lacks: str = ""
+
+
+LINUX = Platform("Linux x86_64", dali=True, tried=True)
+LINUX_ARM = Platform("Linux arm64", False, False, "DALI needs a driver for CUDA 13")
+WSL = Platform("Windows", True, False)  # inside WSL2; outside it is not supported
+MACOS = Platform("macOS", False, False, "there is no DALI, and Horovod is not built")
+PLATFORMS = (LINUX, LINUX_ARM, WSL, MACOS)
+
+
+def this_platform() -> Platform | None:
+    """The platform of this machine, None for one that the workbook knows nothing of."""
+    system, machine = platform.system(), platform.machine()
+    if system == "Darwin":
+        return MACOS
+    if system != "Linux":
+        return None
+    if "microsoft" in platform.release().lower() or os.environ.get("WSL_DISTRO_NAME"):
+        return WSL
+    return {"x86_64": LINUX, "aarch64": LINUX_ARM}.get(machine)
+
+
 def system() -> Check:
     """The platform and what it means for the workbook."""
-    words = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    here, facts = platforms.this(), {"executable": sys.executable, "prefix": sys.prefix}
+    name = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    here, facts = this_platform(), {"executable": sys.executable, "prefix": sys.prefix}
     if here is None:
-        return note("system", f"{words}: not a platform of the workbook", PLATFORMS, **facts)
+        return note("system", f"{name}: not a platform of the workbook", PAGE, **facts)
     remarks = [here.lacks] if here.lacks else []
     remarks += [] if here.tried else ["the workbook has not been tried here yet"]
     if remarks:
-        return note("system", f"{words}: {'; '.join(remarks)}", PLATFORMS, **facts)
-    return ok("system", words, **facts)
+        return note("system", f"{name}: {'; '.join(remarks)}", PAGE, **facts)
+    return ok("system", name, **facts)
 
 
 def cores(root: Path = hardware.ROOT) -> Check:
@@ -152,15 +183,15 @@ def room(folder: Path) -> tuple[int, str]:
     A file is really made: the permission bits of a read-only mount, and those that root sees, tell
     nothing.
     """
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    parent = folder
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
     try:
-        free = shutil.disk_usage(place).free
-        with tempfile.NamedTemporaryFile(dir=place, prefix=".rn50-doctor-"):
+        free = shutil.disk_usage(parent).free
+        with tempfile.NamedTemporaryFile(dir=parent, prefix=".rn50-doctor-"):
             return free, ""
     except NotADirectoryError:
-        return 0, f"{place} is a file"
+        return 0, f"{parent} is a file"
     except OSError as error:
         return 0, error.strerror or str(error)
 

@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 from rn50lib import nvidia
-from rn50lib.tools.doctor import frameworks, gpu, probe
-from rn50lib.tools.doctor.check import NOTE, OK, Check
-from rn50lib.tools.doctor.probe import Answer
+from rn50lib.tools.doctor import frameworks, gpu
+from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check, ask
 from tests import fake_nvidia_smi as fake
 
 
 def test_a_probe_that_hangs_is_ended() -> None:
-    answer = probe.ask("import time; time.sleep(600)", limit_s=0.5)
+    answer = ask("import time; time.sleep(600)", limit_s=0.5)
     assert "no answer within 0.5 s" in answer.problem
 
 
 def test_a_crash_leaves_what_was_found_before() -> None:
     code = 'import os; print(\'{"version": "1"}\', flush=True); os.kill(os.getpid(), 11)'
-    answer = probe.ask(code)
+    answer = ask(code)
     assert answer.facts == {"version": "1"}
     assert answer.problem == "it crashed with signal 11 (SIGSEGV)"
 
@@ -89,7 +88,7 @@ def test_horovods_own_message_arrives(stub, tmp_path: Path, monkeypatch) -> None
     stub(tmp_path / "horovod", "torch", f"raise ImportError({MISSING!r})")
     monkeypatch.setenv("PYTHONPATH", env["PYTHONPATH"])
     code = frameworks.TORCH_PROBE + frameworks.HOROVOD_PROBE.replace("FRAMEWORK", "torch")
-    answer = probe.ask(code)
+    answer = ask(code)
     assert not answer.problem
     assert answer.facts["horovod_problem"] == MISSING
     assert answer.facts["version"] and answer.facts["gloo"] is True
@@ -104,7 +103,7 @@ def test_horovod_agrees_with_check_build() -> None:
         text=True,
     ).stdout
     code = frameworks.TORCH_PROBE + frameworks.HOROVOD_PROBE.replace("FRAMEWORK", "torch")
-    answer = probe.ask(code)
+    answer = ask(code)
     assert ("[X] PyTorch" in said) == ("horovod_gloo" in answer.facts)
     controllers = said.split("Controllers:")[1].split("Tensor")[0]
     for name in ("Gloo", "MPI"):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib.tools.doctor import frameworks, gpu
-from rn50lib.tools.doctor.check import NOTE, OK, Check
-from rn50lib.tools.doctor.probe import Answer
+from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check
 from tests import fake_nvidia_smi as fake
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import redirect_stderr
 from typing import Any
 
-from rn50lib.comm.measure import MB, SIZES, Measured
+from rn50lib.tools.doctor.allreduce import MB, SIZES, AllReduceCost
 from workshop import output
 
 
@@ -23,7 +23,7 @@ class _Lines:
     def flush(self) -> None: ...
 
 
-def measure(workers: int, quick: bool = False) -> Measured:
+def measure(workers: int, quick: bool = False) -> AllReduceCost:
     """What all-reduces of many sizes take between `workers` processes.
 
     `quick` leaves out the large ones. Raises UserError where the workers cannot be started.

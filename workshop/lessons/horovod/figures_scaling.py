@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.comm.measure import MB, Measured, sentence
 from rn50lib.tools import plot
+from rn50lib.tools.doctor.allreduce import MB, AllReduceCost, sentence
 from workshop.lessons.horovod.scaling_sums import PARTS, Weak, efficiency, wanted_batch
 from workshop.lessons.single_gpu.figures_run import by_place, readings
 
@@ -262,7 +262,7 @@ def ideal(axes: Axes, rows: Sequence[Sequence[Any]], found: Weak | None) -> None
 # --- the all-reduce -------------------------------------------------------------------------------
 
 
-def allreduce(measured: Measured) -> tuple[Figure, str]:
+def allreduce(measured: AllReduceCost) -> tuple[Figure, str]:
     """Milliseconds of an all-reduce over its size, and the line of latency and bandwidth."""
     from matplotlib.figure import Figure
 

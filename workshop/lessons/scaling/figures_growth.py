@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.comm.measure import Measured
 from rn50lib.tools import plot
+from rn50lib.tools.doctor.allreduce import AllReduceCost
 from rn50lib.tools.scaling import Cluster, PredictedStep, Training, check, links, predict
 from rn50lib.tools.scaling.check import MODEL
 from rn50lib.tools.scaling.model import all_reduce_s
@@ -146,7 +146,7 @@ class Here:
         ]
 
 
-def predict_here(training: Training, measured: Measured, ips: float) -> Here:
+def predict_here(training: Training, measured: AllReduceCost, ips: float) -> Here:
     """The model with nothing fitted: one worker's speed, the all-reduce, and no noise."""
     link = links.measured(measured.n, measured.latency_s, measured.bytes_per_s)
     own = Cluster(link, gpus_per_host=measured.n, start_s=0.0)
