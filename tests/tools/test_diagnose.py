@@ -18,7 +18,7 @@ import pytest
 from rn50lib.experiment import Resolved
 from rn50lib.hardware import Gpu, Machine
 from rn50lib.network import tiny
-from rn50lib.tools.diagnose import changes, measure, model, picture, show
+from rn50lib.tools.diagnose import changes, measure, model, show
 from rn50lib.tools.diagnose.diagnosis import Diagnosis
 from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
 from tests.conftest import clean_environment
@@ -181,7 +181,7 @@ def test_the_last_words_of_a_run_that_failed() -> None:
 def found(rates: Rates, **fields: Any) -> Diagnosis:
     """A diagnosis as it would come out of these rates."""
     bound, text = model.verdict(rates, CPU, [])
-    run = measure.Measured(rates.both, cores=1.9, memory=10**9)
+    run = measure.PartResult(rates.both, cores=1.9, memory=10**9)
     given: dict[str, Any] = {
         "resolved": Resolved(full(), {}), "sharing": CPU, "rates": rates, "predicted": rates.both,
         "measured": {"step": run, "both": run}, "stages": None, "peak": None, "exchange": None,
@@ -206,7 +206,7 @@ def test_the_content_of_the_file_is_json_whatever_was_measured(tmp_path: Path) -
 def test_the_bars_add_up_to_what_was_measured() -> None:
     stages = {"read": 0.001, "decode": 0.006, "augment": 0.002, "copy": 0.001}
     rates = Rates(loader=500, compute=100, without_exchange=125, both=80)
-    bars = dict(picture.rows(found(rates, stages=stages)))
+    bars = dict(show.bar_parts(found(rates, stages=stages)))
     assert bars["loader alone"] == pytest.approx(
         {"read": 0.2, "decode": 1.2, "augment": 0.4, "copy": 0.2}
     )
@@ -215,7 +215,7 @@ def test_the_bars_add_up_to_what_was_measured() -> None:
         {"arithmetic": 8, "exchange": 2, "waiting for input": 2.5}
     )
     faster = dict(
-        picture.rows(found(Rates(loader=FREE, compute=100, without_exchange=100, both=120)))
+        show.bar_parts(found(Rates(loader=FREE, compute=100, without_exchange=100, both=120)))
     )
     assert sum(faster["both together"].values()) == pytest.approx(1000 / 120)
 

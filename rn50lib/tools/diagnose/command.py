@@ -68,8 +68,7 @@ def main(
         launch.say(extra.json)
     if extra.output:
         from rn50lib.tools import plot
-        from rn50lib.tools.diagnose import picture
 
-        plot.save(picture.bars(found), extra.output)
+        plot.save(show.bars(found), extra.output)
         launch.say(extra.output)
     return 0

@@ -27,7 +27,7 @@ from rn50lib.tools.diagnose.meter import Meter
 FEWEST, MOST = 8, 400  # steps of a measurement
 LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
 BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
-LOOK_S = 0.5  # between two looks at a run that goes on
+POLL_S = 0.5  # a run that goes on is looked at so often
 LINE = re.compile(r"epoch \d+: ([0-9.]+) img/s")
 NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
@@ -40,7 +40,7 @@ ALONE: dict[str, Any] = {  # one worker of many, by itself
 
 
 @dataclass(frozen=True)
-class Measured:
+class PartResult:
     """One part of a run: images per second over all workers, the cores that were busy meanwhile
     (None: the run was too short to tell), per cent of the GPU's time, and the peak of memory in
     bytes: of one process, and of a GPU."""
@@ -62,7 +62,7 @@ def steps_for(seconds: float, ips: float, batch: int) -> int:
     return int(min(MOST, max(FEWEST, seconds * ips / batch)))
 
 
-def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Path) -> Measured:
+def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Path) -> PartResult:
     """`--test-io`: every worker's loader, without a step."""
     each, epochs = spread(steps, epoch_steps)
     asked = replace(bare(done), test_io=True, step=None, benchmark_iters=each, num_epochs=epochs)
@@ -78,7 +78,7 @@ def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Pat
 
 def together(
     done: FullExperiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
-) -> Measured:
+) -> PartResult:
     """The experiment itself, without the edges of its epochs.
 
     The batches that were made ahead while an epoch's first step took its time are left out, and as
@@ -108,7 +108,7 @@ def together(
         return account(meter, ips, seconds)
 
 
-def without_exchange(done: FullExperiment, steps: int, folder: Path) -> Measured:
+def without_exchange(done: FullExperiment, steps: int, folder: Path) -> PartResult:
     """As many single workers as there are, at the same time, which exchange nothing.
 
     They share the machine as the workers of one run would: what is left of the difference to that
@@ -126,7 +126,7 @@ def without_exchange(done: FullExperiment, steps: int, folder: Path) -> Measured
             report = json.loads((folder / str(copy) / "report.json").read_text())
             phase = "val" if done.only_inference else "train"
             total += report["metrics"][f"{phase}.total_ips"][0]
-    return Measured(total * done.n / copies)
+    return PartResult(total * done.n / copies)
 
 
 def on_gpu(done: FullExperiment) -> bool:
@@ -174,11 +174,11 @@ def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> li
     return rates
 
 
-def account(meter: Meter, ips: float, seconds: float) -> Measured:
+def account(meter: Meter, ips: float, seconds: float) -> PartResult:
     """What was measured, and what was used in the seconds that it took, the last of the run."""
     end = meter.readings[-1][0] if meter.readings else time.monotonic()
     begin = end - seconds
-    return Measured(
+    return PartResult(
         ips, meter.cores(begin, end), meter.gpu(begin, end), meter.peak or None, meter.gpu_peak
     )
 
@@ -188,8 +188,8 @@ def running(asked: Experiment, folder: Path) -> Iterator[Any]:
     """A started run as (meter, ended).
 
     `ended()` waits and returns what the run printed. `ended(enough)` returns whether the run came
-    to its end: it is stopped when `enough()` says so. Raises UserError with the run's own last
-    words where it fails; leaving early ends all of it.
+    to its end: it is stopped when `enough()` says so. Raises UserError with the run's own error
+    where it fails; leaving early ends all of it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
@@ -199,7 +199,7 @@ def running(asked: Experiment, folder: Path) -> Iterator[Any]:
         begin = time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                status = job.wait(LOOK_S)
+                status = job.wait(POLL_S)
                 break
             if enough and enough():
                 job.stop()
@@ -221,35 +221,24 @@ def running(asked: Experiment, folder: Path) -> Iterator[Any]:
 
 
 def last_line(text: str) -> str:
-    """The last words of a run: its error where there is one."""
+    """The last line of a run: its error where there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
     errors = [line for line in lines if "error: " in line]
-    said = errors[-1].split("error: ", 1)[1] if errors else lines[-1]
-    return f"{said} {lines[-1]}" if said.endswith(":") else said  # a traceback follows
+    message = errors[-1].split("error: ", 1)[1] if errors else lines[-1]
+    return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
 
 
 def probe(done: FullExperiment, seconds: float) -> dict[str, Any]:
     """What `rn50lib.tools.diagnose.probe` finds: the device's peak, the stages of the input."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "rn50lib.tools.diagnose.probe",
-            f"{seconds:g}",
-            *bare(done).to_argv(),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=launch.rank_environment(done),
-    )
     try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+        process = subprocess.run(
+            [sys.executable, "-m", "rn50lib.tools.diagnose.probe", f"{seconds:g}",
+            *bare(done).to_argv()],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+            env=launch.rank_environment(done),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"the input cannot be measured: it took over {LIMIT_S:g} s") from error
     if process.returncode:
-        raise UserError(f"the input cannot be measured: {last_line(err)}")
-    return json.loads(out.splitlines()[-1])
+        raise UserError(f"the input cannot be measured: {last_line(process.stderr)}")
+    return json.loads(process.stdout.splitlines()[-1])

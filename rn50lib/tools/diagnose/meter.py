@@ -30,18 +30,18 @@ class Meter:
     times: dict[int, float] = field(default_factory=dict)  # seconds of core by process
 
     def __enter__(self) -> Meter:
-        self.gpus = Gpus()
-        self.done = threading.Event()
+        self.gpus = Nvml()
+        self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.done.set()
+        self.ended.set()
         self.thread.join()
 
     def _watch(self) -> None:
-        while not self.done.wait(EVERY_S):
+        while not self.ended.wait(EVERY_S):
             self._read()
 
     def _read(self) -> None:
@@ -80,24 +80,24 @@ def resident(process: psutil.Process) -> int:
     return process.memory_info().rss
 
 
-class Gpus:
-    """NVML's view of the GPUs; silent where there is none."""
+class Nvml:
+    """What the driver tells of the GPUs; silent where there is none. NVML raises its own errors."""
 
     def __init__(self) -> None:
         self.handles: list[Any] = []
-        with contextlib.suppress(Exception):  # NVML raises its own errors
+        with contextlib.suppress(Exception):
             import pynvml
 
             pynvml.nvmlInit()
             self.nvml = pynvml
-            count = pynvml.nvmlDeviceGetCount()
-            self.handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-            self.before = [pynvml.nvmlDeviceGetMemoryInfo(h).used for h in self.handles]
+            for i in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(i)
+                self.handles.append((handle, pynvml.nvmlDeviceGetMemoryInfo(handle).used))
 
     def read(self) -> tuple[float | None, int | None]:
         """Per cent busy of the busiest GPU, bytes in use above what was there before."""
         busy, used = [], []
-        for handle, before in zip(self.handles, getattr(self, "before", []), strict=False):
+        for handle, before in self.handles:
             with contextlib.suppress(Exception):
                 busy.append(float(self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
                 used.append(int(self.nvml.nvmlDeviceGetMemoryInfo(handle).used - before))

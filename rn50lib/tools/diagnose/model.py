@@ -32,8 +32,8 @@ class Sharing:
     ahead: bool = True
 
     @property
-    def words(self) -> str:
-        """The formula that holds here, for people."""
+    def formula(self) -> str:
+        """How the two add up here, for people."""
         if not self.ahead or self.loader + self.compute > self.cores:
             whole = not self.ahead or min(self.loader, self.compute) >= self.cores
             return "1 / (1/loader + 1/compute)" if whole else "the cores shared between the two"
@@ -137,7 +137,7 @@ def verdict(
     where to read on."""
     bound = find_bound(rates, sharing)
     share = {name: f"{100 * value:.0f} %" for name, value in bound.shares.items()}
-    overlapped = sharing.words == "the slower of the two" and rates.loader != FREE
+    overlapped = sharing.formula == "the slower of the two" and rates.loader != FREE
     step, loader = f"{rates.compute:,.0f}", f"{rates.loader:,.0f}"
     if bound.part == INPUT and overlapped:
         idle = 100 * (1 - rates.loader / rates.compute)

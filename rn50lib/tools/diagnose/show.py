@@ -1,18 +1,22 @@
-"""A diagnosis as text and as the content of a JSON file."""
+"""A diagnosis as text, as the content of a JSON file, and as a picture."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib.hardware import machine
+from rn50lib.tools import plot
 from rn50lib.tools.diagnose import model
-from rn50lib.tools.diagnose.bench import flops
-from rn50lib.tools.diagnose.diagnosis import Diagnosis, memory_of
+from rn50lib.tools.diagnose.diagnosis import Diagnosis, flops, memory_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GB = 1e9
+PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting for input")
 
 
 def content(found: Diagnosis) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def content(found: Diagnosis) -> dict[str, Any]:
             "without_exchange": found.rates.without_exchange,
             "both": found.rates.both,
             "both_predicted": found.predicted,
-            "formula": found.sharing.words,
+            "formula": found.sharing.formula,
         },
         "utilisation": {
             name: {"cores": run.cores, "of": found.sharing.cores, "gpu_percent": run.gpu}
@@ -59,7 +63,7 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
     if each is None:
         return None
     rate = each * found.rates.both
-    peak = max(found.peak.values()) * workers_devices(found) if found.peak else None
+    peak = max(found.peak.values()) * found.done.n if found.peak else None  # each has its device
     return {
         "per_image": each,
         "per_second": rate,
@@ -67,11 +71,6 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
         "peak": peak,
         "share_of_peak": rate / peak if peak else None,
     }
-
-
-def workers_devices(found: Diagnosis) -> int:
-    """How many times the measured peak the workers have: each has its own GPU, or its threads."""
-    return found.done.n
 
 
 def text(found: Diagnosis) -> str:
@@ -87,7 +86,7 @@ def text(found: Diagnosis) -> str:
         if ips != model.FREE:
             lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}  {in_use(found, part)}")
     if rates.loader != model.FREE:
-        lines[-1] += f"{found.sharing.words}: {percent(found.predicted / rates.both - 1)}"
+        lines[-1] += f"{found.sharing.formula}: {percent(found.predicted / rates.both - 1)}"
     if found.stages:
         parts = ", ".join(f"{name} {1000 * s:.3g} ms" for name, s in found.stages.items())
         lines.append(f"  an image on one core: {parts}")
@@ -126,12 +125,12 @@ def text(found: Diagnosis) -> str:
 def in_use(found: Diagnosis, part: str) -> str:
     """Cores and GPU that a part kept busy."""
     run = found.measured.get(part)
-    told = []
+    used = []
     if run and run.cores is not None:
-        told.append(f"{run.cores:.1f} of {found.sharing.cores} cores")
+        used.append(f"{run.cores:.1f} of {found.sharing.cores} cores")
     if run and run.gpu is not None:
-        told.append(f"GPU {run.gpu:.0f} %")
-    return ", ".join(told)
+        used.append(f"GPU {run.gpu:.0f} %")
+    return ", ".join(used)
 
 
 def best_of(found: Diagnosis) -> str:
@@ -141,5 +140,75 @@ def best_of(found: Diagnosis) -> str:
 
 
 def percent(error: float) -> str:
-    """How far a prediction is off, in words."""
+    """How far a prediction is off."""
     return f"{abs(100 * error):.0f} % too {'high' if error > 0 else 'low'}"
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def bar_parts(found: Diagnosis) -> list[tuple[str, dict[str, float]]]:
+    """(bar, milliseconds per image by part): the input alone, the step alone, both together, and
+    what is predicted for each change.
+
+    The stages share out the time that the loader took with all its workers.
+    """
+    rates, bars = found.rates, []
+    if rates.loader != model.FREE:
+        stages = found.stages or {"decode": 1.0}
+        whole = sum(stages.values())
+        split = {name: 1000 / rates.loader * s / whole for name, s in stages.items()}
+        bars.append(("loader alone", split))
+    plain = 1000 / rates.without_exchange
+    step = {"arithmetic": plain, "exchange": 1000 / rates.compute - plain}
+    bars.append(("step alone", step))
+    both = 1000 / rates.both
+    scale = min(1.0, both * rates.compute / 1000)
+    inside = {name: scale * value for name, value in step.items()}
+    rest = max(0.0, both - sum(inside.values()))
+    bars.append(("both together", inside | {"waiting for input": rest}))
+    return bars
+
+
+def bars(found: Diagnosis) -> Figure:
+    """Stacked bars in milliseconds per image; changes stand below, as they are predicted."""
+    from matplotlib.figure import Figure
+
+    stacked = bar_parts(found)
+    done = found.done
+    with plot.style():
+        figure = Figure(figsize=(9, 1.6 + 0.5 * (len(stacked) + len(found.changes))))
+        axes = figure.subplots()
+        for at, (_, parts) in enumerate(stacked):
+            left = 0.0
+            for name, width in parts.items():
+                axes.barh(at, width, left=left, color=plot.COLOURS[PARTS.index(name)])
+                left += width
+            axes.text(left, at, f"  {left:.3g} ms, {1000 / left:,.0f} img/s", va="center")
+        for at, change in enumerate(found.changes, start=len(stacked)):
+            width = 1000 / change.predicted
+            axes.barh(at, width, color="none", edgecolor="black", linestyle="--")
+            axes.text(width, at, f"  {width:.3g} ms, predicted", va="center")
+        shown = {name for _, parts in stacked for name, width in parts.items() if width > 0}
+        for name in PARTS:
+            if name in shown:
+                axes.barh(0, 0, color=plot.COLOURS[PARTS.index(name)], label=name)
+        names = [name for name, _ in stacked] + [f"with {c.flags}" for c in found.changes]
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.margins(x=0.3)
+        axes.set_xlim(left=0)
+        axes.grid(axis="y", visible=False)
+        axes.set(
+            title=f"{model.NAMES[found.bound.part]} bounds this run",
+            xlabel=f"ms per image ({model_name(found)}, {done.image_shape} px, {done.dtype},"
+            f" {done.n} x {done.batch_size})",
+        )
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.25), ncols=4)
+    return figure
+
+
+def model_name(found: Diagnosis) -> str:
+    """What computes: the network, or the pace that stands for one."""
+    done = found.done
+    return done.to_network().name if done.step is None else f"paced at {done.step:g} img/s"

@@ -27,8 +27,7 @@ RUN_ROOM = 2**30  # three checkpoints of ResNet-50: the newest two, and one bein
 
 @dataclass(frozen=True)
 class Platform:
-    """An operating system, as docs/platforms.md shows it. `lacks`: what a learner misses there, empty
-    where nothing is missing."""
+    """An operating system, as docs/platforms.md shows it. `lacks`: what a learner misses there."""
 
     name: str
     dali: bool  # whether there is a wheel for every machine of this kind
