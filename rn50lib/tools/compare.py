@@ -13,7 +13,7 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.tools.benchmark.table import aligned
-from rn50lib.tools.sides import LAST, RATES, Cell, Side, names, published, read
+from rn50lib.tools.sides import LAST, RATES, Key, Side, names, published, read
 
 # --- tables ---------------------------------------------------------------------------------------
 
@@ -26,7 +26,8 @@ def text(sides: Sequence[Side]) -> str:
         for table in (rate_table(sides, key), weak_table(sides, key))
         if table
     ]
-    parts += [table for table in (trained_table(sides),) if table]
+    trained = trained_table(sides)
+    parts += [trained] if trained else []
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
     return "\n\n".join([*parts, *(["\n".join(n for s in sides for n in s.notes)])]).rstrip()
@@ -44,15 +45,15 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
     for cell in cells:
         rates = [side.rates.get(cell) for side in sides]
         ratios = [ratio(rate, rates[0]) for rate in rates[1:]]
-        told = [told_rate(side, cell) for side in sides]
-        rows.append([str(cell[1]), str(cell[2]), *told, *map(number, ratios)])
+        shown = [shown_rate(side, cell) for side in sides]
+        rows.append([str(cell[1]), str(cell[2]), *shown, *map(number, ratios)])
     title = f"{key}, images per second"
     if all(row[-len(others) :] == ["-"] * len(others) for row in rows):
         title += " (no workers and batch in common, so there is no ratio)"
     return "\n".join([title, *aligned([head, *rows])])
 
 
-def told_rate(side: Side, cell: Cell) -> str:
+def shown_rate(side: Side, cell: Key) -> str:
     """A rate in the table."""
     rate = side.rates.get(cell)
     if cell in side.rates and rate is None:
@@ -128,8 +129,10 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="rn50 compare", description="Reports and benchmarks beside each other.",
                     allow_abbrev=False)  # fmt: skip
     parser.add_argument("files", nargs="*", help="files of --report or of `rn50 benchmark -o`")
-    told = f"published figures beside them: {', '.join(names())}; may be given several times"
-    parser.add_argument("--published", action="append", default=[], metavar="NAME", help=told)
+    parser.add_argument(
+        "--published", action="append", default=[], metavar="NAME",
+        help=f"published figures beside them: {', '.join(names())}; may be given several times",
+    )  # fmt: skip
     parser.add_argument("--labels", nargs="+", help="a name for each file (default: its own)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", help="picture to write (.png, .svg, .pdf)")

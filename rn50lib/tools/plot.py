@@ -96,7 +96,7 @@ def save(figure: Figure, path: str | Path) -> None:
         raise UserError(f"--output {path}: name a file that ends in .png, .svg or .pdf")
     check_writable(path, "--output")
     try:
-        with replacing(path) as place:
-            figure.savefig(place)
+        with replacing(path) as new:
+            figure.savefig(new)
     except (OSError, ValueError) as error:
         raise UserError(f"--output {path} cannot be written: {error}") from error

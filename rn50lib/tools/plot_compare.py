@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WORDS = {"train.total_ips": "training", "val.total_ips": "inference"}
+TITLES = {"train.total_ips": "training", "val.total_ips": "inference"}
 Line = tuple[str, list[tuple[int, float]]]  # what it holds fixed, and its points
 
 
@@ -88,20 +88,19 @@ def draw(axes: Axes, sides: Sequence[Side], key: str, axis: str) -> None:
                 axes.annotate(name, points[-1], (-4, 5), textcoords="offset points", fontsize=8,
                               ha="right")  # fmt: skip
     axes.set_xscale("log", base=2)
-    shown = apart(sorted(ticks))
+    shown = readable(sorted(ticks))
     axes.set_xticks(shown, [str(x) for x in shown])
     axes.minorticks_off()
     if axis == "efficiency":
-        axes.set(title=f"Weak scaling, {WORDS[key]}", xlabel="workers", ylim=(0, 106),
+        axes.set(title=f"Weak scaling, {TITLES[key]}", xlabel="workers", ylim=(0, 106),
                  ylabel="per cent of perfect speed")  # fmt: skip
     else:
-        told = f"Speed by {axis}, {WORDS[key]}"
-        axes.set(title=told, ylabel="images per second",
+        axes.set(title=f"Speed by {axis}, {TITLES[key]}", ylabel="images per second",
                  xlabel="workers" if axis == "workers" else "batch per worker")  # fmt: skip
         axes.set_ylim(bottom=0)
 
 
-def apart(ticks: list[int]) -> list[int]:
+def readable(ticks: list[int]) -> list[int]:
     """Those ticks whose labels do not run into the one before, on an axis of powers of two."""
     least = (math.log2(ticks[-1]) - math.log2(ticks[0])) / 12
     kept: list[int] = []

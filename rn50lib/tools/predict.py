@@ -81,12 +81,12 @@ def predict(
     prefix: str | Path,
     epoch: int,
     pictures: Pictures,
-    tell: Callable[[int], None] = lambda finished: None,
+    report: Callable[[int], None] = lambda finished: None,
 ) -> np.ndarray:
     """Class probabilities of all pictures, float32 (pictures, classes); rows add up to 1.
 
-    `tell(finished)` is called after every batch with the number of pictures done. Raises UserError
-    for a checkpoint that is missing or damaged, or a picture that does not decode.
+    `report(finished)` is called after every batch with the number of pictures done. Raises
+    UserError for a checkpoint that is missing or damaged, or a picture that does not decode.
     """
     from rn50lib import comm
     from rn50lib.backends import build_step
@@ -105,12 +105,12 @@ def predict(
         for row in range(rows):
             batch[row] = prepare(pictures, start + row, done)
         probabilities[start : start + rows] = step.predict(batch)[:rows]
-        tell(start + rows)
+        report(start + rows)
     return probabilities
 
 
 def best(probabilities: np.ndarray, classes: Sequence[str], count: int = SHOWN) -> str:
-    """The `count` likeliest classes of one picture in words: "stop 97.1 %, yield 1.2 %"."""
+    """The `count` likeliest classes of one picture: "stop 97.1 %, yield 1.2 %"."""
     likeliest = np.argsort(-probabilities, kind="stable")[:count]
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
 
@@ -154,10 +154,10 @@ def main(argv: list[str]) -> int:
 
         pictures = open_source(root, args.split)
 
-    def tell(finished: int) -> None:
+    def report(finished: int) -> None:
         print(f"{finished} of {len(pictures)} pictures", file=sys.stderr, flush=True)
 
-    probabilities = predict(args.prefix, args.epoch, pictures, tell)
+    probabilities = predict(args.prefix, args.epoch, pictures, report)
     classes = class_names(root, probabilities.shape[1])
     if args.output:
         write(args.output, probabilities, pictures, classes)
@@ -175,7 +175,7 @@ def write(
     labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))
     names = [pictures.name(i) for i in range(len(pictures))]
     try:
-        with replacing(file) as place, open(place, "wb") as stream:
+        with replacing(file) as new, open(new, "wb") as stream:
             np.savez(
                 stream, probabilities=probabilities, labels=labels, classes=classes, names=names
             )

@@ -21,7 +21,7 @@ from rn50lib.tools.scaling.published import load as load_speeds
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")
 RESULTS = Path(__file__).resolve().parents[1] / "data" / "published_results.json"
-Cell = tuple[str, int, int]  # metric, workers, batch per worker
+Key = tuple[str, int, int]  # metric, workers, batch per worker
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Side:
     measured; `trained` holds the last epoch's metrics and the hours by (metric, workers)."""
 
     name: str
-    rates: dict[Cell, float | None] = field(default_factory=dict)
+    rates: dict[Key, float | None] = field(default_factory=dict)
     trained: dict[tuple[str, int], float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -46,15 +46,15 @@ class Side:
 def read(path: str, name: str | None = None) -> Side:
     """A report or a benchmark from its file. Raises UserError for anything else."""
     try:
-        told = read_json(path)
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from None
     side = Side(name or Path(path).stem)
     try:
-        if "metric_keys" in told:
-            read_benchmark(side, told)
-        elif "ngpus" in told and "metrics" in told:
-            read_report(side, told)
+        if "metric_keys" in content:
+            read_benchmark(side, content)
+        elif "ngpus" in content and "metrics" in content:
+            read_report(side, content)
         else:
             raise ValueError("it has neither metric_keys nor ngpus and metrics")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -67,24 +67,24 @@ def read(path: str, name: str | None = None) -> Side:
     return side
 
 
-def read_benchmark(side: Side, told: dict[str, Any]) -> None:
-    reasons = told.get("env", {}).get("cells", {})
-    for n, cells in told["metrics"].items():
+def read_benchmark(side: Side, content: dict[str, Any]) -> None:
+    reasons = content.get("env", {}).get("cells", {})
+    for n, cells in content["metrics"].items():
         for batch, values in cells.items():
-            for key in told["metric_keys"]:
+            for key in content["metric_keys"]:
                 side.rates[key, int(n), int(batch)] = speed((values or {}).get(key))
-            told_of = reasons.get(n, {}).get(batch, {})
-            if told_of.get("reason"):
-                side.notes.append(f"{side.name}, n {n}, batch {batch}: {told_of['reason']}")
+            cell = reasons.get(n, {}).get(batch, {})
+            if cell.get("reason"):
+                side.notes.append(f"{side.name}, n {n}, batch {batch}: {cell['reason']}")
 
 
-def read_report(side: Side, told: dict[str, Any]) -> None:
-    n, metrics = int(told["ngpus"]), told["metrics"]
+def read_report(side: Side, content: dict[str, Any]) -> None:
+    n, metrics = int(content["ngpus"]), content["metrics"]
     check_metrics(metrics)
-    batch = told.get("env", {}).get("axes", {}).get("batch_size", {}).get("value")
+    batch = content.get("env", {}).get("axes", {}).get("batch_size", {}).get("value")
     for key in RATES:
-        told_of = [speed(rate) for rate in metrics.get(key) or []]
-        epochs = [rate for rate in told_of if rate is not None]
+        speeds = [speed(rate) for rate in metrics.get(key) or []]
+        epochs = [rate for rate in speeds if rate is not None]
         if epochs and batch is not None:  # the first epoch is a warm-up where there are others
             side.rates[key, n, int(batch)] = harmonic_mean(epochs[1:] or epochs)
     if batch is None and any(metrics.get(key) for key in RATES):
@@ -94,15 +94,15 @@ def read_report(side: Side, told: dict[str, Any]) -> None:
     for key in LAST:
         if metrics.get(key) and metrics[key][-1] is not None:
             side.trained[key, n] = float(metrics[key][-1])
-    if told.get("total_duration"):
-        side.trained["hours", n] = told["total_duration"] / 3600
+    if content.get("total_duration"):
+        side.trained["hours", n] = content["total_duration"] / 3600
 
 
-def speed(told: float | None) -> float | None:
+def speed(value: float | None) -> float | None:
     """A rate of a file, None where there is none or it is 0. ValueError for what is no speed."""
-    rate = float(told or 0)
+    rate = float(value or 0)
     if not 0 <= rate < float("inf"):
-        raise ValueError(f"{told} is not a speed")
+        raise ValueError(f"{value} is not a speed")
     return rate or None
 
 

@@ -57,7 +57,7 @@ def measure(cells: list[Cell], isolate: bool) -> None:
         if status in (130, 128 + signal.SIGTERM):
             raise KeyboardInterrupt
         failed = left.pop(0)
-        failed.reason = why(failed.folder, status, failure)
+        failed.reason = reason_of(failed.folder, status, failure)
         launch.say(f"{failed.title} failed: {failed.reason}")
 
 
@@ -65,7 +65,7 @@ def launch_worker(cells: list[Cell]) -> tuple[int, str | None]:
     """Start the workers on these cells and wait. Returns (exit status, what failed)."""
     assert cells[0].resolved is not None
     first = cells[0].resolved.experiment
-    told = []
+    jobs = []
     for cell in cells:
         assert cell.resolved is not None
         done = cell.resolved.experiment
@@ -79,18 +79,18 @@ def launch_worker(cells: list[Cell]) -> tuple[int, str | None]:
             },
         )
         folder = str(cell.folder)
-        told.append({"title": cell.title, "folder": folder, "flags": done.to_argv()})
+        jobs.append({"title": cell.title, "folder": folder, "flags": done.to_argv()})
     file = cells[0].folder / "cells.json"
-    report.write_json(file, told)
+    report.write_json(file, jobs)
     worker = [sys.executable, "-m", "rn50lib.tools.benchmark.worker", str(file)]
     return launch.run_command(launch.launched(first, worker, cells[0].folder), first)
 
 
-def why(folder: Path, status: int, failure: str | None) -> str:
+def reason_of(folder: Path, status: int, failure: str | None) -> str:
     """The reason of a failed cell in one line."""
-    told = folder / FAILED
-    if told.exists():
-        return told.read_text().strip() or "the worker gave no reason"
+    left = folder / FAILED
+    if left.exists():
+        return left.read_text().strip() or "the worker gave no reason"
     lines = [line.strip() for line in (failure or "").splitlines() if line.strip()]
     if not lines:
         return f"the worker ended with status {status}"

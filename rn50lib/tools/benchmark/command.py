@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     check_writable(own.output, "-o")
     cells = plan(own, asked)
     resolve(cells, asked)
-    dropped = kept_below(own.warmup, cells)
+    dropped = epochs_left_out(own.warmup, cells)
     keys = [key for key in KEYS if measured(key, asked)]
     status = 0
     try:
@@ -154,17 +154,17 @@ def show(cells: list[Cell], asked: Experiment) -> None:
 
 def resolve(cells: list[Cell], asked: Experiment) -> None:
     """Fill in what each cell runs. Raises UserError where none of them can run here."""
-    told, first = False, None
+    described, first = False, None
     for cell in cells:
         try:
             cell.resolved = prepare(in_cell(asked, cell.n, cell.batch))
         except UserError as error:
             cell.reason, first = str(error), first or error
             continue
-        if not told:
+        if not described:
             launch.say(describe(cell.resolved))
-            told = True
-    if not told and first is not None:
+            described = True
+    if not described and first is not None:
         raise first
     for cell in cells:
         if cell.reason:
@@ -177,7 +177,7 @@ def workers(cell: Cell) -> int:
     return cell.resolved.experiment.n
 
 
-def kept_below(dropped: int, cells: list[Cell]) -> int:
+def epochs_left_out(dropped: int, cells: list[Cell]) -> int:
     """The epochs to leave out: fewer than asked for where --profile ci has capped the epochs."""
     epochs = min(cell.resolved.experiment.num_epochs for cell in cells if cell.resolved)
     if dropped >= epochs:

@@ -25,18 +25,18 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
         metrics.setdefault(str(cell.n), {})[str(cell.batch)] = values
         if cell.reason is None and None in values.values():
             cell.reason = f"an epoch has one iteration, which is not timed: {more_iterations(cell)}"
-        told: dict[str, Any] = {"reason": cell.reason}
+        entry: dict[str, Any] = {"reason": cell.reason}
         if cell.report is not None:
-            told |= {key: detail(cell, key, dropped) for key in keys if values[key] is not None}
-            told["report"] = str(cell.folder / "report.json")
-        details.setdefault(str(cell.n), {})[str(cell.batch)] = told
-    done = [cell.report for cell in cells if cell.report is not None]
+            entry |= {key: detail(cell, key, dropped) for key in keys if values[key] is not None}
+            entry["report"] = str(cell.folder / "report.json")
+        details.setdefault(str(cell.n), {})[str(cell.batch)] = entry
+    reports = [cell.report for cell in cells if cell.report is not None]
     planned = [c.resolved.experiment.to_network().name for c in cells if c.resolved is not None]
-    machine = {k: done[0]["env"].get(k) for k in ("machine", "versions")} if done else {}
+    machine = {k: reports[0]["env"].get(k) for k in ("machine", "versions")} if reports else {}
     return {
-        "model": done[0]["model"] if done else planned[0],
-        "ngpus": unique([cell.n for cell in cells]),
-        "bs": unique([cell.batch for cell in cells]),
+        "model": reports[0]["model"] if reports else planned[0],
+        "ngpus": list(dict.fromkeys(cell.n for cell in cells)),
+        "bs": list(dict.fromkeys(cell.batch for cell in cells)),
         "metric_keys": keys,
         "metrics": metrics,
         "env": {**more, **machine, "cells": details},
@@ -52,11 +52,6 @@ def more_iterations(cell: Cell) -> str:
     if done.num_examples is not None:
         return "give a smaller -b or a larger --num-examples"
     return "give a smaller -b, more data or --loader synthetic"
-
-
-def unique(values: list[int]) -> list[int]:
-    """Each value once, in the order of their first appearance."""
-    return list(dict.fromkeys(values))
 
 
 def value(cell: Cell, key: str, dropped: int) -> float | None:
@@ -81,7 +76,7 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any]:
     that, were all there is. `latency_ms` has the percentiles of an iteration, from the end of
     the one before: what of the input is not hidden behind the computing is in it. On a GPU
     PyTorch's loop is a step ahead of the device and TensorFlow's more, so that a single iteration
-    may be told too short or too long.
+    may look too short or too long.
     """
     assert cell.resolved is not None and cell.phases is not None
     images = cell.resolved.experiment.global_batch

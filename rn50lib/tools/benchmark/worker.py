@@ -11,18 +11,60 @@ import contextlib
 import gc
 import json
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from rn50lib import cli, comm, launch
 from rn50lib.errors import UserError
 from rn50lib.preparation import prepare
+from rn50lib.progress import Progress
 from rn50lib.report import write_json
-from rn50lib.tools.benchmark.recorder import Recorder
 from rn50lib.worker import worker
 
 WARM_UP = 3  # iterations of each split that come before the first that counts
 DONE = "measured.json"
 FAILED = "failed.txt"
+
+
+class Recorder(Progress):
+    """Keeps the times of a run's iterations, phase by phase: one clock reading and one list entry
+    per iteration, no more.
+
+    `phases` has a dict for every phase of every epoch that is over: `phase`, `epoch`, `seconds`
+    (one for each iteration but the first, which is not timed) and `data_s` (how much of them went
+    by waiting for input).
+    """
+
+    last: Recorder | None = None  # the run that this process is in, or was in last
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.phases: list[dict[str, Any]] = []
+        self.marks: list[tuple[float, float]] = []
+        Recorder.last = self
+
+    def start(self, *args: Any, **options: Any) -> None:
+        super().start(*args, **options)
+        self.marks = []
+
+    def step(self, data_s: float = 0.0) -> None:
+        super().step(data_s)
+        self.marks.append((time.perf_counter(), data_s))
+
+    def stop(self) -> None:
+        super().stop()
+        if self.marks:
+            times = [mark[0] for mark in self.marks]
+            self.phases.append(
+                {
+                    "phase": self.phase,
+                    "epoch": self.epoch,
+                    "seconds": [b - a for a, b in zip(times, times[1:], strict=False)],
+                    "data_s": self.marks[-1][1] - self.marks[0][1],
+                }
+            )
+        self.marks = []
 
 
 def main() -> int:
@@ -44,12 +86,12 @@ def main() -> int:
         except KeyboardInterrupt:
             return 130
         except UserError as error:
-            tell(folder, str(error))
+            leave_reason(folder, str(error))
             print(f"error: {error}", file=sys.stderr)
             return 2
         except Exception as error:
             first = next(iter(str(error).splitlines()), "")
-            tell(folder, f"{type(error).__name__}: {first}")
+            leave_reason(folder, f"{type(error).__name__}: {first}")
             raise
         if group.rank == 0 and Recorder.last is not None:
             write_json(folder / DONE, Recorder.last.phases)
@@ -57,7 +99,7 @@ def main() -> int:
     return 0
 
 
-def tell(folder: Path, reason: str) -> None:
+def leave_reason(folder: Path, reason: str) -> None:
     """Leave the reason of a failure; the first worker that fails is the one that knows."""
     with contextlib.suppress(OSError), open(folder / FAILED, "x") as file:
         file.write(reason)
