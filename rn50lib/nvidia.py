@@ -1,4 +1,4 @@
-"""The NVIDIA driver and its GPUs, as `nvidia-smi` tells them; no framework is asked.
+"""The NVIDIA driver and its GPUs, as `nvidia-smi` reports them; no framework is asked.
 
 A broken driver can crash whatever loads it, so it is only ever asked in a process of its own.
 """
@@ -15,7 +15,7 @@ FIRST_WITH_MIG = (8, 0)  # of a GPU that can be divided into slices
 MIG_WITHOUT_SLICES = "MIG mode is on, and there are no slices"
 UNKNOWN = (0, 0)  # the capability of a GPU that neither the driver nor the table below knows
 
-# Drivers before 510 do not tell the compute capability; these are the GPUs that they serve.
+# Drivers before 510 do not report the compute capability; these are the GPUs that they serve.
 OLD_CAPABILITIES = (
     (r"V100|TITAN V\b", (7, 0)),
     (r"T4\b|RTX 20\d\d|TITAN RTX|Quadro RTX", (7, 5)),
@@ -30,8 +30,8 @@ OLD_CAPABILITIES = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, or a MIG slice of one, which is used like a small GPU. `memory` in bytes (0: not
-    told), `capability` as (major, minor). A slice has its GPU's index, and that GPU's UUID as
+    """One GPU, or a MIG slice of one, which is used like a small GPU. `memory` in bytes (0:
+    unknown), `capability` as (major, minor). A slice has its GPU's index, and that GPU's UUID as
     `slice_of`."""
 
     index: int
@@ -61,17 +61,17 @@ class Driver:
 def ask(*arguments: str, timeout_s: float = 20) -> tuple[str, str]:
     """Run nvidia-smi; returns its output and, where it failed, the reason in one line."""
     try:
-        done = subprocess.run(
+        ended = subprocess.run(
             ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
         return "", f"nvidia-smi gave no answer within {timeout_s:g} s"
     except OSError as error:
         return "", f"nvidia-smi does not start ({error.strerror})"
-    if done.returncode == 0:
-        return done.stdout, ""
-    said = (done.stdout + "\n" + done.stderr).strip().splitlines()
-    return "", said[0].strip() if said else f"nvidia-smi ended with status {done.returncode}"
+    if ended.returncode == 0:
+        return ended.stdout, ""
+    message = (ended.stdout + "\n" + ended.stderr).strip().splitlines()
+    return "", message[0].strip() if message else f"nvidia-smi ended with status {ended.returncode}"
 
 
 def query(what: str, *fields: str) -> tuple[list[list[str]], str]:
@@ -95,8 +95,8 @@ def driver() -> Driver:
     for row in rows:
         index, name, memory, version, uuid, *rest = row
         size = int(memory) * 2**20 if memory.isdigit() else 0
-        told, mode = rest or ("", "")
-        capability = _capability(told, name)
+        reported, mode = rest or ("", "")
+        capability = _capability(reported, name)
         if not index.isdigit():
             continue
         gpu = Gpu(int(index), name, size, capability, version, uuid)
@@ -132,8 +132,8 @@ def _slices(gpu: Gpu, listed: str) -> list[Gpu]:
     return found
 
 
-def _capability(told: str, name: str) -> tuple[int, int]:
-    numbers = re.fullmatch(r"(\d+)\.(\d+)", told)
+def _capability(reported: str, name: str) -> tuple[int, int]:
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", reported)
     if numbers:
         return int(numbers[1]), int(numbers[2])
     return next((known for pattern, known in OLD_CAPABILITIES if re.search(pattern, name)), UNKNOWN)

@@ -133,7 +133,7 @@ def test_what_a_change_touches() -> None:
     one = full()
 
     def touched(**fields: Any) -> str | None:
-        return changes.touched(changes.differences(one, full(**fields)))
+        return changes.changed_part(changes.differences(one, full(**fields)))
 
     assert touched() is None
     assert touched(loader="synthetic") == INPUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from rn50lib import experiment as experiments
@@ -15,7 +15,7 @@ from rn50lib.hardware import Machine
 from rn50lib.memory import largest_batch
 from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, INPUT, lesson
 
-AT_MOST = 2  # candidates that are measured: each takes as long as a part of the run
+MAX_CANDIDATES = 2  # candidates that are measured: each takes as long as a part of the run
 INPUT_ONLY = (
     "data_root", "data_format", "loader", "resample", "rotate", "flip_up_down", "data_nthreads",
     "num_examples", "val_resize",
@@ -62,7 +62,7 @@ def differences(one: Experiment, other: Experiment) -> set[str]:
     return {name for name in names if getattr(one, name) != getattr(other, name)}
 
 
-def touched(changed: set[str]) -> str | None:
+def changed_part(changed: set[str]) -> str | None:
     """The part that a change of these fields changes: INPUT, COMPUTE, BOTH, or None."""
     if not changed:
         return None
@@ -73,11 +73,6 @@ def touched(changed: set[str]) -> str | None:
 
 def candidates(part: str, done: FullExperiment, machine: Machine) -> list[str]:
     """Flags that might help a run that `part` bounds, the most promising first."""
-    return [text for text in wide(part, done, machine) if possible(text, done, machine)][:AT_MOST]
-
-
-def wide(part: str, done: FullExperiment, machine: Machine) -> list[str]:
-    """The same, whether this machine can run them or not."""
     found: list[str] = []
     cores = max(1, machine.cores // done.n)
     if part == INPUT:
@@ -92,7 +87,7 @@ def wide(part: str, done: FullExperiment, machine: Machine) -> list[str]:
             found.append(f"--threads {cores}")
         if done.dtype in ("float32", "tf32") and (machine.bfloat16 or machine.gpus):
             found += ["--dtype bfloat16"] + ["--dtype float16"] * bool(machine.gpus)
-        if machine.gpus and hasattr(done, "compile") and not done.compile:
+        if machine.gpus and not done.compile:
             found.append("--compile")
     if part == COMMUNICATION:
         fits = largest(done, machine)
@@ -102,7 +97,7 @@ def wide(part: str, done: FullExperiment, machine: Machine) -> list[str]:
             other = "ddp" if done.comm == "horovod" else "horovod"
             starter = "torchrun" if other == "ddp" else "horovodrun"
             found.append(f"--comm {other} --launcher {starter}")
-    return found
+    return [text for text in found if possible(text, done, machine)][:MAX_CANDIDATES]
 
 
 def possible(text: str, done: FullExperiment, machine: Machine) -> bool:
@@ -116,8 +111,6 @@ def possible(text: str, done: FullExperiment, machine: Machine) -> bool:
 
 def merged(asked: Experiment, change: Experiment) -> Any:
     """An experiment with what a change gives in place of its own."""
-    from dataclasses import replace
-
     return replace(asked, **change.given())
 
 
@@ -145,8 +138,8 @@ def largest(done: FullExperiment, machine: Machine) -> int | None:
     )  # fmt: skip
 
 
-def teaches(text: str, part: str, done: FullExperiment) -> str:
-    """The notebook that teaches a change: the one of its part."""
+def lesson_for(text: str, part: str, done: FullExperiment) -> str:
+    """The notebook that lesson_for a change: the one of its part."""
     if "dali" in text:
         return lesson(INPUT, "torch")
     return lesson(part, done.backend)

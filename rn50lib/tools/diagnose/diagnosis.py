@@ -198,7 +198,7 @@ def diagnose(
         if change.data_root is None and changed.num_classes is None:  # the same model
             changed = replace(changed, num_classes=done.num_classes)
         other = measure.bare(prepare(changed).experiment)
-        where = changes.touched(changes.differences(done, other))
+        where = changes.changed_part(changes.differences(done, other))
         if where is None and own:
             continue  # capped away
         if where is None:
@@ -206,7 +206,7 @@ def diagnose(
         ips = bench.predict(other)[2]
         part = bound.part if where == changes.BOTH else where
         found = bench.both(other, ips).ips if verify else None
-        tried.append(model.Change(text, changes.teaches(text, part, other), ips, found))
+        tried.append(model.Change(text, changes.lesson_for(text, part, other), ips, found))
     loaded = bench.loader(done)
     parts = {"loader": loaded} if loaded else {}
     parts |= {"step": bench.step(done), "both": both}

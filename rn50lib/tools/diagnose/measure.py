@@ -24,7 +24,7 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.tools.diagnose.meter import Meter
 
-FEWEST, MOST = 8, 400  # steps of a measurement
+MIN_STEPS, MAX_STEPS = 8, 400  # steps of a measurement
 LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
 BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
 POLL_S = 0.5  # a run that goes on is looked at so often
@@ -59,7 +59,7 @@ def bare(done: FullExperiment) -> FullExperiment:
 
 def steps_for(seconds: float, ips: float, batch: int) -> int:
     """Steps that take so many seconds at an expected speed."""
-    return int(min(MOST, max(FEWEST, seconds * ips / batch)))
+    return int(min(MAX_STEPS, max(MIN_STEPS, seconds * ips / batch)))
 
 
 def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Path) -> PartResult:
@@ -73,7 +73,7 @@ def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Pat
             raise UserError(f"the loader alone was too short to time: {last_line(text)}")
         # a line per worker and epoch; the workers load at the same time
         ips = done.n * len(rates) / sum(1 / rate for rate in rates)
-        return account(meter, ips, (each - 1) * epochs * done.global_batch / ips)
+        return with_usage(meter, ips, (each - 1) * epochs * done.global_batch / ips)
 
 
 def together(
@@ -105,7 +105,7 @@ def together(
             raise UserError("the run was too short to time: give more --seconds, or a smaller -b")
         ips = len(rates) / sum(1 / rate for rate in rates)
         seconds = lines[-1]["seconds"] - lines[0]["seconds"] if lines else 0.0
-        return account(meter, ips, seconds)
+        return with_usage(meter, ips, seconds)
 
 
 def without_exchange(done: FullExperiment, steps: int, folder: Path) -> PartResult:
@@ -174,7 +174,7 @@ def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> li
     return rates
 
 
-def account(meter: Meter, ips: float, seconds: float) -> PartResult:
+def with_usage(meter: Meter, ips: float, seconds: float) -> PartResult:
     """What was measured, and what was used in the seconds that it took, the last of the run."""
     end = meter.readings[-1][0] if meter.readings else time.monotonic()
     begin = end - seconds

@@ -21,7 +21,7 @@ from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 
-FEWEST_IMAGES, MOST_IMAGES = 16, 512
+MIN_IMAGES, MAX_IMAGES = 16, 512
 
 
 def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
@@ -53,7 +53,7 @@ def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, flo
     """
     taken, made = {"read": 0.0, "decode": 0.0, "augment": 0.0}, 0
     begin = time.perf_counter()
-    for number in order.epoch_order(images, pictures.seed, 0)[:MOST_IMAGES]:
+    for number in order.epoch_order(images, pictures.seed, 0)[:MAX_IMAGES]:
         index = int(number)
         start = time.perf_counter()
         data = pictures.source.read(index)
@@ -65,7 +65,7 @@ def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, flo
         taken["augment"] += augment
         taken["decode"] += max(0.0, ready - read - augment)
         made += 1
-        if ready - begin > limit_s and made >= FEWEST_IMAGES:
+        if ready - begin > limit_s and made >= MIN_IMAGES:
             break
     return {name: value / made for name, value in taken.items()}
 

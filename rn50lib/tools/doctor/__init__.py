@@ -27,7 +27,7 @@ def examine(quick: bool = False) -> Iterator[Group]:
         yield Group("machine", (machine.system(), machine.cores()))
         room = (machine.memory(), machine.shared(), machine.data_folder(), machine.runs_folder())
         yield Group("memory and disk", room)
-        found = gpu.look()
+        found = gpu.find()
         yield Group("GPU", tuple(gpu.gpus(found)))
         answers = {name: answer.result() for name, answer in running.items()}
         torch, tensorflow, dali = (answers.get(n) for n in ("torch", "tensorflow", "dali"))

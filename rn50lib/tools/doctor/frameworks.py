@@ -142,59 +142,59 @@ def tensorflow(answer: Answer | None, gpus: Gpus) -> Check:
     """TensorFlow, which no training in this version needs."""
     installed = version("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
     keras = version("tf-keras")
-    words = f"TensorFlow {installed or ''}".strip() + (f" with tf-keras {keras}" if keras else "")
+    package = f"TensorFlow {installed or ''}".strip() + (f" with tf-keras {keras}" if keras else "")
     if not has("tensorflow"):
         return note("tensorflow", "TensorFlow is not installed; PyTorch trains without it", SETUP)
     if answer is None:
-        what = f"{words} is installed; not imported"
+        what = f"{package} is installed; not imported"
         return ok("tensorflow", what, version=installed, tf_keras=keras)
     facts = {key: value for key, value in answer.facts.items() if not key.startswith("horovod")}
     facts["tf_keras"] = keras
     if "version" not in facts:
         what, remedy = f"does not import: {answer.problem}", f"{SETUP} again"
         return note(
-            "tensorflow", f"{words} {what}", f"{remedy}; PyTorch trains without it", **facts
+            "tensorflow", f"{package} {what}", f"{remedy}; PyTorch trains without it", **facts
         )
     if gpus.visible and not facts["cuda"]:
-        what = f"{words}, built for the processor only: it does not use the GPU"
+        what = f"{package}, built for the processor only: it does not use the GPU"
         return note("tensorflow", what, f"{SETUP} again", **facts)
     if gpus.visible and facts["gpus"] < len(gpus.visible):
-        what = f"{words}: it sees {facts['gpus']} of {len(gpus.visible)} GPU(s)"
+        what = f"{package}: it sees {facts['gpus']} of {len(gpus.visible)} GPU(s)"
         remedy = "its CUDA libraries may be missing: install tensorflow[and-cuda]"
         return note("tensorflow", what, remedy, **facts)
     if keras is None:
-        what = f"{words} imports; without tf-keras, Horovod's Keras integration is wrong"
+        what = f"{package} imports; without tf-keras, Horovod's Keras integration is wrong"
         return note("tensorflow", what, SETUP, **facts)
-    return ok("tensorflow", f"{words}: imports and computes", **facts)
+    return ok("tensorflow", f"{package}: imports and computes", **facts)
 
 
 def horovod(answers: Mapping[str, Answer | None], gpus: Gpus) -> Check:
-    """What `horovodrun --check-build` tells, in plain words: for which frameworks, over what."""
+    """What `horovodrun --check-build` tells, in plain package: for which frameworks, over what."""
     rebuild = "`make horovod` builds it (it needs g++ and make)"
     if not has("horovod"):
         what = "Horovod is not installed; training in one process does not need it"
         return note("horovod", what, rebuild)
-    words = f"Horovod {version('horovod') or ''}".strip()
+    package = f"Horovod {version('horovod') or ''}".strip()
     if not any(answers.values()):
-        return ok("horovod", f"{words} is installed; not imported", version=version("horovod"))
+        return ok("horovod", f"{package} is installed; not imported", version=version("horovod"))
     built, broken = built_extensions(answers)
     facts = {"version": version("horovod"), "built": built, "broken": broken}
     if not built:
         why = next(iter(broken.values()), "its extensions are not there")
-        what = f"{words} works with neither PyTorch nor TensorFlow: {why}"
+        what = f"{package} works with neither PyTorch nor TensorFlow: {why}"
         return note("horovod", what, rebuild, **facts)
     over = sorted({way for ways in built.values() for way in ways})
-    words += f": for {' and '.join(built)}" + (f", over {' and '.join(over)}" if over else "")
+    package += f": for {' and '.join(built)}" + (f", over {' and '.join(over)}" if over else "")
     for name, why in broken.items():
-        return note("horovod", f"{words}; not for {name}: {why}", rebuild, **facts)
+        return note("horovod", f"{package}; not for {name}: {why}", rebuild, **facts)
     if gpus.visible and "NCCL" not in over and over:
-        what = f"{words}, without NCCL: gradients of GPUs would go through host memory"
+        what = f"{package}, without NCCL: gradients of GPUs would go through host memory"
         remedy = (
             "`HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs the CUDA toolkit and NCCL's"
             " headers), or let PyTorch's DDP exchange them"
         )
         return note("horovod", what, remedy, **facts)
-    return ok("horovod", words, **facts)
+    return ok("horovod", package, **facts)
 
 
 def built_extensions(
@@ -249,7 +249,7 @@ def dali(answer: Answer | None, gpus: Gpus) -> Check:
             what, remedy = f"DALI has no wheel for this platform ({here.name})", ""
         return note("dali", f"{what}; the native loader serves", remedy)
     name = found[0] if found else "nvidia-dali"
-    words = f"{name} {version(name) or ''}".strip()
+    package = f"{name} {version(name) or ''}".strip()
     facts = {"package": name, "version": version(name), "wanted": wanted}
     if len(found) > 1:
         what = f"several DALI packages share one folder: {', '.join(found)}"
@@ -257,9 +257,9 @@ def dali(answer: Answer | None, gpus: Gpus) -> Check:
         return note("dali", what, remedy, **facts)
     if answer is not None and answer.problem:
         remedy = f"pip install --force-reinstall {wanted}"
-        return note("dali", f"{words} does not run: {answer.problem}", remedy, **facts)
+        return note("dali", f"{package} does not run: {answer.problem}", remedy, **facts)
     if found and gpus.visible and DALI.index(name) > DALI.index(wanted):
-        what = f"{words} is built for a newer CUDA than the driver serves: no decoding on the GPU"
+        what = f"{package} is built for a newer CUDA than the driver serves: no decoding on the GPU"
         return note("dali", what, f"pip uninstall -y {name}, then pip install {wanted}", **facts)
     state = " is installed; not imported" if answer is None else ": a pipeline runs"
-    return ok("dali", words + state, **facts)
+    return ok("dali", package + state, **facts)

@@ -27,7 +27,7 @@ class Gpus:
     visible: tuple[Gpu, ...]
 
 
-def look() -> Gpus:
+def find() -> Gpus:
     """Ask the driver."""
     driver = nvidia.driver()
     visible = nvidia.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -43,8 +43,8 @@ def gpus(found: Gpus, root: Path = Path("/")) -> list[Check]:
         what = f"the NVIDIA driver gives no GPU: {driver.problem}"
         return [note("driver", what, broken_driver(driver.problem), problem=driver.problem)]
     checks = [driver_check(found)]
-    taken = memory_in_use()
-    checks += [gpu_check(gpu, taken.get(gpu.uuid)) for gpu in found.visible]
+    in_use = memory_in_use()
+    checks += [gpu_check(gpu, in_use.get(gpu.uuid)) for gpu in found.visible]
     hidden = len(driver.gpus) - len(found.visible)
     if hidden:
         checks.append(hidden_check(found, hidden))
@@ -73,13 +73,13 @@ def no_driver(root: Path) -> Check:
     return note("driver", "no NVIDIA driver: runs use the processor")
 
 
-def broken_driver(said: str) -> str:
-    """What usually helps, by what nvidia-smi said."""
-    if "mismatch" in said:
+def broken_driver(message: str) -> str:
+    """What usually helps, by what nvidia-smi message."""
+    if "mismatch" in message:
         return "the driver was updated while it was loaded: restart the machine"
-    if said == nvidia.MIG_WITHOUT_SLICES:
+    if message == nvidia.MIG_WITHOUT_SLICES:
         return "`nvidia-smi mig -lgip` lists the slices to make; `nvidia-smi -mig 0` ends the mode"
-    if "no GPU" in said or "No devices" in said:
+    if "no GPU" in message or "No devices" in message:
         return "in a container, start it with --gpus all"
     return "reinstall the driver until `nvidia-smi` lists the GPU; in a container, use --gpus all"
 
@@ -113,25 +113,25 @@ def precisions(capability: tuple[int, int]) -> str:
     return "Tensor Cores for float16, bfloat16 and TF32"
 
 
-def gpu_check(gpu: Gpu, taken: int | None) -> Check:
+def gpu_check(gpu: Gpu, in_use: int | None) -> Check:
     """One GPU: memory, capability, precisions, and how much of it others hold."""
     major, minor = gpu.capability
-    memory = size(gpu.memory) if gpu.memory else "memory not told"
+    memory = size(gpu.memory) if gpu.memory else "memory unknown"
     what = f"GPU {gpu.index}: {gpu.name}, {memory}, capability {major}.{minor}"
     what += f": {precisions(gpu.capability)}"
     facts: dict[str, Any] = {
         "index": gpu.index,
         "name": gpu.name,
         "memory": gpu.memory,
-        "in_use": taken,
+        "in_use": in_use,
         "capability": list(gpu.capability),
         "float16": gpu.capability >= (7, 0),
         "bfloat16": gpu.capability >= (8, 0),
         "tf32": gpu.capability >= (8, 0),
     }
     name = f"gpu{gpu.index}"
-    if taken and gpu.memory and taken > gpu.memory / 10:
-        what += f"; {size(taken)} of it are in use by others"
+    if in_use and gpu.memory and in_use > gpu.memory / 10:
+        what += f"; {size(in_use)} of it are in use by others"
         return note(
             name, what, "shut down the notebook kernels that hold it, or use a smaller -b", **facts
         )

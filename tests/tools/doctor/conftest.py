@@ -20,7 +20,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setenv("PATH", fake.install(tmp_path / "bin", cards, driver, cuda, fails))
-        return gpu.look()
+        return gpu.find()
 
     return look
 
