@@ -141,7 +141,7 @@ def find() -> tuple[Topology, str]:
 
 
 def lines(found: Topology) -> Iterator[str]:
-    """The matrix, each GPU's ways to the others, what the words mean, and what follows."""
+    """The matrix, each GPU's ways to the others, what each kind of link is, and what follows."""
     width = max(map(len, found.devices)) + 1
     yield "".join([" " * width, *(f"{name:>{width}}" for name in found.devices)])
     for a in found.devices:
@@ -175,7 +175,7 @@ def rank(kind: str) -> tuple[int, int]:
 
 
 def explain(kind: str) -> str:
-    """A kind of link in words."""
+    """What a kind of link is."""
     number = re.fullmatch(r"NV(\d+)", kind)
     if number:
         return f"{number[1]} NVLink{'' if number[1] == '1' else 's'}, directly"

@@ -87,10 +87,10 @@ def test_a_broken_driver(gpus, fails: str, remedy: str) -> None:
 def test_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("NVIDIA_BUILD_ID", raising=False)
-    (plain,) = gpu.gpus(gpu.look(), root=tmp_path)
+    (plain,) = gpu.gpus(gpu.find(), root=tmp_path)
     assert plain.remedy == ""
     (tmp_path / ".dockerenv").touch()
-    (inside,) = gpu.gpus(gpu.look(), root=tmp_path)
+    (inside,) = gpu.gpus(gpu.find(), root=tmp_path)
     assert "--gpus all" in inside.remedy
 
 
