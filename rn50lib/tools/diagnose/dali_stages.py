@@ -5,7 +5,8 @@ For measuring: the difference between two of them is the time of a stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,21 +41,14 @@ def decoded(read: Read, look: Look) -> tuple[Any, Any]:
 
 def shortened(
     done: FullExperiment, source: Source, split: str
-) -> dict[str, Callable[[], Iterator[Any]]]:
-    """For each stage, what starts the batches that have gone so far, on one core, without end.
+) -> Iterator[tuple[str, Iterator[Any]]]:
+    """(stage, the batches that have gone so far, on one core, without end) for each stage.
 
     For validation, a crop as large as in training stands for the middle of an image.
     """
     alone = replace(done, data_nthreads=0, n=1)
     pipeline = Dali(alone, source, split, len(source), 0, 1)
-    found: dict[str, Callable[[], Iterator[Any]]] = {}
     whole = training if split == "train" else validation
     for name, define in (("read", reading), ("decode", decoded), ("augment", whole)):
-
-        def batches(define: Any = define) -> Iterator[Any]:
-            graph = pipeline.build(0, pipeline.gpu(), define)
-            while True:
-                yield graph.run()
-
-        found[name] = batches
-    return found
+        graph = pipeline.build(0, pipeline.gpu(), define)
+        yield name, (graph.run() for _ in itertools.count())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 
 MIN_IMAGES, MAX_IMAGES = 16, 512
+STAGES = 3  # read, decode, augment
 
 
 def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
@@ -71,16 +72,16 @@ def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, flo
 
 
 def by_difference(
-    shortened: dict[str, Callable[[], Iterator[Any]]], done: FullExperiment, limit_s: float
+    shortened: Iterator[tuple[str, Iterator[Any]]], done: FullExperiment, limit_s: float
 ) -> dict[str, float]:
     """Seconds per image of each stage: what a pipeline that goes so far takes beyond the one that
     stops before."""
     taken, before = {}, 0.0
-    for name, start in shortened.items():
-        batches, count = start(), 0
+    for name, batches in shortened:
+        count = 0
         next(batches)  # builds graphs and fills buffers
         begin = now = time.perf_counter()
-        while count < 2 or now - begin < limit_s / len(shortened):
+        while count < 2 or now - begin < limit_s / STAGES:
             next(batches)
             count, now = count + 1, time.perf_counter()
         each = (now - begin) / (count * done.batch_size)

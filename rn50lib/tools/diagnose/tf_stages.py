@@ -5,7 +5,8 @@ For measuring: the difference between two of them is the time of a stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,18 +45,9 @@ class Decode(TfData):
 
 def shortened(
     done: FullExperiment, source: Source, split: str
-) -> dict[str, Callable[[], Iterator[Any]]]:
-    """For each stage, what starts the batches that have gone so far, on one core, without end."""
+) -> Iterator[tuple[str, Iterator[Any]]]:
+    """(stage, the batches that have gone so far, on one core, without end) for each stage."""
     alone = replace(done, data_nthreads=0, n=1)
-    found: dict[str, Callable[[], Iterator[Any]]] = {}
     for name, kind in (("read", Read), ("decode", Decode), ("augment", TfData)):
         pipeline = kind(alone, source, split, len(source), 0, 1)
-
-        def batches(pipeline: TfData = pipeline) -> Iterator[Any]:
-            epoch = 0
-            while True:
-                yield from pipeline.epoch(epoch)
-                epoch += 1
-
-        found[name] = batches
-    return found
+        yield name, (batch for epoch in itertools.count() for batch in pipeline.epoch(epoch))
