@@ -567,7 +567,7 @@ same = Reader(scratch / "bad.rec")[0][1] == bytes(flipped)
 print(f"RecordIO: read without an error: {same}")
 
 # %% [markdown]
-# RecordIO has no checksums, so it says nothing. Does the decoder notice? Turn over one bit at many other places, one at a time, and count. The pictures show the three that came out most different, of those that decode.
+# RecordIO itself has no checksums, so it says nothing. Does the decoder notice? Turn over one bit at many other places, one at a time, and count. The pictures show the three that came out most different, of those that decode.
 
 # %%
 import random
@@ -590,11 +590,11 @@ workshop.images(
 print(f"{len(survived)} of {tries} pictures with one bit turned over decode without an error.")
 
 # %% [markdown]
-# So with record files nobody may notice. Keep a checksum of each record file (`sha256sum train.rec` in a terminal) and compare it after every copy.
+# So with plain record files nobody may notice. That is why `im2rec` writes a fourth file here, `PREFIX.crc`, with a checksum of each record; MXNet and DALI pass it over, our reader compares. For record files from elsewhere, `python -m data_prep.im2rec --checksums PREFIX` writes it once they are known to be good.
 #
 # ## Let a program look at everything
 #
-# You have seen what can go wrong. `verify` looks for all of it: it decodes every picture, checks every checksum, index and list, compares the labels of train and val, and looks for pictures that stand in both. Its exit status is 0 only where training can trust the data. First the good data, folders and shards together:
+# You have seen what can go wrong. `verify` looks for all of it: it decodes every picture, checks every checksum, index and list, compares the labels of train and val, and looks for pictures that stand in both. Its exit status is 0 only where it found nothing wrong, and it says of which files a changed byte could not be known. First the good data, folders and shards together:
 
 # %%
 program("data_prep.verify", "small", folder=scratch)
