@@ -36,6 +36,7 @@ from data_prep.packing import (
 )
 from rn50lib import seams
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from rn50lib.records.checksums import checksum_path, crc32c, format_checksums
 from rn50lib.records.framing import frame
 from rn50lib.records.publish import OutputSet
@@ -245,9 +246,7 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
             counts[split] = pack_list(
                 Path(f"{prefix}.lst"), images, threads=threads or usable_cores()
             )
-        draft = marker.with_name(".complete.part")
-        draft.write_text(json.dumps({"images": counts, "made": _now()}) + "\n")
-        os.replace(draft, marker)
+        write_file(marker, json.dumps({"images": counts, "made": _now()}) + "\n")
         with contextlib.suppress(OSError):
             os.unlink(lock.name)
     return folder

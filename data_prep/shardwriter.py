@@ -10,6 +10,7 @@ from typing import Any
 
 from data_prep.lists import read_list
 from rn50lib.errors import UserError
+from rn50lib.files import FULL
 from rn50lib.records.example import Value, example_pieces
 from rn50lib.records.imageinfo import eight_bits, image_info
 from rn50lib.records.recordio import Reader
@@ -60,6 +61,13 @@ def worker(settings: dict) -> Callable[[list], int]:
                 text.write(format_index(entries))
             os.replace(drafts[0], path)
             os.replace(drafts[1], index)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise UserError(
+                f"{path}: {error.strerror}; make room and give the same command again: the shards"
+                f" that are finished are kept in {out} until then"
+            ) from error
         finally:
             for draft in drafts:
                 draft.unlink(missing_ok=True)

@@ -11,9 +11,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 from rn50lib.errors import UserError
+from rn50lib.files import whole_output
 
 VERBS = {
     "run": "train, in processes of its own, with everything not given chosen for this machine",
@@ -42,6 +44,9 @@ PACKAGES = {  # module: what is installed to have it
 
 class Parser(argparse.ArgumentParser):
     """Errors in one line, with the flag that was probably meant."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse would pass over a failure
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
@@ -126,7 +131,12 @@ def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Any, argparse.Nam
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, 2 for bad input, 130 after Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else argv
+    with whole_output():
+        return run_verb(sys.argv[1:] if argv is None else argv)
+
+
+def run_verb(argv: list[str]) -> int:
+    """What `main` does, on standard streams that are open."""
     lines = "\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())
     if not argv or argv[0] in ("-h", "--help"):
         print(
@@ -146,8 +156,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         if verb == "workshop":
-            from rn50lib.workshop.commands import main as workshop
-
             return workshop(rest)
         from rn50lib import commands
 
@@ -181,6 +189,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `rn50 ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def workshop(argv: list[str]) -> int:
+    """`rn50 workshop`: a verb that another package brings, found by its entry point."""
+    for found in entry_points(group="rn50.verbs", name="workshop"):
+        return found.load()(argv)
+    raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rn50lib import launch
+from rn50lib import checkpoint, launch
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
-from rn50lib.files import make_folder
+from rn50lib.files import check_writable, is_stream, make_folder
 from rn50lib.preparation import describe, prepare
 
 
@@ -36,6 +36,9 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
         kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=keep)
         reasons = dict(resolved.reasons) | {"model_prefix": "in the run's folder, the newest two"}
         resolved = Resolved(kept, reasons, resolved.caps)
+    if checkpoint.saves(resolved.experiment):
+        with checkpoint.lock_for(resolved.experiment):
+            pass  # the worker takes it; here it is told before any worker starts
     launch.say(describe(resolved))
     status = launch.run_ranks(resolved, folder)
     if status == 0 and not resolved.experiment.test_io:
@@ -80,32 +83,40 @@ def score(argv: list[str]) -> int:
     if extra.dry_run:
         return run_experiment(asked, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
+    file = Path(asked.report or folder / "report.json")
+    read_back = not is_stream(file)
+    if not read_back:  # what is written there cannot be read again: write it when it is read
+        check_writable(file, "--report")
+        asked = replace(asked, report=None)
     status = run_experiment(asked, folder)
     if status == 0 and not asked.test_io:
-        from rn50lib.report import load
+        from rn50lib.report import load, write_json
 
-        metrics = load(asked.report or folder / "report.json")["metrics"]
+        report = load(file if read_back else folder / "report.json")
+        if not read_back:
+            write_json(file, report)
+        metrics = report["metrics"]
         print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
     return status
 
 
 def benchmark(argv: list[str]) -> int:
     """`rn50 benchmark`: images per second over numbers of workers and batch sizes."""
-    from rn50lib.benchmark.command import main as benchmark_main
+    from rn50lib.tools.benchmark.command import main as benchmark_main
 
     return benchmark_main(argv)
 
 
 def predict(argv: list[str]) -> int:
     """`rn50 predict`: what a checkpoint sees in pictures."""
-    from rn50lib.predict import main as predict_main
+    from rn50lib.tools.predict import main as predict_main
 
     return predict_main(argv)
 
 
 def export(argv: list[str]) -> int:
     """`rn50 export`: a checkpoint for other programs."""
-    from rn50lib.export import main as export_main
+    from rn50lib.tools.export import main as export_main
 
     return export_main(argv)
 
@@ -123,8 +134,8 @@ def plot(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.labels and len(args.labels) != len(args.reports):
         parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
-    from rn50lib import plot as plots
     from rn50lib.report import load
+    from rn50lib.tools import plot as plots
 
     names = args.labels or [Path(name).stem for name in args.reports]
     figure = plots.curves({n: load(r) for n, r in zip(names, args.reports, strict=True)})
@@ -135,27 +146,27 @@ def plot(argv: list[str]) -> int:
 
 def compare(argv: list[str]) -> int:
     """`rn50 compare`: reports and benchmarks beside each other."""
-    from rn50lib.compare import main as compare_main
+    from rn50lib.tools.compare import main as compare_main
 
     return compare_main(argv)
 
 
 def scale(argv: list[str]) -> int:
     """`rn50 scale`: other numbers of GPUs, predicted."""
-    from rn50lib.scaling.command import main as scale_main
+    from rn50lib.tools.scaling.command import main as scale_main
 
     return scale_main(argv)
 
 
 def diagnose(argv: list[str]) -> int:
     """`rn50 diagnose`: loader, step, both and communication, each measured by itself."""
-    from rn50lib.diagnose.command import main as diagnose_main
+    from rn50lib.tools.diagnose.command import main as diagnose_main
 
     return diagnose_main(argv, prepare, describe)
 
 
 def doctor(argv: list[str]) -> int:
     """`rn50 doctor`: checks with remedies."""
-    from rn50lib.doctor import main as doctor_main
+    from rn50lib.tools.doctor import main as doctor_main
 
     return doctor_main(argv)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import solutions
-from rn50lib.workshop.checks import capstone, capstone_judge, engine
 from tests.exercises.test_checks import answered, cell_of
 from tests.exercises.wrong_answers_ex07_08 import CAPSTONES
+from workshop.checks import capstone, capstone_judge, engine
+from workshop.course import solutions
 
 SMALL = {"train": 5, "val": 2}  # 60 and 24 pictures: both have a smaller last batch
 HARDLY = "the network hardly learns"  # 60 pictures are too few for it
@@ -76,6 +76,19 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
         assert found(first, case) == []
         assert others and all(HARDLY in found(one, case)[0] for one in others)
         assert first.seconds > 0 and first.ips == pytest.approx(3 * case.train / first.seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_what_is_kept_for_the_next_run_is_found():
+    """A script that decodes once and for all would be measured without its decoding."""
+    line = "    net = Net(len(classes))\n"
+    keep = '    torch.save(images, Path(data, "decoded.pt"))\n'
+    assert line in solution()
+    source = solution().replace(line, keep + line)
+    result = engine.judge("ex08.capstone", answered("ex08.capstone", source))
+    assert result.outcome == engine.WRONG, result.lines
+    assert "changed the folder of the pictures: decoded.pt" in result.said
 
 
 @pytest.mark.acceptance

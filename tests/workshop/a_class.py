@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib.workshop import build
 from tests.conftest import ROOT
+from workshop.course import build
 
 Book = dict[str, Any]
 
@@ -52,7 +52,7 @@ def save(folder: Path, all_books: dict[str, Book], short: bool = False) -> None:
 FORGER = """
 import json, os, sys, pathlib
 import builtins
-from rn50lib.workshop.checks import ex02, ex03, engine, records, table, ask
+from workshop.checks import ex02, ex03, engine, records, table, ask
 
 def shard(order, rank, size, batch):
     return order
@@ -115,6 +115,23 @@ SHARD = """
 def shard(order, rank, size, batch):
     steps = len(order) // (size * batch)
     return order[: steps * size * batch].reshape(steps, size, batch)[:, rank]
+"""
+FOLD_OF_NAN = """
+def fold(weight, norm, eps):
+    return weight * float("nan"), norm["beta"] * float("nan")
+"""
+SORTS_THE_CALLERS = """
+import math
+
+def percentile(seconds, per_cent):
+    seconds.sort()
+    return seconds[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)]
+"""
+NO_RETURN = """
+import numpy as np
+
+def likeliest(logits, k):
+    power = np.exp(logits - logits.max(axis=1, keepdims=True))
 """
 LOOP = SHARD + "\nwhile True:\n    pass\n"
 LOOP_INSIDE = "def shard(order, rank, size, batch):\n    while True:\n        pass\n"
