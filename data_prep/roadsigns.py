@@ -16,14 +16,11 @@ without OUT.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep import processes
 from data_prep.common import (
     Parser,
     Progress,
@@ -128,9 +125,7 @@ def _make(
         _say_room(place, out, parameters, len(todo), quiet)
         start, written = time.monotonic(), 0
         if todo:
-            crew = _Crew(place, parameters, min(jobs, len(todo)))
-            with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
-                written = crew.draw(todo, progress)
+            written = _draw(place, parameters, todo, jobs, quiet)
         seconds = time.monotonic() - start
         place.install(parameters)
     if not quiet:
@@ -177,80 +172,25 @@ def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, q
     )
 
 
-@dataclass
-class _Crew:
-    """The processes that draw, each with a thread here that hands it batches of numbers."""
+def _draw(
+    place: Workplace, parameters: Parameters, todo: list[tuple[str, int]], jobs: int, quiet: bool
+) -> int:
+    """Draw all of ``todo``; returns the bytes written. Raises UserError if a process fails."""
+    from data_prep.signs.worker import prepare  # with Pillow and NumPy, which --help does without
 
-    place: Workplace
-    parameters: Parameters
-    jobs: int
-
-    def draw(self, todo: list[tuple[str, int]], progress: Progress) -> int:
-        """Draws all of `todo`, returns the bytes written. Raises UserError if a process fails."""
-        self._batches = deque(_batched(todo))
-        self._written, self._problem = 0, ""
-        self._turn = threading.Lock()
-        workers = [self._start() for _ in range(self.jobs)]
-        threads = [
-            threading.Thread(target=self._serve, args=(worker, progress), daemon=True)
-            for worker in workers
-        ]
+    again = "run the same command again to go on from here"
+    settings = place.new(parameters), place.spool(parameters), parameters.seed
+    batches, written = _batched(todo), 0
+    with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:  # also on Ctrl-C
-            self._batches.clear()
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        if self._problem:
-            raise UserError(self._problem)
-        return self._written
-
-    def _start(self) -> subprocess.Popen[str]:
-        package = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-m", "data_prep.signs.worker"]
-        folders = [self.place.new(self.parameters), self.place.spool(self.parameters)]
-        return subprocess.Popen(
-            [*command, *map(str, folders), str(self.parameters.seed)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
-
-    def _serve(self, worker: subprocess.Popen[str], progress: Progress) -> None:
-        assert worker.stdin and worker.stdout
-        while True:
-            with self._turn:
-                if self._problem or not self._batches:
-                    return
-                split, numbers = self._batches.popleft()
-            answer = ""
-            try:
-                print(split, *numbers, file=worker.stdin, flush=True)
-                answer = worker.stdout.readline()
-            except BrokenPipeError:
-                pass  # the worker has ended: said below
-            with self._turn:
-                if answer.strip().isdigit():
-                    self._written += int(answer)
-                    progress.add(len(numbers))
-                else:
-                    self._problem = self._problem or self._why(worker, answer)
-                    return
-
-    def _why(self, worker: subprocess.Popen[str], answer: str) -> str:
-        again = "run the same command again to go on from here"
-        if answer.startswith("error"):
-            reason = answer.removeprefix("error").strip()
-            return f"{self.place.out}: {reason}; put that right, then {again}"
-        code = worker.wait()
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        return f"{self.place.out}: a drawing process {ended}; {again}"
+            for number, answer in processes.run(prepare, settings, batches, jobs):
+                if isinstance(answer, processes.Died):
+                    raise UserError(f"{place.out}: a drawing process was {answer.reason}; {again}")
+                written += answer
+                progress.add(len(batches[number][1]))
+        except processes.Failed as error:
+            raise UserError(f"{place.out}: {error}; put that right, then {again}") from error
+    return written
 
 
 def _batched(todo: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:

@@ -40,7 +40,7 @@ def _names_of_list(path: Path) -> dict[int, str]:
     return {entry.key: entry.path for entry in read_list(path)} if path.exists() else {}
 
 
-def worker(settings: dict) -> Callable[[list], int]:
+def prepare(settings: dict) -> Callable[[list], int]:
     """The function that writes one shard: [split, name, images] → its bytes."""
     out = Path(settings["out"])
     readers: dict[str, Reader] = {}

@@ -19,7 +19,7 @@ import os
 import re
 from pathlib import Path
 
-from data_prep import crew
+from data_prep import processes, shardwriter
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
 from data_prep.shardwriter import describe_images
 from rn50lib.errors import UserError
@@ -150,8 +150,8 @@ def _run(tasks: list, settings: dict, jobs: int, quiet: bool) -> tuple[int, floa
     """Write the shards; returns bytes and seconds."""
     total = 0
     with Progress(sum(len(task[2]) for task in tasks), "writing shards", quiet=quiet) as progress:
-        for number, answer in crew.run("data_prep.shardwriter:worker", settings, tasks, jobs):
-            if isinstance(answer, crew.Died):
+        for number, answer in processes.run(shardwriter.prepare, settings, tasks, jobs):
+            if isinstance(answer, processes.Died):
                 raise UserError(
                     f"a process that wrote shards was {answer.reason}; the same command goes on "
                     "from here"

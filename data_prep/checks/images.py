@@ -134,7 +134,7 @@ def digest(data: bytes) -> int:
 # -- the worker ----------------------------------------------------------------------------------
 
 
-def worker(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
+def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
     """The function that checks a run of images: ["files" or "records", where, items].
 
     For files ``where`` is their folder and the items are names; for records it is the record file

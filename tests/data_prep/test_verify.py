@@ -615,7 +615,7 @@ def test_a_decoder_that_crashes_costs_one_image(root, monkeypatch, tmp_path, rep
         "    if data == BAD:\n"
         "        os.kill(os.getpid(), 11)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(stand_in.parent))
+    monkeypatch.syspath_prepend(stand_in.parent)  # workers get this path, too
     problems, report = found(root, jobs=1)
     assert problems == {("crash", str(bad), None)}
     assert {p.text for p in report.problems} == {"killed by signal 11"}

@@ -7,29 +7,23 @@ import time
 
 import pytest
 
-from data_prep import crew
+from data_prep import processes
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
-
-TARGET = "tests.data_prep.crew_tasks:worker"
-
-
-@pytest.fixture(autouse=True)
-def workers_find_the_tests(repository, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(repository))
+from tests.data_prep.process_tasks import prepare
 
 
 def test_answers_of_several_workers():
     tasks = [f"task ä {i}" for i in range(40)]
-    answers = dict(crew.run(TARGET, {"name": "Ω"}, tasks, 3))
+    answers = dict(processes.run(prepare, {"name": "Ω"}, tasks, 3))
     assert sorted(answers) == list(range(40))
     assert [answers[i][:2] for i in range(40)] == [["Ω", task] for task in tasks]
     assert 1 <= len({answer[2] for answer in answers.values()}) <= 3
-    assert list(crew.run(TARGET, {}, [], 3)) == []
+    assert list(processes.run(prepare, {}, [], 3)) == []
 
 
 def test_what_a_library_prints_does_no_harm():
-    ((_, answer),) = crew.run(TARGET, {"name": ""}, ["print"], 1)
+    ((_, answer),) = processes.run(prepare, {"name": ""}, ["print"], 1)
     assert answer[1] == "print"
 
 
@@ -43,14 +37,14 @@ def test_what_a_library_prints_does_no_harm():
 )
 def test_errors_reach_the_caller(task, kind, text):
     with pytest.raises(kind, match=text):
-        list(crew.run(TARGET, {"name": ""}, ["a", task, "b"], 2))
+        list(processes.run(prepare, {"name": ""}, ["a", task, "b"], 2))
 
 
 def test_a_worker_that_dies_costs_one_task():
     tasks = ["a", "die", "b", "exit", "c"]
-    answers = dict(crew.run(TARGET, {"name": ""}, tasks, 1))
-    assert answers[1] == crew.Died("killed by signal 9")
-    assert answers[3] == crew.Died("ended with status 3")
+    answers = dict(processes.run(prepare, {"name": ""}, tasks, 1))
+    assert answers[1] == processes.Died("killed by signal 9")
+    assert answers[3] == processes.Died("ended with status 3")
     assert [answers[i][1] for i in (0, 2, 4)] == ["a", "b", "c"]
 
 
@@ -63,8 +57,9 @@ def _alive(pid):
 
 def test_workers_end_with_the_main_process_however_it_ends():
     code = (
-        "import os, signal; from data_prep import crew\n"
-        f"answers = crew.run({TARGET!r}, {{'name': ''}}, ['a'] * 100, 2)\n"
+        "import os, signal; from data_prep import processes\n"
+        "from tests.data_prep.process_tasks import prepare\n"
+        "answers = processes.run(prepare, {'name': ''}, ['a'] * 100, 2)\n"
         "pids = {next(answers)[1][2] for _ in range(20)}\n"
         "print(*pids, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -85,7 +80,7 @@ def test_workers_end_with_the_main_process_however_it_ends():
 
 
 def test_workers_end_when_the_caller_stops_early():
-    answers = crew.run(TARGET, {"name": ""}, ["a"] * 100, 2)
+    answers = processes.run(prepare, {"name": ""}, ["a"] * 100, 2)
     pid = next(answers)[1][2]
     answers.close()
     assert not os.path.exists(f"/proc/{pid}")

@@ -1,4 +1,4 @@
-"""Work for the tests of the crew, in a module of its own because the workers import it."""
+"""Work for the tests of `processes`, in a module of its own because the workers import it."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import signal
 from rn50lib.errors import UserError
 
 
-def worker(settings):
+def prepare(settings):
     """A function that does what the task says."""
 
     def work(task):
