@@ -1,6 +1,7 @@
 """Draws the built-in data set: JPEG pictures of twelve classes of road signs, in ImageNet's layout.
 
     python -m data_prep.roadsigns data/roadsigns --train 2400 --val 1200 --seed 0
+    python -m data_prep.roadsigns data/roadsigns --records --tfrecord
 
 It writes OUT/train/CLASS/*.jpg, OUT/val/CLASS/*.jpg and OUT/classes.txt, one line per class in
 label order with tabs between its columns index, id and words (0, bicycle, bicycle lane), like a
@@ -9,12 +10,14 @@ processes draws the same bytes (on one machine, with the same Pillow and NumPy),
 contains the smaller one. Its class is i modulo 12, so that classes are balanced.
 
 The set appears when it is whole, marked OUT/.complete. A run that was killed goes on where it was;
-a second run finds the set and does nothing. `--contact-sheet FILE` draws an overview, with or
-without OUT.
+a second run finds the set and does nothing. `--records` and `--tfrecord` also pack the pictures,
+where that is not done yet; several processes may ask for all this at once. `--contact-sheet FILE`
+draws an overview, with or without OUT.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -202,56 +205,74 @@ def _batched(todo: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
     return batches
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
     parser = Parser(
         prog="python -m data_prep.roadsigns",
-        description="Draw the built-in data set: JPEG pictures of road signs in ImageNet's layout.",
+        description="Draw the built-in data set: JPEG pictures of road signs in ImageNet's layout."
+        " A number that is left out is that of the set in OUT, if there is one.",
     )
-    parser.add_argument("out", nargs="?", metavar="OUT", help="the folder of the data set")
-    parser.add_argument(
-        "--train", type=int, default=TRAIN, metavar="N", help="training pictures (%(default)s)"
-    )
-    parser.add_argument(
-        "--val", type=int, default=VAL, metavar="N", help="validation pictures (%(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=SEED, metavar="S", help="what all is drawn from (%(default)s)"
-    )
-    parser.add_argument(
-        "--jobs", type=int, metavar="J", help="drawing processes (all usable cores)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("out", nargs="?", metavar="OUT", help="the folder of the data set")
+    add("--train", type=int, metavar="N", help=f"training pictures ({TRAIN})")
+    add("--val", type=int, metavar="N", help=f"validation pictures ({VAL})")
+    add("--seed", type=int, metavar="S", help=f"what all is drawn from ({SEED})")
+    add("--jobs", type=int, metavar="J", help="drawing processes (all usable cores)")
+    add(
         "--overwrite",
         action="store_true",
         help="replace a set of other numbers in OUT, with the records made from it",
     )
-    parser.add_argument(
+    add("--records", action="store_true", help="also pack record files, in OUT/records")
+    add("--tfrecord", action="store_true", help="also write TFRecord shards, in OUT/tfrecord")
+    add(
         "--contact-sheet",
         metavar="FILE",
         help="also draw an overview of all classes (.jpg or .png)",
     )
     flags = parser.parse_args(argv)
-    if not flags.out and not flags.contact_sheet:
-        raise UserError("nothing to do: name the folder OUT, or a --contact-sheet FILE")
+    if not flags.out:
+        for flag in ("records", "tfrecord"):
+            if getattr(flags, flag):
+                parser.error(f"--{flag}: name the folder OUT")
+        if not flags.contact_sheet:
+            raise UserError("nothing to do: name the folder OUT, or a --contact-sheet FILE")
     _check(flags.train, flags.val, flags.seed, flags.jobs)
-    if flags.out:
-        out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
-        if not flags.overwrite and _is_there(out, *numbers):
-            print(f"{flags.out}: already complete ({read_complete(out)})")
-        else:
-            try:
-                ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
-            except KeyboardInterrupt:
-                print(
-                    "error: interrupted; run the same command again to go on from here",
-                    file=sys.stderr,
-                )
-                return 130
+    return flags
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns the exit status."""
+    flags = parse(argv)
+    try:
+        if flags.out:
+            _prepare(flags)
+    except KeyboardInterrupt:
+        print("error: interrupted; run the same command again to go on from here", file=sys.stderr)
+        return 130
     if flags.contact_sheet:
         from data_prep.signs.sheet import save_sheet
 
-        print(f"{flags.contact_sheet}: {save_sheet(flags.contact_sheet, flags.seed)}")
+        seed = SEED if flags.seed is None else flags.seed
+        print(f"{flags.contact_sheet}: {save_sheet(flags.contact_sheet, seed)}")
     return 0
+
+
+def _prepare(flags: argparse.Namespace) -> None:
+    """Draw the set, and pack it as asked for, each unless that is done."""
+    out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
+    if not flags.overwrite and _is_there(out, *numbers):
+        print(f"{flags.out}: already complete ({read_complete(out)})")
+    else:
+        ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
+    if flags.records:
+        from data_prep.im2rec import ensure_records
+
+        print(f"{ensure_records(flags.out, flags.jobs)}: complete")
+    if flags.tfrecord:
+        from data_prep.tfrecord import ensure_tfrecord
+
+        print(f"{ensure_tfrecord(flags.out)}: complete")
 
 
 if __name__ == "__main__":
