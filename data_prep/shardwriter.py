@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.lists import read_list
+from data_prep.tfrecordwriter import Value, example_pieces, format_index, write_records
 from rn50lib.errors import UserError
 from rn50lib.files import FULL
-from rn50lib.records.example import Value, example_pieces
 from rn50lib.records.imageinfo import eight_bits, image_info
 from rn50lib.records.recordio import Reader
 from rn50lib.records.source import Source
-from rn50lib.records.tfrecord import format_index, index_path, write_records
+from rn50lib.records.tfrecord import index_path
 
 
 def describe_images(source: Source, positions: Any) -> list[list]:

@@ -557,7 +557,8 @@ try:
 except UserError as error:
     print(f"TFRecord: {error}")
 
-from rn50lib.records.recordio import Writer, pack_header
+from data_prep.recordwriter import Writer
+from rn50lib.records.recordio import pack_header
 
 flipped = bytearray(picture)
 flipped[len(picture) // 2] ^= 1

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from data_prep.output_folder import OutputFolder, finish_swap
 from rn50lib.errors import UserError
-from rn50lib.records.swap import OutputFolder, finish_swap
 
 
 def write(path, text, stamp="a"):
@@ -70,7 +70,7 @@ def test_one_writer_at_a_time(tmp_path):
 CHILD = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[3])
-from rn50lib.records import swap
+from data_prep import output_folder as swap
 
 left = int(sys.argv[2])
 def killing(function):

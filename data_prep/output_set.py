@@ -18,15 +18,7 @@ from pathlib import Path
 
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, check_file, sync
-
-
-def part_of(path: Path) -> Path:
-    """Where an output stands until it is complete."""
-    return path.with_name(path.name + ".part")
-
-
-def _note_of(path: Path) -> Path:
-    return path.with_name(path.name + ".renaming")
+from rn50lib.records.renaming import finish_renaming, note_of, part_of
 
 
 class OutputSet:
@@ -88,7 +80,7 @@ class OutputSet:
             if self.fsync:
                 os.fsync(file.fileno())
         with _signals_wait():
-            note = _note_of(self.paths[0])
+            note = note_of(self.paths[0])
             draft = part_of(note)
             draft.write_text(json.dumps([path.name for path in self.paths]))
             if self.fsync:
@@ -101,7 +93,7 @@ class OutputSet:
     def _discard(self) -> None:
         """Remove the parts that were opened, unless their renaming has begun."""
         with _signals_wait():
-            note = _note_of(self.paths[0])
+            note = note_of(self.paths[0])
             opened = zip(self.paths, self.files, strict=False)
             paths = [path for path, file in opened if not file.closed]
             if paths and not note.exists():
@@ -135,29 +127,6 @@ def _signals_wait() -> Iterator[None]:
             signal.signal(number, handler)
         for arrived in dict.fromkeys(came):
             signal.raise_signal(arrived)
-
-
-def finish_renaming(first: str | os.PathLike, fsync: bool = True) -> bool:
-    """Finish what a killed process had begun to rename; True if there was anything to finish.
-
-    ``first`` is the first path of the set. Called by every writer and reader of the set, so that no
-    one sees a new file beside an old one.
-    """
-    first = Path(first)
-    note = _note_of(first)
-    try:
-        names = json.loads(note.read_text())
-    except FileNotFoundError:
-        return False
-    for name in names:
-        final = first.with_name(Path(name).name)
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(part_of(final), final)
-    if fsync:
-        sync(first.parent)
-    with contextlib.suppress(FileNotFoundError):
-        note.unlink()
-    return True
 
 
 def refuse(path: Path) -> None:

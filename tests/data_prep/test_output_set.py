@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
+from data_prep.output_set import OutputSet
 from rn50lib.errors import UserError
-from rn50lib.records.publish import OutputSet, finish_renaming
+from rn50lib.records.renaming import finish_renaming
 
 NAMES = ("a.rec", "a.idx")
 
@@ -55,7 +56,7 @@ CHILD = """
 import fcntl, os, signal, sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-import rn50lib.records.publish as publish
+import data_prep.output_set as publish
 
 left, kill = int(sys.argv[2]), sys.argv[4] == "SIGKILL"
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

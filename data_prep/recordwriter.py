@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from data_prep.output_set import OutputSet
 from rn50lib.errors import UserError
 from rn50lib.records.checksums import checksum_path, crc32c
 from rn50lib.records.framing import frame
-from rn50lib.records.publish import OutputSet
 
 
 class Writer:
