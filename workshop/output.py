@@ -78,6 +78,11 @@ class Slot:
     def html(self, html: str, text: str) -> None:
         self.update(bundle(html, text))
 
+    def line(self, text: str, part: float | None = None) -> None:
+        """Show a line in small print, below a bar where `part` (0 to 1) is given."""
+        bar = "" if part is None else f'<div class="bar"><i style="width:{100 * part:.1f}%"></i></div>'
+        self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
+
     def figure(self, fig: Any, alt: str, dpi: int = 110) -> None:
         """Show a matplotlib figure here, and close it."""
         self.update(figure_bundle(fig, alt, dpi))

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 def draw(lr: float, momentum: float) -> tuple[Figure, str]:
     """Both distances over the steps, and a sentence on where they end."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     with np.errstate(over="ignore", invalid="ignore"):
         path = np.clip(np.nan_to_num(valley(lr, momentum), nan=1e9), 1e-9, 1e9)
     with plot.style():
-        fig, axis = plt.subplots(figsize=(8, 3.4))
+        fig = Figure(figsize=(8, 3.4))
+        axis = fig.subplots()
         names = ("along the valley, curvature 1", "across it, curvature 100")
         for column, (name, marker) in enumerate(zip(names, "os", strict=True)):
             axis.semilogy(

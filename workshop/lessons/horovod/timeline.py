@@ -148,58 +148,6 @@ def step_sentence(shown: Sequence[Step]) -> str:
     return f"{words} nothing of the exchange is hidden: it began when the computation was over."
 
 
-def parts(found: Sequence[Step], measured: float | None = None) -> tuple[Figure, str]:
-    """The mean step by part as one bar, and above it the step that the training loop measured.
-
-    `measured` is `train.time` of the report, in seconds, which knows nothing of the timeline.
-    """
-    from matplotlib.figure import Figure
-
-    mean = mean_parts(found)
-    total = sum(mean[part] for part in PARTS)
-    with plot.style():
-        figure = Figure(figsize=(11, 2.3))
-        axes = figure.subplots()
-        at = 0.0
-        for part in PARTS:
-            width = 1000 * mean[part]
-            axes.barh(0, width, left=at, height=0.55, edgecolor="white", label=TITLES[part],
-                      **LOOKS[part])  # fmt: skip
-            if mean[part] > 0.06 * total:
-                axes.text(
-                    at + width / 2, 0, f"{width:.0f} ms", ha="center", va="center", fontsize=9,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-                )  # fmt: skip
-            at += width
-        hidden = 1000 * mean["hidden"]
-        axes.barh(-0.42, hidden, left=1000 * mean[COMPUTE] - hidden, height=0.14, color="0.45")
-        axes.text(1000 * mean[COMPUTE] - hidden, -0.62, f"hidden: {hidden:.0f} ms of exchange",
-                  fontsize=8.5, va="center")  # fmt: skip
-        names = ["by the timeline"]
-        if measured is not None:
-            axes.barh(0.75, 1000 * measured, height=0.4, color="0.8", edgecolor="0.4")
-            axes.text(10 * measured, 0.75, f"{1000 * measured:.0f} ms", va="center", fontsize=9)
-            names.append("as measured")
-        axes.set_yticks([0.0, 0.75][: len(names)], names)
-        axes.set(title="Where the time of a step goes", xlabel="milliseconds", ylim=(-0.8, 1.15))
-        axes.grid(axis="y", visible=False)
-        axes.legend(fontsize=8.5, loc="upper center", bbox_to_anchor=(0.45, -0.35), ncols=4)
-    return figure, parts_sentence(found, mean, measured)
-
-
-def parts_sentence(found: Sequence[Step], mean: dict[str, float], measured: float | None) -> str:
-    total = sum(mean[part] for part in PARTS)
-    listed = ", ".join(f"{1000 * mean[part]:.1f} ms {TITLES[part]}" for part in PARTS)
-    words = f"Mean of {len(found)} steps: {listed}; together {1000 * total:.1f} ms."
-    if measured is None:
-        return words
-    off = 100 * (total / measured - 1)
-    return (
-        f"{words} The training loop measured {1000 * measured:.1f} ms, so the parts explain it"
-        f" within {abs(off):.1f} %."
-    )
-
-
 def table(found: Sequence[Step]) -> tuple[list[list[Any]], list[str]]:
     """(rows, columns): each part with what is exposed and what is hidden, milliseconds a step."""
     mean = mean_parts(found)

@@ -1,14 +1,23 @@
-"""The arithmetic of weak scaling for notebook 03: what a step loses, and what would win it back.
-
-All times are seconds per step. `Weak` holds measurements; nothing here measures.
+"""Weak scaling, for notebook 03: what a step loses, and what would win it back; the bare
+all-reduce, and runs beside each other. All times are seconds per step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rn50lib.comm.measure import MB, SIZES, Measured
+from workshop import output
+from workshop.lessons.figures import Lines, by_step, readings, stacked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PARTS = {  # of a step with several workers, in the order in which they are drawn
     "alone": "computing, as a worker alone does",
@@ -114,28 +123,77 @@ def published_rows(results: Mapping[str, Any]) -> list[list[Any]]:
     return rows
 
 
-def beside(
-    reports: Mapping[str, Mapping[str, Any]], epoch: int | None = None
-) -> tuple[list[list[Any]], list[str]]:
-    """(rows, columns) of reports beside each other: who trained what, and the metrics of an epoch.
+def figure(found: Weak) -> tuple[Figure, str]:
+    """The step of one worker above the step of many, in parts that add up to it."""
+    one = {PARTS["alone"]: 1000 * found.one}
+    many = {PARTS[name]: 1000 * seconds for name, seconds in found.parts.items()}
+    bars = {"1 worker": one, f"{found.workers} workers": many}
+    title = f"A step of {found.batch} images per worker"
+    return stacked(bars, "milliseconds", title), found.sentence()
 
-    `epoch` counts from 1, None is the last. A metric that none of them has is left out.
-    """
-    at = -1 if epoch is None else epoch - 1
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def difference(one: Lines, many: Lines) -> str:
+    """How far the losses of two runs of the same batches are apart."""
+    here, there = by_step(one), by_step(many)
+    both = [place for place in here if place in there]
+    apart = [abs(here[place] - there[place]) for place in both]
+    losses = readings(one)[1]
+    return (
+        f"At {len(both)} readings the losses differ by {np.mean(apart):.3f} on average, while"
+        f" training changes the loss by {abs(losses[0] - losses[-1]):.2f}."
+    )
+
+
+def beside(reports: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[Any]], list[str]]:
+    """(rows, columns) of reports beside each other: who trained what, and the metrics of the last
+    epoch. A metric that none of them has is left out."""
     rows: list[list[Any]] = [["model", *(r["model"] for r in reports.values())]]
     rows.append(["ngpus: workers", *(r["ngpus"] for r in reports.values())])
     for axis in ("backend", "comm", "batch_size", "loader", "dtype"):
-        told = [r["env"]["axes"].get(axis, {}).get("value") for r in reports.values()]
-        rows.append([axis, *map(str, told)])
-    keys: Sequence[str] = list(
-        dict.fromkeys(key for report in reports.values() for key in report["metrics"])
-    )
-    for key in keys:
-        values = [r["metrics"].get(key) for r in reports.values()]
-        chosen = [value[at] if value else None for value in values]
-        if any(value is not None for value in chosen):
-            rows.append([key, *chosen])
-    told = [r["env"].get("weights_apart") for r in reports.values()]
-    if any(value is not None for value in told):
-        rows.append(["largest difference between the ranks' weights", *told])
-    return rows, ["last epoch" if epoch is None else f"epoch {epoch}", *reports]
+        values = [r["env"]["axes"].get(axis, {}).get("value") for r in reports.values()]
+        rows.append([axis, *map(str, values)])
+    for key in dict.fromkeys(key for report in reports.values() for key in report["metrics"]):
+        lists = [r["metrics"].get(key) for r in reports.values()]
+        last = [values[-1] if values else None for values in lists]
+        if any(value is not None for value in last):
+            rows.append([key, *last])
+    apart = [r["env"].get("weights_apart") for r in reports.values()]
+    if any(value is not None for value in apart):
+        rows.append(["largest difference between the ranks' weights", *apart])
+    return rows, ["last epoch", *reports]
+
+
+# --- the all-reduce -------------------------------------------------------------------------------
+
+
+class _Lines:
+    """Stands for stderr while the workers measure: shows their latest line in one place."""
+
+    def __init__(self, slot: output.Slot) -> None:
+        self.slot = slot
+
+    def write(self, text: str) -> int:
+        if line := text.strip():
+            self.slot.line(line)
+        return len(text)
+
+    def flush(self) -> None: ...
+
+
+def measure_allreduce(workers: int, quick: bool = False) -> Measured:
+    """What all-reduces of many sizes take between `workers` processes.
+
+    `quick` leaves out the large ones. Raises UserError where the workers cannot be started.
+    """
+    from rn50lib.tools.doctor import allreduce
+
+    slot = output.Slot()
+    slot.line("the workers are starting")
+    lines: Any = _Lines(slot)
+    sizes = tuple(size for size in SIZES if size <= (4 * MB if quick else max(SIZES)))
+    with redirect_stderr(lines):
+        found, _ = allreduce.run(workers, sizes=sizes, repeats=5 if quick else 10)
+    return found

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.tools import plot
+from workshop.lessons.figures import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SCATTER_REDUCE, ALL_GATHER = "scatter-reduce", "all-gather"
-ORANGE = plot.COLOURS[1]
-GREY = "#5b6b7a"
 GRADIENTS_MB = 102  # of ResNet-50 in float32
 
 
@@ -82,31 +81,13 @@ def after_step(workers: int, step: int) -> tuple[Figure, str]:
     with plot.style():
         figure = Figure(figsize=(10.5, 1.6 + 0.62 * workers))
         axes = figure.subplots()
-        draw(axes, held[step], [m for m in messages if m.step == step], labels=True)
+        draw(axes, held[step], [m for m in messages if m.step == step])
         axes.set_title(title(step, workers), loc="left")
         legend(figure, workers)
     return figure, sentence(workers, step)
 
 
-def strip(workers: int = 4) -> tuple[Figure, str]:
-    """All steps in one picture, from every worker's own gradient to the sum everywhere."""
-    from matplotlib.figure import Figure
-
-    held, messages = contributions(workers)
-    columns = -(-len(held) // 2) if len(held) > 5 else len(held)
-    rows = -(-len(held) // columns)
-    with plot.style():
-        figure = Figure(figsize=(11, rows * (0.8 + 0.42 * workers)))
-        for step, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
-            axes.axis("off")
-            if step < len(held):
-                draw(axes, held[step], [m for m in messages if m.step == step], labels=False)
-                axes.set_title(title(step, workers, short=True), loc="left", fontsize=9)
-        legend(figure, workers, arrows=False)
-    return figure, sentence(workers, len(held) - 1)
-
-
-def draw(axes: Axes, held: np.ndarray, messages: list[Message], labels: bool) -> None:
+def draw(axes: Axes, held: np.ndarray, messages: list[Message]) -> None:
     """A row per worker, a box per chunk, in it a stripe for each worker whose part is in it."""
     from matplotlib.patches import Rectangle
 
@@ -132,31 +113,26 @@ def draw(axes: Axes, held: np.ndarray, messages: list[Message], labels: bool) ->
                     edgecolor="black" if new else GREY, lw=2.6 if new else 0.7,
                 )
             )  # fmt: skip
-            if (worker, chunk) in sent and labels:
+            if (worker, chunk) in sent:
                 axes.text(chunk + 0.97, top + 0.45, "↓", fontsize=12, ha="center", va="center")
             if inside.all():
                 axes.text(
                     chunk + 0.5, top + 0.45, "sum", ha="center", va="center", fontsize=8,
                     zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
                 )  # fmt: skip
-    axes.set(xlim=(0, workers), ylim=(0, workers), yticks=[], xticks=[])
+    axes.set(xlim=(0, workers), ylim=(0, workers))
     axes.grid(False)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    if labels:
-        axes.set_yticks(
-            [workers - 0.55 - w for w in range(workers)], [f"worker {w}" for w in range(workers)]
-        )
-        axes.set_xticks([c + 0.5 for c in range(workers)], [f"chunk {c}" for c in range(workers)])
-        axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    middle = np.arange(workers) + 0.5
+    axes.set_yticks(middle[::-1] - 0.05, [f"worker {w}" for w in range(workers)])
+    axes.set_xticks(middle, [f"chunk {c}" for c in range(workers)])
+    axes.tick_params(length=0)
 
 
-def title(step: int, workers: int, short: bool = False) -> str:
+def title(step: int, workers: int) -> str:
     if step == 0:
-        return "before" if short else "Before: every worker has its own gradient"
+        return "Before: every worker has its own gradient"
     words = phase(step, workers)
-    if short:
-        return f"{step}: {words}"
     what = "is added to" if words == SCATTER_REDUCE else "replaces"
     return (
         f"After step {step} of {2 * (workers - 1)}, {words}: what comes from the left-hand"
@@ -164,7 +140,7 @@ def title(step: int, workers: int, short: bool = False) -> str:
     )
 
 
-def legend(figure: Figure, workers: int, arrows: bool = True) -> None:
+def legend(figure: Figure, workers: int) -> None:
     from matplotlib.patches import Patch
 
     patches = [
@@ -172,8 +148,7 @@ def legend(figure: Figure, workers: int, arrows: bool = True) -> None:
         for k in range(workers)
     ]
     patches.append(Patch(facecolor="white", edgecolor="black", lw=2, label="just arrived"))
-    if arrows:
-        patches.append(Patch(alpha=0, label="↓ was sent to the next worker"))
+    patches.append(Patch(alpha=0, label="↓ was sent to the next worker"))
     figure.legend(
         handles=patches, loc="outside lower center", ncols=min(workers + 2, 7), fontsize=8.5
     )
