@@ -1,20 +1,21 @@
-"""In which order a rank gets the records of shards, worked out without TensorFlow.
+"""Who reads which records, and in which order, worked out without TensorFlow.
 
-tf.data gives the same kind of order: records of several shards in turn, then a shuffle buffer. Here
-each of the two is a function of a few lines, so that a lesson can show what they do to the classes
-in a batch, and which records two ranks see.
+A shuffle buffer such as tf.data's is a function of a few lines here, so that a lesson can show what
+it does to the classes in a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rn50lib.records.order import epoch_order, stream_shard
+from rn50lib.tools import plot
 
-AT_ONCE = 16  # shards that are read in turn, as in pipelines.tf_data
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def shuffle_buffer(stream: np.ndarray, size: int, seed: int) -> np.ndarray:
@@ -35,27 +36,6 @@ def shuffle_buffer(stream: np.ndarray, size: int, seed: int) -> np.ndarray:
     return np.array(found + buffer, stream.dtype)
 
 
-def interleave(streams: list[np.ndarray], at_once: int = AT_ONCE) -> np.ndarray:
-    """One element of each stream in turn, of at most `at_once` streams at a time, as tf.data's
-    `interleave` gives them: where a stream has ended, the next one is opened in its place."""
-    waiting = [iter(stream.tolist()) for stream in streams]
-    places: list[Iterator[int] | None] = [None] * max(1, min(at_once, len(streams)))
-    found: list[int] = []
-    turn = 0
-    while waiting or any(place is not None for place in places):
-        if places[turn] is None and waiting:
-            places[turn] = waiting.pop(0)
-        stream = places[turn]
-        if stream is not None:
-            element = next(stream, None)
-            if element is None:
-                places[turn] = None
-            else:
-                found.append(element)
-        turn = (turn + 1) % len(places)
-    return np.array(found, np.int64)
-
-
 def cut(records: int, shards: int) -> np.ndarray:
     """How many records each shard holds, int64 (shards,): as many in each, within one."""
     return np.diff(records * np.arange(shards + 1) // shards)
@@ -70,19 +50,6 @@ def owners(records: int, shards: int, workers: int) -> np.ndarray:
         for shard, skip, take in stream_shard(counts, rank, workers):
             found[firsts[shard] + skip : firsts[shard] + skip + take] = rank
     return found
-
-
-def read_by(
-    records: int, shards: int, workers: int, rank: int, buffer: int, seed: int = 0
-) -> np.ndarray:
-    """The records that a rank gets, in its order, int64: shard, then interleave, then shuffle."""
-    counts = cut(records, shards)
-    firsts = np.concatenate([[0], np.cumsum(counts)])
-    streams = [
-        np.arange(firsts[shard] + skip, firsts[shard] + skip + take)
-        for shard, skip, take in stream_shard(counts, rank, workers)
-    ]
-    return shuffle_buffer(interleave(streams), buffer, seed + rank)
 
 
 @dataclass(frozen=True)
@@ -141,3 +108,31 @@ def classes_in_batches(labels: np.ndarray, batch: int) -> np.ndarray:
     """How many classes each full batch of a stream of labels holds, int64 (batches,)."""
     full = len(labels) // batch
     return np.array([len(np.unique(row)) for row in labels[: full * batch].reshape(full, batch)])
+
+
+def buffers(
+    labels: np.ndarray, classes: int, sizes: tuple[int, ...], batch: int, seed: int = 0
+) -> tuple[Figure, dict[int, np.ndarray]]:
+    """The classes of the first batches behind shuffle buffers of several sizes, a row each; and how
+    many classes each batch of the epoch holds, by size."""
+    from matplotlib.figure import Figure
+
+    held = {}
+    with plot.style():
+        figure = Figure(figsize=(10.5, 0.85 * len(sizes) + 0.6))
+        rows = figure.subplots(len(sizes), 1, squeeze=False)[:, 0]
+        for axes, size in zip(rows, sizes, strict=True):
+            got = shuffle_buffer(labels, size, seed)
+            held[size] = classes_in_batches(got, batch)
+            axes.imshow(
+                got[None, : 12 * batch], aspect="auto", cmap="cividis", vmin=0, vmax=classes - 1,
+                interpolation="nearest",
+            )  # fmt: skip
+            for edge in range(batch, 12 * batch, batch):
+                axes.axvline(edge - 0.5, color="white", lw=1.4, marker="")
+            axes.set(xticks=[], yticks=[])
+            axes.grid(False)
+            name = "no shuffle" if size == 1 else f"a buffer of {size:,}"
+            axes.set_title(f"{name}: {held[size].mean():.1f} classes in a batch", fontsize=11)
+        rows[-1].set_xlabel(f"the first 12 batches of {batch}; the shade is the class")
+    return figure, held

@@ -8,22 +8,25 @@ the machine then hits all of them, and the ratio of two variants is taken turn b
 
 from __future__ import annotations
 
-import json
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, resolve
-from rn50lib.hardware import machine
-from workshop import output, session
-from workshop.turns import Worker
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment, FullExperiment
+from workshop import session
+from workshop.lessons import figures
+from workshop.lessons.figures import short
+from workshop.worker import Worker, pack, unpack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BY_HAND = "a Python loop"
-MODULE = "workshop.lessons.tfrecord.input_stages"
 LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 
 
@@ -82,64 +85,68 @@ def compare(
     Profile and data come from the session where they are not given. After `limit_s` seconds no
     second or later round begins. Raises UserError when the process that measures fails.
     """
-    done = resolved(replace(experiment, backend="tensorflow", no_metrics=True))
-    slot = output.Slot()
-
-    def tell(line: str) -> None:
-        slot.html(f'<div class="dim">{line}</div>', line)
-
-    tell("the process that measures is starting")
+    config = session.resolve(replace(experiment, backend="tensorflow", no_metrics=True))
     begin = time.monotonic()
-    words = [str(steps), str(warm_up), *done.to_argv()]
-    with Worker(MODULE, words, launch.rank_environment(done)) as worker:
-        names: list[str] = worker.hear(lambda s: tell(f"TensorFlow is starting: {s:.0f} s"))
+    arguments = {"config": pack(config), "steps": steps, "warm_up": warm_up}
+    function = "workshop.lessons.tfrecord.stages:timer"
+    with Worker(function, launch.rank_environment(config), **arguments) as worker:
+        worker.wait("TensorFlow is starting")
+        names: list[str] = worker.ask(doing="which variants there are")
         rates: dict[str, list[float]] = {name: [] for name in names}
         busy: dict[str, list[float]] = {name: [] for name in names}
         for round_ in range(rounds):
             if round_ and time.monotonic() - begin > limit_s:
                 break
             for name in names:
-                worker.say(name)
-                doing = f"round {round_ + 1} of {rounds}: {name}"
-                found = worker.hear(lambda s, doing=doing: tell(f"{doing}, {s:.0f} s"))  # type: ignore[misc]
+                found = worker.ask(name, doing=f"round {round_ + 1} of {rounds}: {name}")
                 rates[name].append(found["ips"])
                 busy[name].append(found["busy"])
-                tell(f"{doing}, {found['ips']:,.0f} img/s")
-    tell(f"{min(map(len, rates.values()))} rounds in {time.monotonic() - begin:.0f} s")
-    return Measured(rates, busy, done)
+        measured = Measured(rates, busy, config)
+        worker.slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
+    return measured
 
 
-def resolved(experiment: Experiment) -> FullExperiment:
-    """An experiment with every axis filled in, as a run from this notebook would have it."""
-    from rn50lib.records.source import open_source
+def figure(measured: Measured, device: str, ceiling: float | None = None) -> tuple[Figure, str]:
+    """A bar per variant of the input, and from the first variant to the last one in words."""
+    names = measured.variants
+    at_work = {name: measured.share(name) for name in names}
+    first, last = names[0], names[-1]
+    gains = measured.ratios(last, first)
+    return figures.rates(measured.rates, at_work, device, ceiling), (
+        f"{device}: from {short(measured.rate(first))} images per second with {first} to"
+        f" {short(measured.rate(last))} with all stages, {median(gains):.2f} times as many (from"
+        f" {min(gains):.2f} to {max(gains):.2f} in {measured.rounds} rounds); the device works"
+        f" {measured.share(first):.0f} % and then {measured.share(last):.0f} % of the time."
+    )
 
-    asked = replace(experiment, **session.session_fields(experiment.given()))
-    root = Path(str(asked.data_root))
-    classes = len(open_source(root, "train", asked.data_format or "auto").classes)
-    return resolve(asked, machine(), experiment.num_classes or classes).experiment
+
+def bottleneck(measured: Measured) -> str:
+    """What the time of the loop goes into with all stages."""
+    share = measured.share(measured.variants[-1])
+    if share >= 95:
+        return f"The device works {share:.0f} % of the time: the input is not the bottleneck."
+    if share >= 80:
+        return f"The device works {share:.0f} % of the time: the input is nearly fast enough."
+    return f"The device works {share:.0f} % of the time: the input is still the bottleneck."
 
 
-# --- in the process that measures -----------------------------------------------------------------
+# --- in the process -------------------------------------------------------------------------------
 
 
-def main(argv: list[str]) -> int:
-    """Says the variants' names, then times one for every name on stdin."""
+def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any]:
+    """Called without a name: the variants' names; with one: that variant, timed."""
     from rn50lib import comm
     from rn50lib.backends import build_step
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.records.source import open_source
     from workshop.lessons.tfrecord.feeding import Feeding
 
-    launch.die_with_parent()
-    steps, warm_up = map(int, argv[:2])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[2:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = unpack(config)
     source = open_source(Path(done.data_root), "train", done.data_format)
     examples = min(len(source), done.num_examples or len(source))
     rest = (done, source, "train", examples, 0, 1)
     feeding = Feeding(*rest)
     if len(feeding) < warm_up + steps:
-        sys.exit(
+        raise UserError(
             f"an epoch has {len(feeding)} steps of {done.batch_size} images, and a turn takes"
             f" {warm_up + steps}: use a smaller batch"
         )
@@ -150,13 +157,17 @@ def main(argv: list[str]) -> int:
     step.read_sums()
     pipelines: dict[str, Any] = {BY_HAND: feeding}
     pipelines |= {name: TfData(*rest, found) for name, found in stages().items()}
-    print(json.dumps(list(pipelines)), flush=True)
-    for epoch, name in enumerate(sys.stdin):
-        found = turn(pipelines[name.strip()], step, epoch, steps, warm_up)
+    epochs = iter(range(10**9))
+
+    def time_one(name: str | None = None) -> Any:
+        if name is None:
+            return list(pipelines)
+        found = turn(pipelines[name], step, next(epochs), steps, warm_up)
         if done.step is not None:  # what the device needs for these images, without oversleeping
             found["busy"] = found["ips"] / done.step
-        print(json.dumps(found), flush=True)
-    return 0
+        return found
+
+    return time_one
 
 
 def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> dict[str, float]:
@@ -178,7 +189,3 @@ def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> dict
     seconds = time.perf_counter() - begin
     batches.close()
     return {"ips": images / seconds, "busy": 1 - waited / seconds}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -54,10 +54,10 @@ def link(root: Path, folder: Path) -> Path:
 def take_part(root: Path, folder: Path, per_class: int) -> Path:
     """A data root of the first pictures of every class of `root`, made anew, as links."""
     shutil.rmtree(folder, ignore_errors=True)  # of the links, only the links
-    for place in sorted((root / "train").iterdir()):
-        target = folder / "train" / place.name
+    for source in sorted((root / "train").iterdir()):
+        target = folder / "train" / source.name
         target.mkdir(parents=True)
-        for picture in sorted(place.iterdir())[:per_class]:
+        for picture in sorted(source.iterdir())[:per_class]:
             (target / picture.name).symlink_to(picture)
     return folder
 
