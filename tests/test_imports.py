@@ -54,8 +54,8 @@ HOMES = {
         "rn50lib/comm/ddp.py",
         "rn50lib/comm/horovod.py",
         # processes that a lesson measures in, and one that watches a learner's script
-        "workshop/lessons/precision/worker/",
-        "workshop/lessons/inference/forms_worker.py",
+        "workshop/lessons/precision/worker.py",
+        "workshop/lessons/inference/worker.py",
         "workshop/checks/watch.py",
         "workshop/checks/two_weights.py",
     ),
@@ -65,7 +65,7 @@ HOMES = {
         "rn50lib/pipelines/dali.py",  # which GPU it has chosen
         "rn50lib/comm/horovod.py",
         "rn50lib/tools/diagnose/tf_stages.py",  # the pipeline cut short, to be measured
-        "workshop/lessons/tfrecord/input_streams.py",  # what TensorFlow's own buffer does
+        "workshop/lessons/tfrecord/streams.py",  # what TensorFlow's own buffer does
     ),
     "horovod": (
         "rn50lib/comm/horovod.py",
@@ -76,7 +76,7 @@ HOMES = {
     "nvidia": (
         "rn50lib/pipelines/dali",
         "rn50lib/tools/diagnose/dali_stages.py",
-        "workshop/lessons/dali/dali_steps.py",
+        "workshop/lessons/dali/steps.py",
     ),
 }
 # the doctor asks each framework what it is, in processes of their own

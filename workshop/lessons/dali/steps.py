@@ -1,5 +1,5 @@
 """The training graph of `pipelines.dali_graph`, cut off after each operator: what comes out there,
-and how long it takes; and what decoding a part of a JPEG costs.
+and how long it takes.
 
 Everything runs in this process and on the CPU: DALI without a GPU is small and starts at once.
 """
@@ -108,16 +108,6 @@ def shown(file: Path, look: Look, seed: int) -> dict[str, np.ndarray]:
     return {name: np.array(values.at(0)) for name, values in zip(names, made, strict=True)}
 
 
-def crops(file: Path, look: Look, count: int, seed: int) -> np.ndarray:
-    """The library's own graph on one image, `count` times: uint8 (count, pixels, pixels, 3)."""
-    built = dali_graph.training(
-        reader([file] * count), look, batch_size=count, num_threads=1, device_id=None, seed=seed
-    )
-    built.build()
-    images, _ = built.run()
-    return np.array(images.as_array())
-
-
 def devices(look: Look) -> dict[str, tuple[str, str]]:
     """Where each operator runs in the graphs for the CPU and for a GPU, by name.
 
@@ -168,7 +158,7 @@ def timed(
             if round_:
                 found[name].append(1000 * (time.perf_counter() - begin) / (batch * batches))
             line = f"round {round_} of {rounds}: {name}" if round_ else f"warming up: {name}"
-            slot.html(f'<div class="dim">{line}</div>', line)
+            slot.line(line)
     return found
 
 
@@ -186,63 +176,6 @@ def step_times(
     return timed(ways, rounds, batch)
 
 
-PARTS = {  # (left, top, width, height) as shares of the image
-    "all of it": (0.0, 0.0, 1.0, 1.0),
-    "upper quarter": (0.0, 0.0, 1.0, 0.25),
-    "lower quarter": (0.0, 0.75, 1.0, 0.25),
-    "left quarter": (0.0, 0.0, 0.25, 1.0),
-}
-
-
-def part_times(
-    files: Sequence[Path], look: Look, rounds: int, batch: int = 32
-) -> dict[str, list[float]]:
-    """Milliseconds an image for decoding each of PARTS, and nothing else; reading included."""
-    read = reader(files)
-
-    def part(box: tuple[float, float, float, float]) -> Any:
-        left, top, width, height = box
-        decode = fn.decoders.image_slice
-        return decode(read()[0], (left, top), (width, height), **dali_graph.decoding(look, decode))
-
-    ways = {name: lambda box=box: part(box) for name, box in PARTS.items()}
-    return timed(ways, rounds, batch)
-
-
 def saved(longer: Sequence[float], shorter: Sequence[float]) -> float:
     """The share of the time that is saved, 0 to 1: the median of the rounds."""
     return 1 - median(b / a for a, b in zip(longer, shorter, strict=True))
-
-
-# -- shortcuts -------------------------------------------------------------------------------------
-
-
-def shortcuts(files: Sequence[Path], look: Look) -> dict[str, np.ndarray]:
-    """The middle of each image by the careful way, uint8 (n, pixels, pixels, 3), and with each
-    shortcut of `--resample fast` alone, and with all of them."""
-
-    def steps() -> list[Any]:
-        encoded, _ = reader(files)()
-        found = []
-        for hurry in WAYS.values():
-            decode = fn.decoders.image
-            how = dali_graph.decoding(look, decode)
-            how |= {name: value for name, value in hurry.items() if name in how}
-            antialias = bool(hurry.get("antialias", True))
-            whole = decode(encoded, **how)
-            found.append(dali_graph.resized(whole, replace(look, antialias=antialias)))
-        return found
-
-    made = graph(steps, len(files)).run()
-    return {name: np.array(images.as_array()) for name, images in zip(WAYS, made, strict=True)}
-
-
-WAYS: dict[str, dict[str, bool]] = {
-    "the careful way": {},
-    "a faster cosine transform": {"use_fast_idct": True},
-    "plain colour upsampling": {"jpeg_fancy_upsampling": False},
-    "no antialiasing": {"antialias": False},
-    "all three: --resample fast": {
-        "use_fast_idct": True, "jpeg_fancy_upsampling": False, "antialias": False
-    },
-}  # fmt: skip

@@ -1,6 +1,6 @@
 """Loaders measured by turns: alone, and in front of a device of a given speed.
 
-    measured = compare(experiment, LOADERS, device=1442.6)
+    measured = compare(experiment, loaders(), device=1442.6)
 
 Each has a process of its own with its framework; only one of them works at a time. A slow moment
 of the machine then hits all of them, and ratios are taken round by round.
@@ -10,30 +10,32 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-import sys
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, has_dali, resolve
+from rn50lib.experiment import Experiment, FullExperiment, has_dali
 from rn50lib.hardware import machine
 from workshop import output, session
-from workshop.lessons.tfrecord.input_stages import resolved
-from workshop.turns import Worker
+from workshop.lessons import figures
+from workshop.lessons.figures import short
+from workshop.worker import Worker, pack, unpack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PYTORCH, TF_DATA, DALI, ON_CPU = "PyTorch", "tf.data", "DALI", "DALI on the CPU"
 MODEL = "the model"
-MODULE = "workshop.lessons.dali.loader_turns"
 LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 
 
 @dataclass(frozen=True)
-class Turns:
+class Measured:
     """Images per second; entry i of every list was measured in round i. `alone` and `paced` are by
     loader, `model` is the network's training step on images that cost nothing."""
 
@@ -83,8 +85,7 @@ def compare(
     steps: int = 12,
     warm_up: int = 4,
     model: Experiment | None = None,
-    limit_s: float = LIMIT_S,
-) -> Turns:
+) -> Measured:
     """Time `steps` batches of each loader alone and in front of a device paced at `device` images
     per second, and a step of `model` where it is given; a line per turn.
 
@@ -92,86 +93,90 @@ def compare(
     that measures fails.
     """
     slot, begin = output.Slot(), time.monotonic()
-
-    def tell(line: str) -> None:
-        slot.html(f'<div class="dim">{line}</div>', line)
-
     found: dict[str, dict[str, list[float]]] = {"alone": {}, "paced": {}, "model": {MODEL: []}}
-    words = [str(steps), str(warm_up), str(device)]
+    configs = {n: session.resolve(replace(experiment, **f)) for n, f in chosen.items()}
     with contextlib.ExitStack() as stack:
-        asked: list[tuple[str, str, Worker]] = []
-        for name, fields in chosen.items():
-            done = resolved(replace(experiment, **fields))
-            worker = stack.enter_context(_worker(done, words, name == ON_CPU))
+
+        def start(config: FullExperiment, name: str, steps: int, warm_up: int) -> Worker:
+            env = launch.rank_environment(config)
+            if name == ON_CPU:
+                env["CUDA_VISIBLE_DEVICES"] = ""
+                config = replace(config, profile="cpu", dtype="float32", loss_scale=None)
+            arguments = {"config": pack(config), "steps": steps, "warm_up": warm_up}
+            function = "workshop.lessons.dali.loaders:timer"
+            return stack.enter_context(Worker(function, env, slot, device=device, **arguments))
+
+        turns: list[tuple[str, str, Worker]] = []
+        for name, config in configs.items():  # they start side by side
+            worker = start(config, name, steps, warm_up)
             for mode in ("alone", "paced"):
                 found[mode][name] = []
-                asked.append((mode, name, worker))
+                turns.append((mode, name, worker))
         if model is not None:
-            bare = replace(model, loader="synthetic", no_metrics=True, n=1)
-            bare = replace(bare, **session.session_fields(bare.given()))
-            net = resolve(bare, machine(), bare.num_classes or 1000).experiment
-            worker = stack.enter_context(_worker(net, ["1", "1", "1"], False))
-            asked.append(("model", MODEL, worker))
-        for worker in dict.fromkeys(worker for _, _, worker in asked):  # they start side by side
-            worker.hear(lambda _: tell(f"starting, {time.monotonic() - begin:.0f} s"))
+            bare = session.resolve(replace(model, loader="synthetic", no_metrics=True, n=1))
+            turns.append(("model", MODEL, start(bare, MODEL, 1, 1)))
+        for worker in dict.fromkeys(worker for _, _, worker in turns):
+            worker.wait("the loaders are starting")
         for round_ in range(rounds):
-            if round_ and time.monotonic() - begin > limit_s:
+            if round_ and time.monotonic() - begin > LIMIT_S:
                 break
-            for mode, name, worker in asked:
+            for mode, name, worker in turns:
                 what = f"{name}, {mode}" if mode != "model" else name
-                doing = f"round {round_ + 1} of {rounds}: {what}"
-                worker.say(mode)
-                ips = worker.hear(lambda s, doing=doing: tell(f"{doing}, {s:.0f} s"))  # type: ignore[misc]
+                ips = worker.ask(mode, doing=f"round {round_ + 1} of {rounds}: {what}")
                 found[mode][name].append(ips)
-                tell(f"{doing}, {ips:,.0f} img/s")
-    first = next(iter(chosen.values()))
-    measured = Turns(
-        found["alone"],
-        found["paced"],
-        found["model"][MODEL],
-        resolved(replace(experiment, **first)),
-    )
-    tell(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
+    first = next(iter(configs.values()))
+    measured = Measured(found["alone"], found["paced"], found["model"][MODEL], first)
+    slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
     return measured
 
 
-def _worker(done: FullExperiment, words: list[str], on_cpu: bool) -> Worker:
-    env = launch.rank_environment(done)
-    if on_cpu:
-        env["CUDA_VISIBLE_DEVICES"] = ""
-        done = replace(done, profile="cpu", dtype="float32", loss_scale=None)
-    return Worker(MODULE, [*words, *done.to_argv()], env)
+def figure(measured: Measured, device: float) -> tuple[Figure, str]:
+    """Bars of the loaders and of the model, with the device's speed as a line; and how busy each
+    loader keeps a device of that speed."""
+    rates = dict(measured.alone)
+    if measured.model:
+        rates = {f"{MODEL}, alone": measured.model, **rates}
+    at_work = {name: 100 * measured.in_front(name) / device for name in measured.alone}
+    best = max(measured.alone, key=measured.rate)
+    text = (
+        f"{best} is the fastest here, with {short(measured.rate(best))} images per second alone; a"
+        f" device paced at {device:,.1f} works {at_work[best]:.0f} % of the time behind it."
+    )
+    if measured.model:
+        model = median(measured.model)
+        text += (
+            f" This machine's own model takes {short(model)} images per second,"
+            f" {measured.rate(best) / model:.1f} times fewer than this loader gives."
+        )
+    return figures.rates(rates, at_work, f"paced at {device:,.1f} img/s", device), text
 
 
-# --- in the process that measures -----------------------------------------------------------------
+# --- in the process -------------------------------------------------------------------------------
 
 
-def main(argv: list[str]) -> int:
-    """Says "ready", then times a turn for every line on stdin: alone, paced or model."""
+def timer(
+    config: dict[str, Any], steps: int, warm_up: int, device: float
+) -> Callable[[str], float]:
+    """Each call times a turn: alone, paced or model."""
     from rn50lib import comm
     from rn50lib.backends import build_step
     from rn50lib.backends.paced import PacedStep
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.pipelines import open_pipeline
     from rn50lib.records.source import open_source
 
-    launch.die_with_parent()
-    steps, warm_up, device = int(argv[0]), int(argv[1]), float(argv[2])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[3:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = unpack(config)
     source = None
     if done.loader != "synthetic":
         source = open_source(Path(done.data_root), "train", done.data_format)
     here = comm.connect()
     pipeline = open_pipeline(done, source, "train", 0, 1)
-    model = build_step(done, done.to_network(), here) if source is None else None
-    print(json.dumps("ready"), flush=True)
-    for epoch, line in enumerate(sys.stdin):
-        mode = line.strip()
-        step = {"alone": None, "paced": PacedStep(device, here), "model": model}[mode]
-        print(json.dumps(turn(pipeline, step, epoch, steps, warm_up)), flush=True)
-    pipeline.close()
-    return 0
+    behind = {
+        "alone": None,
+        "paced": PacedStep(device, here),
+        "model": build_step(done, done.to_network(), here) if source is None else None,
+    }
+    epochs = itertools.count()
+    return lambda mode: turn(pipeline, behind[mode], next(epochs), steps, warm_up)
 
 
 def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> float:
@@ -199,7 +204,3 @@ def forever(pipeline: Any, epoch: int) -> Any:
     while True:
         yield from pipeline.epoch(epoch)
         epoch += 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The memory that real training steps take, by precision and batch.
+"""The memory that training steps take, by precision and batch: predicted, and measured.
 
     found = measure(experiment, batches=(4, 12), dtypes=("float32", "bfloat16"))
 
@@ -9,12 +9,18 @@ GPU PyTorch's allocator knows the most that was allocated at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from rn50lib import launch, memory
-from rn50lib.experiment import Experiment, FullExperiment, resolve
-from rn50lib.hardware import machine
-from workshop import measuring, session
+from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.network import Network
+from workshop import session
+from workshop.lessons.figures import stacked
+from workshop.worker import ask, pack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # a block that is freed goes back at once: what the allocator keeps for later is no need of the step
 GIVE_BACK = "glibc.malloc.mmap_threshold=65536"
@@ -52,15 +58,31 @@ def measure(experiment: Experiment, batches: Sequence[int], dtypes: Sequence[str
 
     Raises UserError when the process that measures fails.
     """
-    asked = replace(experiment, loader="synthetic", no_metrics=True, batch_size=batches[0], n=1)
-    here = session.current()
-    if here is not None and asked.profile == "auto":
-        asked = replace(asked, profile=here.profile)
-    done = resolve(asked, machine(), asked.num_classes or 1000).experiment
+    given = replace(experiment, loader="synthetic", no_metrics=True, batch_size=batches[0], n=1)
+    config = session.resolve(given)
     points = [(dtype, batch) for dtype in dtypes for batch in batches]
-    env = launch.rank_environment(done) | {"GLIBC_TUNABLES": GIVE_BACK}
-    words = [",".join(f"{dtype}:{batch}" for dtype, batch in points), *done.to_argv()]
-    found = measuring.ask(
-        "workshop.lessons.precision.worker.memory", words, env, "steps at two batch sizes"
-    )
-    return Peaks(dict(zip(points, found, strict=True)), done)
+    env = launch.rank_environment(config) | {"GLIBC_TUNABLES": GIVE_BACK}
+    found = ask(
+        "workshop.lessons.precision.worker:memory", env, "steps at two batch sizes",
+        config=pack(config), points=points,
+    )  # fmt: skip
+    return Peaks(dict(zip(points, found, strict=True)), config)
+
+
+def parts(
+    net: Network, size: int, points: Sequence[tuple[str, int]], capacity: float
+) -> tuple[Figure, str]:
+    """What a step needs by `rn50lib.memory`: a stacked bar per (dtype, batch), and a line at
+    `capacity` bytes."""
+    found = {point: memory.predict(net, size, point[1], point[0]) for point in points}
+    bars = {
+        f"{dtype}, batch {batch}": {name: value / 1e9 for name, value in asdict(m).items()}
+        for (dtype, batch), m in found.items()
+    }
+    told = [
+        f"{dtype} with {batch}: {m.total / 1e9:.1f} GB ({100 * m.activations / m.total:.0f} %"
+        " activations)"
+        for (dtype, batch), m in found.items()
+    ]
+    title = f"A training step of {net.name} at {size} pixels, by part"
+    return stacked(bars, "GB", title, capacity / 1e9), "; ".join(told) + "."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,7 @@ import numpy as np
 from rn50lib import recipe
 from rn50lib.experiment import FullExperiment, has_dali
 from rn50lib.pipelines.images import crop, open_image
-from rn50lib.recipe import MEAN, STD, Augmentation
-from rn50lib.records.order import image_seed
+from rn50lib.recipe import MEAN, STD
 from workshop import output, places
 from workshop.programs import program
 from workshop.session import Session
@@ -35,52 +33,35 @@ def here(session: Session, *keys: str) -> bool:
     return HERE
 
 
-def look(done: FullExperiment) -> Look:
+def look(config: FullExperiment) -> Look:
     """What the loader makes of images on a CPU: its `Dali.look`, without a data set."""
     from rn50lib.pipelines.dali_graph import Look
 
     return Look(
-        pixels=done.image_shape,
-        resize=done.val_resize,
-        augmentation=done.to_recipe().augmentation,
-        antialias=done.resample != "fast",
+        pixels=config.image_shape,
+        resize=config.val_resize,
+        augmentation=config.to_recipe().augmentation,
+        antialias=config.resample != "fast",
     )
 
 
-def outputs(done: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarray]:
+def outputs(config: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarray]:
     """What each operator of the training graph gives for one image, by name."""
     if HERE:
-        from workshop.lessons.dali import dali_steps
+        from workshop.lessons.dali import steps
 
-        return dali_steps.shown(file, look(done), seed)
+        return steps.shown(file, look(config), seed)
     data = file.read_bytes()
     opened = open_image(data, file.name)
-    box, mirror = recipe.augment(seed, *opened.size, done.to_recipe().augmentation)
+    box, mirror = recipe.augment(seed, *opened.size, config.to_recipe().augmentation)
     left, top, width, height = box
     part = np.asarray(opened.convert("RGB"))[top : top + height, left : left + width]
-    small = crop(open_image(data, file.name), box, done.image_shape, file.name)
+    small = crop(open_image(data, file.name), box, config.image_shape, file.name)
     small = small[:, ::-1] if mirror else small
     planes = ((small - np.array(MEAN)) / np.array(STD)).astype(np.float32).transpose(2, 0, 1)
     names = ("read", "decode the crop", "resize and mirror", "normalise")
     values = (np.frombuffer(data, np.uint8), part, small, planes)
     return dict(zip(names, values, strict=True))
-
-
-def crops(
-    done: FullExperiment, file: Path, augmentation: Augmentation, count: int, seed: int
-) -> np.ndarray:
-    """Random crops of one image, uint8 (count, pixels, pixels, 3)."""
-    if HERE:
-        from workshop.lessons.dali import dali_steps
-
-        return dali_steps.crops(file, replace(look(done), augmentation=augmentation), count, seed)
-    made, data = [], file.read_bytes()
-    for i in range(count):
-        opened = open_image(data, file.name)
-        box, mirror = recipe.augment(image_seed(seed, 0, i), *opened.size, augmentation)
-        pixels = crop(opened, box, done.image_shape, file.name)
-        made.append(pixels[:, ::-1] if mirror else pixels)
-    return np.stack(made)
 
 
 # -- rn50 diagnose ---------------------------------------------------------------------------------

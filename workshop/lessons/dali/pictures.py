@@ -6,7 +6,6 @@ A loader runs in a process of its own: its framework goes with it.
 from __future__ import annotations
 
 import io
-import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,15 +17,13 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import launch, recipe
-from rn50lib.experiment import Experiment, FullExperiment, resolve
-from rn50lib.hardware import machine
+from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
-from workshop import measuring
-from workshop.lessons.tfrecord.input_stages import resolved
+from workshop import session
+from workshop.worker import ask, pack, unpack
 
-MODULE = "workshop.lessons.dali.loader_pictures"
 PILLOW = "Pillow"
 
 
@@ -41,14 +38,17 @@ def seen(
     A loader that has a fast variant is there twice, and PILLOW comes first. Profile and data come
     from the session where they are not given. Raises UserError when a loader fails.
     """
-    source = open_source(resolved(experiment).data_root, "val", "files")
+    source = open_source(session.resolve(experiment).data_root, "val", "files")
     found = {size: {PILLOW: plain(source, count, size)} for size in sizes}
     for name, fields in chosen.items():
-        done = resolved(replace(experiment, **fields))
+        config = session.resolve(replace(experiment, **fields))
         with tempfile.TemporaryDirectory(prefix="rn50-pictures-") as folder:
-            words = [folder, str(count), ",".join(map(str, sizes)), *done.to_argv()]
-            env = launch.rank_environment(done)
-            for way in measuring.ask(MODULE, words, env, f"{name}: {count} pictures"):
+            ways = ask(
+                "workshop.lessons.dali.pictures:save", launch.rank_environment(config),
+                f"{name}: {count} pictures",
+                config=pack(config), folder=folder, count=count, sizes=list(sizes),
+            )  # fmt: skip
+            for way in ways:
                 title = name if way == "antialias" else f"{name}, fast"
                 for size in sizes:
                     found[size][title] = np.load(Path(folder) / f"{way}-{size}.npy")
@@ -66,30 +66,6 @@ def plain(source: Source, count: int, size: int) -> np.ndarray:
         box = (left, top, left + width, top + height)
         made.append(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box)))
     return np.stack(made)
-
-
-def main(argv: list[str]) -> int:
-    """Writes FOLDER/antialias-SIZE.npy, and fast-SIZE.npy where the loader knows that; answers with
-    the ways there are."""
-    from rn50lib.cli import experiment_parser, parse_experiment
-    from rn50lib.pipelines import open_pipeline
-
-    launch.die_with_parent()
-    folder, count, sizes = Path(argv[0]), int(argv[1]), argv[2].split(",")
-    asked, _ = parse_experiment(experiment_parser("train"), argv[3:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
-    source = open_source(Path(done.data_root), "val", done.data_format)
-    ways = ["antialias"]
-    if done.loader == "dali" or done.backend == "tensorflow":
-        ways.append("fast")
-    for size in map(int, sizes):
-        small = replace(done, image_shape=size, val_resize=recipe.val_resize(size))
-        for way in ways:
-            pipeline = open_pipeline(replace(small, resample=way), source, "val", 0, 1)
-            np.save(folder / f"{way}-{size}.npy", first(pipeline.epoch(0), count))
-            pipeline.close()
-    measuring.answer(ways)
-    return 0
 
 
 def first(batches: Iterable[Any], count: int) -> np.ndarray:
@@ -158,19 +134,37 @@ def encoded(
 ) -> list[int]:
     """The checksums of the encoded images that a rank reads in an epoch, in its order."""
     from rn50lib.pipelines.dali_readers import Numbered, Stream
-    from workshop.lessons.dali import dali_steps
+    from workshop.lessons.dali import steps
 
     plan = Plan(experiment, len(source), "train", len(source), rank, ranks)
     reader = (Numbered if source.format == "files" else Stream)(source, plan)
     seed = order.image_seed(experiment.seed, epoch, rank) % 2**31
-    steps = dali_steps.graph(lambda: reader.read(epoch)[0], plan.batch_size, seed)
+    graph = steps.graph(lambda: reader.read(epoch)[0], plan.batch_size, seed)
     found = []
     for _ in range(len(reader)):
-        (images,) = steps.run()
+        (images,) = graph.run()
         found += [zlib.crc32(np.array(images.at(i)).tobytes()) for i in range(plan.batch_size)]
     reader.close()
     return found
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+# --- in the process -------------------------------------------------------------------------------
+
+
+def save(config: dict[str, Any], folder: str, count: int, sizes: list[int]) -> list[str]:
+    """Writes FOLDER/antialias-SIZE.npy, and fast-SIZE.npy where the loader knows that; returns the
+    ways there are."""
+    from rn50lib.pipelines import open_pipeline
+
+    done = unpack(config)
+    source = open_source(Path(done.data_root), "val", done.data_format)
+    ways = ["antialias"]
+    if done.loader == "dali" or done.backend == "tensorflow":
+        ways.append("fast")
+    for size in sizes:
+        small = replace(done, image_shape=size, val_resize=recipe.val_resize(size))
+        for way in ways:
+            pipeline = open_pipeline(replace(small, resample=way), source, "val", 0, 1)
+            np.save(Path(folder) / f"{way}-{size}.npy", first(pipeline.epoch(0), count))
+            pipeline.close()
+    return ways

@@ -13,12 +13,11 @@ import numpy as np
 
 from rn50lib import optim
 from rn50lib.tools import plot
+from workshop.lessons.figures import BLUE, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, ORANGE = plot.COLOURS[:2]
-GREY = "#5b6b7a"
 LIMIT = 65504.0  # the largest float16
 
 
