@@ -80,7 +80,8 @@ class Slot:
 
     def line(self, text: str, part: float | None = None) -> None:
         """Show a line in small print, below a bar where `part` (0 to 1) is given."""
-        bar = "" if part is None else f'<div class="bar"><i style="width:{100 * part:.1f}%"></i></div>'
+        style = "" if part is None else f"width:{100 * part:.1f}%"
+        bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
         self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
 
     def figure(self, fig: Any, alt: str, dpi: int = 110) -> None:

@@ -38,9 +38,7 @@ def program(
     run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
 
 
-def run(
-    words: Sequence[str], shown: str, folder: str | os.PathLike = ".", status: int = 0
-) -> None:
+def run(words: Sequence[str], shown: str, folder: str | os.PathLike = ".", status: int = 0) -> None:
     """Run Python with these arguments, under the name `shown`, as `program` does."""
     lines: list[str] = []
     slot = output.Slot()

@@ -127,9 +127,8 @@ def pack(config: FullExperiment) -> dict[str, Any]:
 
 def unpack(fields: Mapping[str, Any]) -> FullExperiment:
     """The resolved experiment that `pack` was given."""
-    return FullExperiment(
-        **{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    )
+    values: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return FullExperiment(**values)
 
 
 def tell(text: str) -> None:

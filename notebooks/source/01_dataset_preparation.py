@@ -263,7 +263,11 @@ opening = open_time([train.name(i) for i in order])
 speed = {n: session.results[f"published.v100.{n}gpu.fp16.ips"].value for n in (1, 8)}
 epoch_seconds = {n: IMAGENET_TRAIN / rate for n, rate in speed.items()}
 rows = []
-for name, each in (("here, measured", opening), ("network, assumed", 1e-3), ("disk, assumed", 1e-2)):
+for name, each in (
+    ("here, measured", opening),
+    ("network, assumed", 1e-3),
+    ("disk, assumed", 1e-2),
+):
     minutes = IMAGENET_TRAIN * each / 60
     rows.append([name, 1000 * each, minutes, minutes / 40])
 workshop.table(

@@ -58,7 +58,9 @@ workshop.table(
     caption="The first block that makes the maps smaller",
 )
 fig, finding = drawn.strides([v1, v15])
-workshop.figure(fig, alt=f"Pixels of a feature map that are read, and those that are not. {finding}")
+workshop.figure(
+    fig, alt=f"Pixels of a feature map that are read, and those that are not. {finding}"
+)
 print(finding)
 
 # %% [markdown]

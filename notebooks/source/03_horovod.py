@@ -38,7 +38,14 @@ print(f"The workers of this notebook talk over {comm}: {why}.")
 #
 # The gradient of a batch is the mean of the gradients of its images. If every worker has the same number of images, the mean over all images is the mean of the workers' means. So this is all that the workers have to agree upon: an average, once per step.
 #
-# The batch changes what a worker *computes*. What it *sends* is as large as the model, about 102 MB of gradients for ResNet-50, whatever the batch. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
+# The batch changes what a worker *computes*. What it *sends* is as large as the model, whatever the batch. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
+
+# %%
+from rn50lib import network
+
+parameters = network.resnet(50).num_parameters
+print(f"ResNet-50 has {parameters:,} parameters: {4 * parameters / 1e6:.0f} MB of gradients,")
+print("from a batch of 16 images as from one of 256.")
 
 # %% [markdown]
 # ## The ring
@@ -151,9 +158,9 @@ workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
 # | … and rank 0 alone logs and saves | `if hvd.rank() == 0: manager.save()` | `if dist.get_rank() == 0: save_file(net.state_dict(), path)` | `manager.save()` (there is one process) |
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. Its ideas have become those of everybody: PyTorch's `DistributedDataParallel` does the same five things over the same NCCL, with hooks and fused messages too.
+# > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. Its ideas have become those of everybody.
 # >
-# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's PyTorch containers ship it and no longer Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it is the one that serves both frameworks with the same five lines. It is also the best teacher, because it hides nothing: every change can be seen.
+# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's PyTorch containers ship it and no longer Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it is the one that serves both frameworks with the same five lines.
 
 # %% [markdown]
 # ## Two workers, one model
@@ -427,7 +434,6 @@ print(f"Yours: {100 * weak.efficiency:.0f} % with {workers} workers of {weak.bat
 # How much of the lost time is the exchange itself? `rn50 doctor --allreduce` starts the workers and lets them do nothing else, for messages of many sizes. Two numbers describe it: what a message costs however small it is, and what every further megabyte costs.
 
 # %%
-from rn50lib import network
 from rn50lib.comm.measure import sentence
 
 measured = scaling.measure_allreduce(workers, quick=session.profile == "ci")

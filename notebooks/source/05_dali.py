@@ -189,9 +189,9 @@ if lesson.here(session, "dali.decode.share", "dali.fused.saved"):
 # %%
 from workshop.lessons.data.figures import crop_shares
 
-shares = crop_shares(done.to_recipe().augmentation, 500, 375, 2000)
-print(f"A crop of the recipe has {100 * shares.mean():.0f} % of the pixels, on average:")
-print(f"{100 - 100 * shares.mean():.0f} % of the pixels need not be decoded.")
+areas = crop_shares(done.to_recipe().augmentation, 500, 375, 2000)
+print(f"A crop of the recipe has {100 * areas.mean():.0f} % of the pixels, on average:")
+print(f"{100 - 100 * areas.mean():.0f} % of the pixels need not be decoded.")
 if lesson.HERE:
     spared = 100 * steps.saved(until[steps.WHOLE], until[steps.DECODE])
     whole = 100 * steps.saved(until[steps.CROP], until[steps.RESIZE])
@@ -393,7 +393,9 @@ roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": 
 if lesson.here(session, "dali.twice"):
     rows = []
     for name, root in roots.items():
-        asked = workshop.session.resolve(replace(fed, data_root=str(root), data_format=name, loader="dali"))
+        asked = workshop.session.resolve(
+            replace(fed, data_root=str(root), data_format=name, loader="dali")
+        )
         read = seen.reads(asked, open_source(root, "train", name), ranks=2)
         both = read.together
         assert len(set(both)) == len(both), "a picture came twice"
@@ -473,7 +475,7 @@ if lesson.here(session, "dali.over_native"):
 
 # %%
 yours = {
-    "dali.crop_share": 100 * float(shares.mean()),
+    "dali.crop_share": 100 * float(areas.mean()),
     "dali.native_differs": differ[sizes[0]][loaders.PYTORCH][0],
 }
 if lesson.HERE:

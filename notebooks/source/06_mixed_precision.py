@@ -297,7 +297,7 @@ print(f"It has {len(list(resnet50.convolutions()))} convolutions in all.")
 # %% [markdown]
 # A picture has 3 channels. For FP16 the reference pads it to 4 on its way to the GPU; the padding is zeros, and so are the weights that meet it. The last layer has as many outputs as there are classes.
 #
-# The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. A library can hide an awkward number of channels by padding inside; it then multiplies zeros. What it cannot hide is the layout: where the unit that multiplies wants the other one, every convolution has to rearrange its input first.
+# The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. Where the unit that multiplies wants the other one, every convolution has to rearrange its input first.
 #
 # Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`ResNet.lay_out`), because batch norm gains even more from it than the convolutions do.
 #

@@ -265,7 +265,9 @@ workshop.figure(fig, alt=f"Images per second over the batch. {finding}")
 print(finding.replace(". ", ".\n").strip())
 
 # %% [markdown]
-# Why is a batch of one so slow on the V100? The usual answer is the weights, which it must fetch for a single picture. But the sum above says that the feature maps are as much traffic again, so that they explain less than a factor of two. What is left is what no roofline knows: a hundred kernels and more are started one after the other, and the late layers, with 7 × 7 pixels, are too small to keep 80 multiprocessors busy. A larger batch spreads the first over more pictures and fills the second; that is where most of the gain comes from.
+# Why is a batch of one so slow on the V100? The usual answer is the weights, which it must fetch for a single picture. But the sum above says that the feature maps are as much traffic again, so that they explain less than a factor of two.
+#
+# What is left is what no roofline knows: a hundred kernels and more are started one after the other, and the late layers, with 7 × 7 pixels, are too small to keep 80 multiprocessors busy. A larger batch spreads the first over more pictures and fills the second; that is where most of the gain comes from.
 #
 # A processor with a few cores starts a layer in microseconds, and a single picture is enough to keep all of them busy. So its curve is much flatter, and it may even fall, when the feature maps of a larger batch no longer fit into the cache. The same network, the same command, another answer: the curve must be measured on the machine that will serve.
 

@@ -80,8 +80,6 @@ def predict_split(prefix: str | Path, epoch: int, split: str = "val") -> Predict
 def probabilities(prefix: str, epoch: int, split: str) -> list[list[float]]:
     """Those of every picture."""
     source = open_source(trained_as(prefix, epoch).data_root, split)
-    found = predict(
-        prefix, epoch, source, lambda done: tell(f"{done} of {len(source)} pictures")
-    )
+    found = predict(prefix, epoch, source, lambda done: tell(f"{done} of {len(source)} pictures"))
     rows: list[list[float]] = found.tolist()
     return rows

@@ -87,7 +87,7 @@ def compare(
     """
     config = session.resolve(replace(experiment, backend="tensorflow", no_metrics=True))
     begin = time.monotonic()
-    arguments = {"config": pack(config), "steps": steps, "warm_up": warm_up}
+    arguments: Any = {"config": pack(config), "steps": steps, "warm_up": warm_up}
     function = "workshop.lessons.tfrecord.stages:timer"
     with Worker(function, launch.rank_environment(config), **arguments) as worker:
         worker.wait("TensorFlow is starting")

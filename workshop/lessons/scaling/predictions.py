@@ -1,11 +1,8 @@
-"""Figures of notebook 08 on what grows with the GPUs: the exchange, the speed, the batch.
-
-Each function returns a matplotlib figure and a sentence that says what it shows.
-"""
+"""What notebook 08 predicts for more GPUs: the exchange, the step and its parts, time and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +12,24 @@ from rn50lib.comm.measure import Measured
 from rn50lib.tools import plot
 from rn50lib.tools.scaling import Cluster, Step, Training, check, links, predict
 from rn50lib.tools.scaling.calibrate import link
+from rn50lib.tools.scaling.command import large_batch
 from rn50lib.tools.scaling.fit import MODEL
 from rn50lib.tools.scaling.model import all_reduce_s
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 GPUS = tuple(2**i for i in range(10))  # 1 to 512
-BLUE, ORANGE, GREEN, PINK = plot.COLOURS[:4]
-GREY = "#5b6b7a"
+MANY_GPUS = tuple(2**i for i in range(13))
+NETWORKS = (
+    "pcie+10g", "pcie+25g", "nvlink+25g", "nvlink+100g", "nvlink3+8x200g", "nvlink4+8x400g"
+)  # fmt: skip
 
 
 def cluster(network: str, **changes: Any) -> Cluster:
     """Hosts of 8 on this network, with the noise that the published DGX-1 rows give."""
     noise = check.parameter("DGX-1", "mixed", MODEL)
     return replace(Cluster(*links.parse(network), noise=noise), **changes)
-
-
-def on_gpus(axes: Axes, at: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(at, [str(n) for n in at])
-    axes.minorticks_off()
-    axes.set_xlabel("GPUs")
 
 
 # --- the parts ------------------------------------------------------------------------------------
@@ -62,17 +54,18 @@ def exchange(training: Training, network: str = "nvlink+100g") -> tuple[Figure, 
     with plot.style():
         figure = Figure(figsize=(10.5, 3.7))
         left, right = figure.subplots(1, 2)
-        for (name, values), mark in zip(lines.items(), "os", strict=True):
-            left.plot(GPUS, values, marker=mark, ms=6, label=name)
-        left.set(title=f"All-reduce of {size / 1e6:.0f} MB", ylabel="milliseconds")
-        for (overlap, values), mark, colour in zip(
-            exposed.items(), "^D", (GREEN, PINK), strict=True
-        ):
+        for name, values in lines.items():
+            left.plot(GPUS, values, ms=6, label=name)
+        left.set_title(f"All-reduce of {size / 1e6:.0f} MB")
+        for overlap, values in exposed.items():
             label = "while backward goes on" if overlap else "after the backward pass"
-            right.plot(GPUS, values, marker=mark, ms=6, color=colour, label=label)
-        right.set(title="What a step waits for of it", ylabel="milliseconds")
+            right.plot(GPUS, values, ms=6, label=label)
+        right.set_title("What a step waits for of it")
         for axes in (left, right):
-            on_gpus(axes, GPUS)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(GPUS, [str(n) for n in GPUS])
+            axes.minorticks_off()
+            axes.set(xlabel="GPUs", ylabel="milliseconds")
             axes.set_ylim(bottom=0)
             axes.legend()
     return figure, (
@@ -83,40 +76,20 @@ def exchange(training: Training, network: str = "nvlink+100g") -> tuple[Figure, 
     )
 
 
-def weak_against_strong(training: Training, network: str, global_batch: int) -> tuple[Figure, str]:
-    """Speed-up over one GPU: every GPU keeps its batch, or all share `global_batch`.
+def strong_rows(training: Training, network: str, global_batch: int) -> list[list[Any]]:
+    """(GPUs, times as fast with the batch kept, images per GPU where all share `global_batch`,
+    times as fast so).
 
     One GPU is taken to reach the same images per second with every batch, which flatters small
     batches.
     """
-    from matplotlib.figure import Figure
-
     here = cluster(network)
-    weak = [n * predict(training, here, n).efficiency for n in GPUS]
-    at = [n for n in GPUS if n <= global_batch]
-    strong = [
-        n * predict(replace(training, batch=global_batch // n), here, n).efficiency for n in at
-    ]
-    with plot.style():
-        figure = Figure(figsize=(10.5, 3.7))
-        axes = figure.subplots()
-        axes.plot(GPUS, GPUS, color=GREY, ls="--", lw=1.2, marker="", label="perfect")
-        axes.plot(GPUS, weak, color=BLUE, marker="o", ms=6,
-                  label=f"weak: {training.batch} images per GPU")  # fmt: skip
-        axes.plot(at, strong, color=ORANGE, marker="s", ms=6,
-                  label=f"strong: {global_batch:,} images in all")  # fmt: skip
-        on_gpus(axes, GPUS)
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set(title="Predicted speed-up over one GPU", ylabel="times as fast")
-        axes.legend()
-    most = max(range(len(at)), key=lambda i: strong[i])
-    return figure, (
-        f"Weak scaling reaches {weak[-1]:.0f} times the speed with {GPUS[-1]} GPUs and a global"
-        f" batch of {GPUS[-1] * training.batch:,}. With {global_batch:,} images in all the speed-up"
-        f" is at most {strong[most]:.0f} times, with {at[most]} GPUs of"
-        f" {global_batch // at[most]} images each."
-    )
+    rows: list[list[Any]] = []
+    for n in GPUS:
+        share = global_batch // n
+        strong = n * predict(replace(training, batch=share), here, n).efficiency if share else None
+        rows.append([n, n * predict(training, here, n).efficiency, share or None, strong])
+    return rows
 
 
 # --- calibrated here ------------------------------------------------------------------------------
@@ -184,58 +157,68 @@ def why(training: Training, network: str, gpus: int) -> list[list[Any]]:
     return [[name, 100 * predict(*case, gpus).efficiency] for name, case in cases.items()]
 
 
-def accuracy(errors: Mapping[int, tuple[float, float]], others: Mapping[str, tuple[int, float]]
-             ) -> tuple[Figure, str]:  # fmt: skip
-    """Published top-1 over the global batch: `errors` is batch -> (error in %, its spread),
-    `others` is a name -> (batch, top-1 in %)."""
-    from matplotlib.figure import Figure
-
-    at = sorted(errors)
-    top1 = [100 - errors[b][0] for b in at]
-    with plot.style():
-        figure = Figure(figsize=(10.5, 3.7))
-        axes = figure.subplots()
-        axes.errorbar(at, top1, [errors[b][1] for b in at], color=BLUE, marker="o", ms=6, capsize=4,
-                      label="SGD, rate scaled linearly, 5 epochs of warm-up")  # fmt: skip
-        for (name, (b, value)), mark, colour in zip(
-            others.items(), "*Xs", (GREEN, ORANGE, PINK), strict=False
-        ):
-            axes.plot(b, value, ls="", marker=mark, ms=13, color=colour, label=name)
-        on_gpus(axes, at)
-        axes.set_xticks(at, [f"{b:,}" for b in at], rotation=30)
-        axes.set(title="ResNet-50 on ImageNet, published", xlabel="global batch",
-                 ylabel="top-1, per cent")  # fmt: skip
-        axes.legend(loc="lower left")
-    small = errors[at[0]][0]
-    kept = max(b for b in at if errors[b][0] - small < 0.5)
-    return figure, (
-        f"Up to a global batch of {kept:,} the published top-1 stays within half a point of that"
-        f" of {at[0]:,}; at {at[-1]:,} it is {errors[at[-1]][0] - small:.1f} points lower."
+def layer_rates(weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> str:
+    """LARS looks at this: the norm of each layer's weights over that of its gradient."""
+    ratio = {
+        name: float(np.linalg.norm(w)) / max(float(np.linalg.norm(gradients[name])), 1e-12)
+        for name, w in weights.items()
+    }
+    low, high = min(ratio, key=lambda n: ratio[n]), max(ratio, key=lambda n: ratio[n])
+    return (
+        f"The ratio is {ratio[low]:.3g} in {low} and {ratio[high]:.3g} in {high}:"
+        f" a step that is right for one is {ratio[high] / ratio[low]:.0f} times off for the other."
     )
 
 
-def layer_rates(
-    weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
-) -> tuple[Figure, str]:
-    """LARS looks at this: the norm of each layer's weights over that of its gradient."""
-    from matplotlib.figure import Figure
+# --- what more GPUs would do ----------------------------------------------------------------------
 
-    ratio = [
-        float(np.linalg.norm(weights[name])) / max(float(np.linalg.norm(gradients[name])), 1e-12)
-        for name in weights
-    ]
-    with plot.style():
-        figure = Figure(figsize=(10.5, 3.2))
-        axes = figure.subplots()
-        axes.bar(range(1, len(ratio) + 1), ratio, color=BLUE)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_yscale("log")
-        axes.set(title="Norm of the weights over norm of the gradient",
-                 xlabel="layer, from the first to the last", ylabel="ratio")  # fmt: skip
-        axes.grid(axis="x", visible=False)
-    names = list(weights)
-    low, high = int(np.argmin(ratio)), int(np.argmax(ratio))
-    return figure, (
-        f"The ratio is {ratio[low]:.3g} in {names[low]} and {ratio[high]:.3g} in {names[high]}:"
-        f" a step that is right for one is {ratio[high] / ratio[low]:.0f} times off for the other."
+
+def steps(
+    gpus: int, batch: int, network: str, overlap: bool, ips: float, noise: float | None = None
+) -> list[Step]:
+    """The predicted steps of 1 to `gpus` GPUs; `noise` is a share of a step, None as published."""
+    changes: dict[str, Any] = {"overlap": overlap} | ({} if noise is None else {"noise": noise})
+    here = cluster(network, **changes)
+    return [predict(Training(ips, batch), here, n) for n in MANY_GPUS if n <= gpus]
+
+
+def predicted(
+    gpus: int, batch: int, network: str, overlap: bool, price: float, ips: float,
+    noise: float | None = None,
+) -> tuple[Figure, str]:  # fmt: skip
+    """Efficiency and the parts of a step up to `gpus` GPUs, and what 90 epochs take and cost.
+
+    `ips` is what one GPU reaches, for every batch alike; `price` is that of a GPU for an hour.
+    """
+    from rn50lib.tools import plot_scaling
+
+    found = steps(gpus, batch, network, overlap, ips, noise)
+    figure, sentence = plot_scaling.prediction(found, chosen=gpus)
+    hours = found[-1].hours()
+    took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    cost = f"{hours * gpus * price:,.0f} at {price:g} for each GPU and hour"
+    bill = f"90 epochs of ImageNet: {took}, {cost}. {large_batch(found[-1])}".rstrip()
+    return figure, f"{sentence} {bill}"
+
+
+def explore(ips: float, batch: int, noise: float | None = None) -> None:
+    """The prediction with its controls: GPUs, batch, network, overlap and price."""
+    import ipywidgets
+
+    from workshop import output
+
+    def draw(**values: Any) -> tuple[Figure, str]:
+        return predicted(ips=ips, noise=noise, **values)
+
+    def alt(**values: Any) -> str:
+        return "Predicted efficiency by GPUs, and the parts of a step. " + draw(**values)[1]
+
+    output.explore(
+        draw,
+        alt,
+        gpus=ipywidgets.SelectionSlider(options=MANY_GPUS, value=64, description="GPUs"),
+        batch=ipywidgets.IntSlider(batch, 8, max(512, 2 * batch), 8, description="batch per GPU"),
+        network=ipywidgets.Dropdown(options=NETWORKS, value="nvlink+100g"),
+        overlap=ipywidgets.Checkbox(True, description="overlap with backward"),
+        price=ipywidgets.FloatSlider(2.0, min=0.1, max=10, step=0.1, description="price per hour"),
     )
