@@ -160,7 +160,7 @@ workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
 # %% [markdown]
 # > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. Its ideas have become those of everybody.
 # >
-# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's PyTorch containers ship it and no longer Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it is the one that serves both frameworks with the same five lines.
+# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's containers no longer ship Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it serves both frameworks with the same five lines.
 
 # %% [markdown]
 # ## Two workers, one model
