@@ -89,6 +89,25 @@ class Slot:
         self.update(figure_bundle(fig, alt, dpi))
 
 
+class LineStream:
+    """Stands for stdout or stderr: shows the latest line in a slot, and "3 of 10" as a bar."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+
+    def write(self, text: str) -> int:
+        if line := text.strip():
+            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
+            done, total = (int(n.replace(",", "")) for n in counts.groups()) if counts else (0, 0)
+            self.slot.line(line, done / total if total else None)
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
+
+
 def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> dict[str, Any]:
     """A figure as a display bundle with its alt text. Closes the figure."""
     import matplotlib.pyplot as plt

@@ -5,7 +5,6 @@ shows its exercises instead, and makes the data when a run needs it."""
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -192,29 +191,6 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
     return rows if machine.gpus else [*rows, ["GPU", "none"]]
 
 
-class _Watch:
-    """Stands for stdout and stderr while the data is made, and draws its progress as one bar."""
-
-    def __init__(self, slot: output.Slot) -> None:
-        self.slot = slot
-
-    def write(self, text: str) -> int:
-        line = text.strip()
-        if line:
-            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
-            part = None
-            if counts:
-                done, total = (int(number.replace(",", "")) for number in counts.groups())
-                part = done / total if total else None
-            self.slot.line(line, part)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
-
-
 def ensure_data(root: Path, profile: str) -> None:
     """Draw the built-in data set and its record files where they are not there yet, with a bar.
 
@@ -229,7 +205,7 @@ def ensure_data(root: Path, profile: str) -> None:
         from data_prep import im2rec, roadsigns
     except ImportError as problem:
         raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
-    watch: Any = _Watch(slot)
+    watch: Any = output.LineStream(slot)
     with redirect_stderr(watch), redirect_stdout(watch):
         if profile == "ci":
             ensure_small(root)

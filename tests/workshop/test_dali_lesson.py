@@ -20,10 +20,10 @@ from workshop.errors import RunFailed
 from workshop.lessons.dali import figures, lesson, loaders, pictures
 
 
-def measured() -> loaders.Measured:
+def measured() -> loaders.LoaderRates:
     alone = {"PyTorch": [100.0, 200.0, 300.0], "DALI": [200.0, 300.0, 750.0]}
     paced = {"PyTorch": [90.0, 190.0, 290.0], "DALI": [190.0, 280.0, 500.0]}
-    return loaders.Measured(alone, paced, [10.0, 20.0, 30.0], full())
+    return loaders.LoaderRates(alone, paced, [10.0, 20.0, 30.0], full())
 
 
 def test_loaders_are_compared_round_by_round() -> None:

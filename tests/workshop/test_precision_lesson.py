@@ -205,7 +205,7 @@ def test_inputs_and_work_of_convolutions_agree_with_the_networks(net: Network) -
     assert work["convolution"].flops + work["last layer"].flops == net.train_flops(64)
 
 
-def by_layer() -> roofline.Measured:
+def by_layer() -> roofline.LayerTimes:
     """Convolutions 80 of 100 ms, and 20 of 60 in 16 bits, with 20 ms of casts."""
     names = (*roofline.KINDS, roofline.REST)
     slow = dict(zip(names, (80, 10, 4, 2, 2, 2, 0), strict=True))
@@ -215,7 +215,7 @@ def by_layer() -> roofline.Measured:
         for dtype, values in (("float32", slow), ("bfloat16", fast))
     }
     steps = {"float32": [0.09, 0.1, 0.11], "bfloat16": [0.045, 0.05, 0.055]}
-    return roofline.Measured(
+    return roofline.LayerTimes(
         parts, steps, {"float32": 1e11, "bfloat16": 5e11}, 1e10, full(network="resnet")
     )
 

@@ -68,9 +68,9 @@ def test_sorted_files_and_a_small_buffer_give_batches_of_one_class() -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def measured() -> stages.Measured:
+def measured() -> stages.StageRates:
     rates = {"a": [10.0, 20.0, 30.0], "b": [20.0, 30.0, 75.0]}
-    return stages.Measured(rates, {"a": [0.1, 0.2, 0.3], "b": [0.8, 0.85, 0.99]}, full())
+    return stages.StageRates(rates, {"a": [0.1, 0.2, 0.3], "b": [0.8, 0.85, 0.99]}, full())
 
 
 def test_variants_are_compared_round_by_round() -> None:

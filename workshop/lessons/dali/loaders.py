@@ -35,7 +35,7 @@ LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow m
 
 
 @dataclass(frozen=True)
-class Measured:
+class LoaderRates:
     """Images per second; entry i of every list was measured in round i. `alone` and `paced` are by
     loader, `model` is the network's training step on images that cost nothing."""
 
@@ -85,7 +85,7 @@ def compare(
     steps: int = 12,
     warm_up: int = 4,
     model: Experiment | None = None,
-) -> Measured:
+) -> LoaderRates:
     """Time `steps` batches of each loader alone and in front of a device paced at `device` images
     per second, and a step of `model` where it is given; a line per turn.
 
@@ -125,12 +125,12 @@ def compare(
                 ips = worker.ask(mode, doing=f"round {round_ + 1} of {rounds}: {what}")
                 found[mode][name].append(ips)
     first = next(iter(configs.values()))
-    measured = Measured(found["alone"], found["paced"], found["model"][MODEL], first)
+    measured = LoaderRates(found["alone"], found["paced"], found["model"][MODEL], first)
     slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
     return measured
 
 
-def figure(measured: Measured, device: float) -> tuple[Figure, str]:
+def figure(measured: LoaderRates, device: float) -> tuple[Figure, str]:
     """Bars of the loaders and of the model, with the device's speed as a line; and how busy each
     loader keeps a device of that speed."""
     rates = dict(measured.alone)

@@ -169,20 +169,6 @@ def beside(reports: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[Any]], l
 # --- the all-reduce -------------------------------------------------------------------------------
 
 
-class _Lines:
-    """Stands for stderr while the workers measure: shows their latest line in one place."""
-
-    def __init__(self, slot: output.Slot) -> None:
-        self.slot = slot
-
-    def write(self, text: str) -> int:
-        if line := text.strip():
-            self.slot.line(line)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-
 def measure_allreduce(workers: int, quick: bool = False) -> Measured:
     """What all-reduces of many sizes take between `workers` processes.
 
@@ -192,7 +178,7 @@ def measure_allreduce(workers: int, quick: bool = False) -> Measured:
 
     slot = output.Slot()
     slot.line("the workers are starting")
-    lines: Any = _Lines(slot)
+    lines: Any = output.LineStream(slot)
     sizes = tuple(size for size in SIZES if size <= (4 * MB if quick else max(SIZES)))
     with redirect_stderr(lines):
         found, _ = allreduce.run(workers, sizes=sizes, repeats=5 if quick else 10)

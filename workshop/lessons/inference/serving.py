@@ -39,7 +39,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ServerTimes:
     """Seconds: of single requests, decoding and answer apart; of batches, by their size, in turns;
     and the loads."""
 
@@ -66,7 +66,7 @@ def measure(
     requests: int,
     loads: Sequence[tuple[float, int]],
     seconds: float,
-) -> Measured:
+) -> ServerTimes:
     """Time a checkpoint's answers to validation pictures; a load lasts `seconds`, or longer where
     the server cannot keep up. Raises UserError when the checkpoint or its data cannot be used."""
     found = ask(
@@ -81,7 +81,7 @@ def measure(
         for item in found["loads"]
     )  # fmt: skip
     batches = {int(size): values for size, values in found["batches"].items()}
-    return Measured(np.array(found["decode"]), np.array(found["answer"]), batches, played)
+    return ServerTimes(np.array(found["decode"]), np.array(found["answer"]), batches, played)
 
 
 def load_rows(loads: Sequence[Load], service: Service) -> list[list[object]]:
@@ -166,7 +166,7 @@ def single(server: Server, requests: int) -> tuple[list[float], list[float]]:
 def serve(
     prefix: str, epoch: int, requests: int, seconds: float, loads: list[tuple[float, int]]
 ) -> dict[str, Any]:
-    """Times everything; the numbers of `Measured`."""
+    """Times everything; the numbers of `ServerTimes`."""
     server = Server(prefix, epoch)
     rounds = 9 if requests >= 100 else 2
     for size in BATCHES:  # the first time a size is seen, kernels are chosen for it

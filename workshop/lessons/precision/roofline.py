@@ -100,7 +100,7 @@ def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LayerTimes:
     """A step by precision: seconds by kind of layer (a value per round), seconds of the whole step
     without the profiler, and what the machine can do."""
 
@@ -134,7 +134,7 @@ class Measured:
         return whole / (whole - self.seconds(slow, kind) + self.seconds(fast, kind))
 
 
-def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> Measured:
+def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> LayerTimes:
     """Measure both precisions on random images, in turns; the notebook's profile holds.
 
     Raises UserError when the process that measures fails.
@@ -145,10 +145,10 @@ def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> M
         "workshop.lessons.precision.worker:layers", launch.rank_environment(config),
         "training steps, layer by layer", config=pack(config), dtypes=list(dtypes), rounds=rounds,
     )  # fmt: skip
-    return Measured(**found, experiment=config)
+    return LayerTimes(**found, experiment=config)
 
 
-def rows(found: Measured, dtype: str) -> list[list[Any]]:
+def rows(found: LayerTimes, dtype: str) -> list[list[Any]]:
     """(kind, GFLOP, GB, FLOP per byte, ms at least, ms measured, per cent of the step)."""
     work = found.work(dtype)
     whole = sum(found.seconds(dtype, kind) for kind in (*KINDS, REST))
@@ -163,7 +163,7 @@ def rows(found: Measured, dtype: str) -> list[list[Any]]:
     return table
 
 
-def limits(found: Measured) -> str:
+def limits(found: LayerTimes) -> str:
     """What the machine can do, and which kinds of layers each limit holds up, in words."""
     slow, fast = found.dtypes
     knee = found.peaks[fast] / found.bandwidth
@@ -179,7 +179,7 @@ def limits(found: Measured) -> str:
     )
 
 
-def comparison(found: Measured) -> tuple[Figure, str]:
+def comparison(found: LayerTimes) -> tuple[Figure, str]:
     """The step of both precisions as bars of its parts, and what has become faster in words."""
     slow, fast = found.dtypes
     milliseconds = {

@@ -93,7 +93,7 @@ ADDITIONS = ("aten::add", "aten::add_")
 
 
 def layers(config: dict[str, Any], dtypes: list[str], rounds: int) -> dict[str, Any]:
-    """Training steps under PyTorch's profiler, the precisions in turns; the fields of `Measured`
+    """Training steps under PyTorch's profiler, the precisions in turns; the fields of `LayerTimes`
     but the experiment."""
     done = unpack(config)
     steps = {}

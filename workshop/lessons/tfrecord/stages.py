@@ -31,7 +31,7 @@ LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow m
 
 
 @dataclass(frozen=True)
-class Measured:
+class StageRates:
     """Images per second and the share of the loop in which the device worked, by variant; entry i
     of every list was measured in round i."""
 
@@ -78,7 +78,7 @@ def compare(
     steps: int = 12,
     warm_up: int = 3,
     limit_s: float = LIMIT_S,
-) -> Measured:
+) -> StageRates:
     """Time `steps` training steps with each variant of the input, in turns, with a line per turn.
 
     A turn begins with `warm_up` steps that are not counted: the first one fills the shuffle buffer.
@@ -101,12 +101,12 @@ def compare(
                 found = worker.ask(name, doing=f"round {round_ + 1} of {rounds}: {name}")
                 rates[name].append(found["ips"])
                 busy[name].append(found["busy"])
-        measured = Measured(rates, busy, config)
+        measured = StageRates(rates, busy, config)
         worker.slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
     return measured
 
 
-def figure(measured: Measured, device: str, ceiling: float | None = None) -> tuple[Figure, str]:
+def figure(measured: StageRates, device: str, ceiling: float | None = None) -> tuple[Figure, str]:
     """A bar per variant of the input, and from the first variant to the last one in words."""
     names = measured.variants
     at_work = {name: measured.share(name) for name in names}
@@ -120,7 +120,7 @@ def figure(measured: Measured, device: str, ceiling: float | None = None) -> tup
     )
 
 
-def bottleneck(measured: Measured) -> str:
+def bottleneck(measured: StageRates) -> str:
     """What the time of the loop goes into with all stages."""
     share = measured.share(measured.variants[-1])
     if share >= 95:
