@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 from rn50lib.errors import UserError
+from rn50lib.files import whole_output
 
 VERBS = {
     "run": "train, in processes of its own, with everything not given chosen for this machine",
@@ -43,6 +44,9 @@ PACKAGES = {  # module: what is installed to have it
 
 class Parser(argparse.ArgumentParser):
     """Errors in one line, with the flag that was probably meant."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse would pass over a failure
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
@@ -127,7 +131,12 @@ def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Any, argparse.Nam
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, 2 for bad input, 130 after Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else argv
+    with whole_output():
+        return run_verb(sys.argv[1:] if argv is None else argv)
+
+
+def run_verb(argv: list[str]) -> int:
+    """What `main` does, on standard streams that are open."""
     lines = "\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())
     if not argv or argv[0] in ("-h", "--help"):
         print(

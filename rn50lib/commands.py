@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rn50lib import launch
+from rn50lib import checkpoint, launch
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
-from rn50lib.files import make_folder
+from rn50lib.files import check_writable, is_stream, make_folder
 from rn50lib.preparation import describe, prepare
 
 
@@ -36,6 +36,9 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
         kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=keep)
         reasons = dict(resolved.reasons) | {"model_prefix": "in the run's folder, the newest two"}
         resolved = Resolved(kept, reasons, resolved.caps)
+    if checkpoint.saves(resolved.experiment):
+        with checkpoint.lock_for(resolved.experiment):
+            pass  # the worker takes it; here it is told before any worker starts
     launch.say(describe(resolved))
     status = launch.run_ranks(resolved, folder)
     if status == 0 and not resolved.experiment.test_io:
@@ -80,11 +83,19 @@ def score(argv: list[str]) -> int:
     if extra.dry_run:
         return run_experiment(asked, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
+    file = Path(asked.report or folder / "report.json")
+    read_back = not is_stream(file)
+    if not read_back:  # what is written there cannot be read again: write it when it is read
+        check_writable(file, "--report")
+        asked = replace(asked, report=None)
     status = run_experiment(asked, folder)
     if status == 0 and not asked.test_io:
-        from rn50lib.report import load
+        from rn50lib.report import load, write_json
 
-        metrics = load(asked.report or folder / "report.json")["metrics"]
+        report = load(file if read_back else folder / "report.json")
+        if not read_back:
+            write_json(file, report)
+        metrics = report["metrics"]
         print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
     return status
 

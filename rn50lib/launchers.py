@@ -90,7 +90,7 @@ def check(asked: Experiment, machine: Machine) -> None:
     check_elastic(asked)
     n, backend = asked.n or 1, asked.backend or "torch"
     if n == 1:
-        for name in ("hosts", "launcher", "bind", "port"):
+        for name in ("hosts", "launcher", "bind", "port", "timeline"):
             if getattr(asked, name) is not None and asked.comm in (None, "local"):
                 raise UserError(f"--{name} is for many workers: give -n 2 or more, or leave it out")
         if asked.comm in (None, "local"):
@@ -229,6 +229,7 @@ def write_discovery(done: FullExperiment, folder: Path) -> str:
 def horovodrun(done: FullExperiment, rank: list[str], discovery: str | None = None) -> list[str]:
     """Horovod's launcher, with Gloo; run by this interpreter, so that PATH does not matter."""
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(done.n)]
+    argv += ["--disable-cache"]  # it would be in HOME, which need not be there
     if done.elastic:
         argv += ["--min-np", str(done.min_np or 1), "--max-np", str(done.max_np or done.n)]
         argv += ["--host-discovery-script", discovery or "RUN/hosts.sh"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rn50lib import checkpoint
 from rn50lib.comm import Comm
 from rn50lib.experiment import Experiment, FullExperiment, Resolved, flag_name
-from rn50lib.files import check_writable, make_folder
+from rn50lib.files import check_file, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def worker(
     and how many of them come before the first that counts.
     """
     from rn50lib import comm, training
-    from rn50lib.contention import Contention
     from rn50lib.position import State
     from rn50lib.progress import Progress
     from rn50lib.records.source import open_source
@@ -60,12 +59,12 @@ def worker(
     file = done.report or (run_dir / "report.json" if run_dir else None)
 
     def write_report(latest: Report) -> None:
+        last = all(len(v) in (0, done.num_epochs) for v in latest.metrics.values())
         speed = [x for x in latest.metrics["train.total_ips"] if x]
         if speed and done.step is None:
             flops = net.train_flops(done.image_shape)
             latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
-        latest.env["contended"] = others.found()
-        if file:
+        if file and (last or not is_stream(file)):  # a stream gets one report, not one per epoch
             latest.write(file)
 
     def attempt(state: State) -> None:
@@ -74,7 +73,9 @@ def worker(
         progress = (watch or Progress)(run_dir, done.logdir, enabled=group.rank == 0)
         training.train(done, net, sources, group, progress, report, write_report, state, warm_up)
 
-    with Contention(looks=group.rank == 0) as others:
+    with contextlib.ExitStack() as held:
+        if group.rank == 0 and checkpoint.saves(done):
+            held.enter_context(checkpoint.lock_for(done))
         group.run(attempt, State())
     return 0
 
@@ -84,8 +85,10 @@ def check_places(done: FullExperiment) -> None:
     for name in ("report", "profile_trace", "timeline"):
         if file := getattr(done, name):
             check_writable(file, flag_name(name))
-    if done.model_prefix and not done.only_inference:
-        place = checkpoint.symbol_path(done.model_prefix).absolute().parent
+    if done.timeline:  # Horovod writes it, and a second file beside it
+        check_file(done.timeline, f"--timeline {done.timeline}")
+    if checkpoint.saves(done):
+        place = checkpoint.symbol_path(done.model_prefix or "").absolute().parent
         make_folder(place, f"--model-prefix {done.model_prefix}")
 
 

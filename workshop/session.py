@@ -5,7 +5,7 @@ shows its exercises instead, and makes the data when a run needs it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -16,27 +16,19 @@ from rn50lib import experiment, hardware
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment
 from workshop import errors, expected, gpu_memory, output, places
-from workshop.course import course
+from workshop.course import catalogue
 
 PROFILES = ("auto", "ci", "cpu", "gpu")
 CI_IMAGES = (96, 48)  # training and validation images of the small set that profile ci uses
 
 T = TypeVar("T")
 
-SPEEDS = ("img/s", "min", "s", "ms")  # units of what other processes can disturb
-
 _current: Session | None = None
-_disturbed: dict[str, None] = {}  # what disturbed the timings of this notebook, each once
 
 
 def current() -> Session | None:
     """The session of this kernel, None before `start`."""
     return _current
-
-
-def disturbed(lines: Iterable[str]) -> None:
-    """Remember that other processes disturbed a timing of this notebook, as its report says."""
-    _disturbed.update(dict.fromkeys(lines))
 
 
 def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
@@ -112,24 +104,17 @@ class Session:
 
         None stands for "not measured". Raises UserError for an unknown key.
         """
-        rows, contended, remarks = [], False, []
+        rows = []
         for key, value in yours.items():
             item = self._expected(key)
             spread = f" ± {output.cell_text(item.spread)}" if item.spread else ""
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
-            if value is not None and _disturbed and item.unit in SPEEDS:
-                here, contended = f"{here} (contended)", True
             rows.append([item.what, here, there, item.provenance])
         columns = ["", "yours", "what you should see", "where that comes from"]
         html, text = output.table_html(rows, columns), output.table_text(rows, columns)
         if self.profile == "ci":
-            remarks.append(
-                "Under profile ci the runs are cut to seconds: your numbers are not comparable."
-            )
-        if contended:
-            remarks.append(f"Not to be compared: {'; '.join(_disturbed)}.")
-        for remark in remarks:
+            remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."
             html, text = f'{html}<p class="dim">{remark}</p>', f"{text}\n{remark}"
         output.show(html, text)
 
@@ -147,8 +132,7 @@ def start(number: str, profile: str = "auto") -> Session:
     """
     global _current
     errors.show_user_errors_plainly()
-    _disturbed.clear()
-    course.lesson(number.removeprefix("ex"))
+    catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
     data, runs = places.settle()

@@ -93,7 +93,6 @@ workshop.table(rows, columns, f"Yours: {swept[reduced]['model']}, {size} pixels"
 theirs = [compare.published(f"DGX-1/{kind}") for kind in ("mixed", "FP32")]
 theirs[0].name, theirs[1].name = "FP16", "FP32"
 workshop.table(*sweeps.training_table(theirs), "Published: DGX-1 with V100s, 224 pixels")
-sweeps.tell_contended(yours)
 speedup = next(row[5] for row in rows if row[0] == 1)
 session.note("speedup", speedup, "times", f"one worker in {reduced} over float32, best batches")
 
@@ -127,7 +126,6 @@ rows, columns = sweeps.batch_table(answers)
 workshop.table(rows, columns, "Inference, images per second: yours")
 print(sweeps.markdown(rows, columns))  # the same, for a README
 workshop.table(*sweeps.batch_table(theirs), "Inference, images per second: published, one V100")
-sweeps.tell_contended(answers)
 fig, finding = figures.by_batch(answers)
 workshop.figure(fig, alt=f"Images per second over the batch in both precisions. {finding}")
 print(finding)

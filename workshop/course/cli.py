@@ -19,8 +19,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    from workshop import preflight_flags
-
     made = Parser(
         prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
     )
@@ -66,7 +64,6 @@ def parser() -> Parser:
         "-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well"
     )
     _classroom(verbs)
-    preflight_flags.add_parser(verbs)
     return made
 
 

@@ -20,7 +20,8 @@ def exchanger(comm: Any) -> tuple[str, str, Exchange]:
     The tensor is on this rank's GPU where there is one.
     """
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", comm.local_rank) if gpu else torch.device("cpu")
+    # the group has chosen this worker's GPU
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     wait = torch.cuda.synchronize if gpu else lambda: None
     hvd = getattr(comm, "hvd", None)
     if gpu and hvd is not None:

@@ -25,6 +25,7 @@ from rn50lib.backends.torch.parallel import exchange_for
 from rn50lib.backends.torch.trace import recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
+from rn50lib.comm.gpu import choose_gpu
 from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -38,8 +39,7 @@ class TorchStep:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = precision.configure(self.device, experiment.dtype)
         torch.set_num_threads(experiment.threads)
-        if self.device == "cuda":
-            torch.cuda.set_device(comm.local_rank)
+        choose_gpu("torch", comm.local_rank)
         self.experiment, self.net = experiment, net
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)

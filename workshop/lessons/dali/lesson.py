@@ -13,6 +13,7 @@ from rn50lib import recipe
 from rn50lib.experiment import FullExperiment, has_dali
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import MEAN, STD
+from rn50lib.records.imageinfo import eight_bits
 from workshop import output, places
 from workshop.programs import program
 from workshop.session import Session
@@ -55,7 +56,7 @@ def outputs(config: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarr
     opened = open_image(data, file.name)
     box, mirror = recipe.augment(seed, *opened.size, config.to_recipe().augmentation)
     left, top, width, height = box
-    part = np.asarray(opened.convert("RGB"))[top : top + height, left : left + width]
+    part = np.asarray(eight_bits(opened).convert("RGB"))[top : top + height, left : left + width]
     small = crop(open_image(data, file.name), box, config.image_shape, file.name)
     small = small[:, ::-1] if mirror else small
     planes = ((small - np.array(MEAN)) / np.array(STD)).astype(np.float32).transpose(2, 0, 1)

@@ -20,6 +20,7 @@ from rn50lib import launch, recipe
 from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.source import Source, open_source
 from workshop import session
 from workshop.worker import ask, pack, unpack
@@ -59,7 +60,7 @@ def plain(source: Source, count: int, size: int) -> np.ndarray:
     """The same pictures by Pillow without any shortcut: decoded whole, cut, averaged."""
     made = []
     for i in range(count):
-        image = Image.open(io.BytesIO(source.read(i))).convert("RGB")
+        image = eight_bits(Image.open(io.BytesIO(source.read(i)))).convert("RGB")
         left, top, width, height = recipe.center_crop_box(
             *image.size, size, recipe.val_resize(size)
         )

@@ -14,6 +14,7 @@ from PIL import Image
 
 from rn50lib import recipe
 from rn50lib.pipelines.images import crop, open_image
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.order import image_seed
 from rn50lib.tools.plot import COLOURS, MARKERS, style
 from workshop.lessons.data.survey import Survey
@@ -94,7 +95,7 @@ def training_crops(
     import matplotlib.pyplot as plt
 
     width, height = open_image(picture, "the picture").size
-    whole = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
+    whole = np.asarray(eight_bits(Image.open(io.BytesIO(picture))).convert("RGB"))
     shares = []
     with style():
         fig = plt.figure(figsize=(11, 4.3))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.metrics import harmonic_mean
-from rn50lib.tools.compare import Side
+from rn50lib.tools.sides import Side
 from workshop import output
 from workshop.programs import program
 
@@ -103,13 +103,6 @@ def batch_table(
     names = [side.name for side in sides]
     ratios = [f"{names[0]} / {name}" for name in names[1:]]
     return rows, ["batch", *names, *ratios]
-
-
-def tell_contended(sides: Sequence[Side]) -> None:
-    """Say which of the speeds were timed while other processes used the machine, if any were."""
-    lines = [note for side in sides if side.contended for note in side.notes if note[0] == "*"]
-    if lines:
-        print("\n".join([*lines, "Run the cell again when the machine is yours alone."]))
 
 
 def equal_and_best(

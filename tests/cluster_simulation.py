@@ -1,4 +1,4 @@
-"""The same training played through, event by event: an independent check of `model.predict`.
+"""A training played through, event by event, to check the arithmetic of rn50lib.tools.scaling.
 
 Every worker is there with a step time of its own, every message of every ring is an event, and so
 is every batch that a loader finishes. An event happens when those it waits for have happened:

@@ -1,10 +1,11 @@
-"""The machine itself: cores, processor, memory, shared memory, disk."""
+"""The machine itself: cores, memory, shared memory, disk, ports."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import socket
 import sys
 import tempfile
 from multiprocessing import shared_memory
@@ -14,17 +15,13 @@ from typing import Any
 from rn50lib import experiment, hardware, launch, platforms
 from rn50lib.tools.doctor.check import Check, note, ok, problem, size
 
+LAB_PORT = 8888
 PLATFORMS = "see docs/platforms.md"
 MEMORY_LEAST = 2 * 2**30  # below it, the road-signs recipe does not fit
 MEMORY_COMFORTABLE = 4 * 2**30
 SHARED_COMFORTABLE = 2**30
 DATA_ROOM = 2**30  # the built-in pictures, their records and room to write beside
 RUN_ROOM = 2**30  # three checkpoints of ResNet-50: the newest two, and one being written
-
-
-def machine(root: Path = hardware.ROOT) -> list[Check]:
-    """System, cores and processor."""
-    return [system(), cores(root), processor(root)]
 
 
 def system() -> Check:
@@ -40,7 +37,7 @@ def system() -> Check:
     return ok("system", words, **facts)
 
 
-def cores(root: Path) -> Check:
+def cores(root: Path = hardware.ROOT) -> Check:
     """Cores that runs will use, and what keeps them from the others."""
     usable, there = hardware.usable_cores(root), os.cpu_count() or 1
     quota, mask = hardware.cpu_quota(root), hardware.affinity()
@@ -64,64 +61,28 @@ def cores(root: Path) -> Check:
     return ok("cores", what, **facts)
 
 
-def processor(root: Path) -> Check:
-    """Whether the processor computes in bfloat16."""
-    name, flags = hardware.processor(root)
-    features = [word for word in ("amx_bf16", "avx512_bf16") if word in flags]
-    if features:
-        what = f"{name} computes in bfloat16 ({' and '.join(features)})"
-        return ok("processor", what, processor=name, bfloat16=features)
-    what = f"{name} has no bfloat16 instructions: on the processor, runs use float32"
-    return ok("processor", what, processor=name, bfloat16=[])
-
-
-def memory_and_disk(root: Path = hardware.ROOT, shm: Path = Path("/dev/shm")) -> list[Check]:
-    """Memory, shared memory, and room where data and runs go."""
-    return [memory(root), shared(shm), data_folder(), runs_folder()]
-
-
-def memory(root: Path) -> Check:
-    """Memory that this process may use, and how much of it is free now."""
+def memory(root: Path = hardware.ROOT) -> Check:
+    """Memory that this process may use."""
     usable, total = hardware.usable_memory(root), hardware.total_memory()
     if not usable:
         return note("memory", "the system does not say how much memory there is")
-    limit, free = hardware.memory_limit(root), free_memory(root)
+    limit = hardware.memory_limit(root)
     limited = limit is not None and limit < total
-    facts: dict[str, Any] = {"usable": usable, "machine": total, "limit": limit, "free": free}
+    facts: dict[str, Any] = {"usable": usable, "machine": total, "limit": limit}
     what = f"{size(usable)} of memory"
     if limited:
         what += f" (the control group's limit; the machine has {size(total)})"
-    more = "give the container more (docker: --memory)" if limited else "close other programs"
     if usable < MEMORY_LEAST:
-        return problem(
-            "memory", f"{what}: training takes at least {size(MEMORY_LEAST)}", more, **facts
-        )
-    if free is not None and free < min(usable, MEMORY_COMFORTABLE) and free < usable / 2:
-        return note(
-            "memory",
-            f"{what}, only {size(free)} of it free now",
-            f"{more}, or use a smaller -b",
-            **facts,
-        )
+        more = "give the container more (docker: --memory)" if limited else "use another machine"
+        what += f": training takes at least {size(MEMORY_LEAST)}"
+        return problem("memory", what, more, **facts)
     if usable < MEMORY_COMFORTABLE:
-        return note(
-            "memory", f"{what}, which is tight", "use a smaller -b if a run is killed", **facts
-        )
-    return ok("memory", what if free is None else f"{what}, {size(free)} free now", **facts)
+        remedy = "use a smaller -b if a run is killed"
+        return note("memory", f"{what}, which is tight", remedy, **facts)
+    return ok("memory", what, **facts)
 
 
-def free_memory(root: Path) -> int | None:
-    """Bytes that programs can still have, by the kernel's estimate; None where it gives none."""
-    try:
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def shared(shm: Path) -> Check:
+def shared(shm: Path = Path("/dev/shm")) -> Check:
     """Shared memory, through which loader workers hand over their batches."""
     try:
         block = shared_memory.SharedMemory(create=True, size=2**20)
@@ -202,3 +163,42 @@ def room(folder: Path) -> tuple[int, str]:
         return 0, f"{place} is a file"
     except OSError as error:
         return 0, error.strerror or str(error)
+
+
+def localhost() -> Check:
+    """Whether two processes of this machine can talk over its loopback interface."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+                accepted, _ = server.accept()
+                with accepted:
+                    client.sendall(b"x")
+                    accepted.settimeout(5)
+                    assert accepted.recv(1) == b"x"
+    except OSError as error:
+        what = (
+            f"no connection over 127.0.0.1 ({error}): notebooks need it, and so do several workers"
+        )
+        return note("localhost", what, "look at the firewall and at `ip addr show lo`")
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        what = f"ports on 127.0.0.1 work; the machine's own name, {name}, has no address"
+        remedy = f"add `127.0.0.1 {name}` to /etc/hosts, or Gloo may not find its own workers"
+        return note("localhost", what, remedy, hostname=name)
+    return ok(
+        "localhost",
+        "ports on 127.0.0.1 work, and the machine's own name has an address",
+        hostname=name,
+    )
+
+
+def lab_port(port: int = LAB_PORT) -> Check:
+    """Whether JupyterLab's usual port is free."""
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return ok("port", f"port {port} is free for JupyterLab")
+    except OSError:
+        return note("port", f"port {port} is taken", f"`make lab PORT={port + 1}`", port=port)

@@ -1,8 +1,7 @@
-"""The doctor on libraries, DALI, Horovod, ports: what is missing and what does not fit."""
+"""The doctor on DALI and Horovod: what is missing and what does not fit."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rn50lib import nvidia
-from rn50lib.tools.doctor import frameworks, gpu, parts, probe
-from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, Check
+from rn50lib.tools.doctor import frameworks, gpu, probe
+from rn50lib.tools.doctor.check import NOTE, OK, Check
 from rn50lib.tools.doctor.probe import Answer
 from tests import fake_nvidia_smi as fake
 
@@ -28,13 +27,6 @@ def test_a_crash_leaves_what_was_found_before() -> None:
     assert answer.problem == "it crashed with signal 11 (SIGSEGV)"
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(frameworks.LIBRARIES, "no-such-distribution", "no_such_module")
-    check = frameworks.libraries(Answer())
-    assert check.status == PROBLEM
-    assert "no-such-distribution" in check.what and "make setup" in check.remedy
-
-
 def test_the_dali_wheel_is_the_one_that_the_setup_takes(repository: Path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(repository / "scripts"))
     import facts
@@ -44,21 +36,23 @@ def test_the_dali_wheel_is_the_one_that_the_setup_takes(repository: Path, monkey
         machine = facts.Facts("3.11.0", "Linux", "x86_64", generation, None, True, False, None)
         wheel, _ = plan.choose_dali(machine)
         assert wheel is not None
-        assert parts.wheel_for((generation, 0) if generation else None) == wheel.split("==")[0]
+        assert frameworks.wheel_for((generation, 0) if generation else None) == wheel.split("==")[0]
 
 
 def test_a_dali_for_a_newer_driver(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "has", lambda module: True)
-    monkeypatch.setattr(parts, "version", lambda name: "2.4.0" if name == parts.DALI[2] else None)
-    check = parts.dali(Answer({"version": "2.4.0"}), gpus([fake.A100], "525.60.13", "12.0"))
+    monkeypatch.setattr(frameworks, "has", lambda module: True)
+    monkeypatch.setattr(
+        frameworks, "version", lambda name: "2.4.0" if name == frameworks.DALI[2] else None
+    )
+    check = frameworks.dali(Answer({"version": "2.4.0"}), gpus([fake.A100], "525.60.13", "12.0"))
     assert check.status == NOTE and "nvidia-dali-cuda120" in check.remedy
 
 
 def horovod(tmp_path: Path, monkeypatch, answers, found=None, installed=True) -> Check:
-    monkeypatch.setattr(parts, "has", lambda module: installed or module != "horovod")
-    monkeypatch.setattr(parts, "version", lambda name: "0.28.1")
+    monkeypatch.setattr(frameworks, "has", lambda module: installed or module != "horovod")
+    monkeypatch.setattr(frameworks, "version", lambda name: "0.28.1")
     found = found or gpu.Gpus(nvidia.Driver(False), None, ())
-    return parts.horovod(answers, found)
+    return frameworks.horovod(answers, found)
 
 
 BUILT = {"version": "2", "horovod_gloo": True, "horovod_mpi": True, "horovod_nccl": False}
@@ -115,18 +109,3 @@ def test_horovod_agrees_with_check_build() -> None:
     controllers = said.split("Controllers:")[1].split("Tensor")[0]
     for name in ("Gloo", "MPI"):
         assert (f"[X] {name}" in controllers) == answer.facts[f"horovod_{name.lower()}"]
-        assert (name in (parts.ways_in_file("torch") or [])) == (f"[X] {name}" in controllers)
-
-
-def test_a_taken_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        check = parts.lab_port(port)
-    assert check.status == NOTE and f"PORT={port + 1}" in check.remedy
-    assert parts.lab_port(port).status == OK
-
-
-def test_a_nameless_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts.socket, "gethostname", lambda: "no-such-host.invalid")
-    check = parts.localhost()
-    assert check.status == NOTE and "/etc/hosts" in check.remedy

@@ -17,7 +17,7 @@ def is_copy(path: Path) -> bool:
     return MARK in path.stem
 
 
-def keep(path: Path) -> Path:
+def back_up(path: Path) -> Path:
     """Copy a notebook beside itself under a name with the time; returns the copy.
 
     Raises UserError where that cannot be done; the notebook then stays as it is.
