@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 
 from rn50lib import launch, network
-from rn50lib.errors import UserError
 from rn50lib.network import Network, resnet
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
-from workshop import output
 from workshop.lessons.precision import (
     figures,
     formats,
@@ -28,7 +26,6 @@ from workshop.lessons.precision import (
     roofline,
 )
 from workshop.lessons.precision.formats import BFLOAT16, FLOAT16, FLOAT32, TF32
-from workshop.worker import Worker, ask
 
 # --- formats --------------------------------------------------------------------------------------
 
@@ -259,24 +256,6 @@ def test_layers_that_are_no_multiple_of_8() -> None:
 
 
 # --- in processes of their own --------------------------------------------------------------------
-
-
-def test_a_process_that_ends_without_an_answer_says_why() -> None:
-    with pytest.raises(UserError, match="has ended: .*No module named 'rn50lib.nothing'"):
-        ask("rn50lib.nothing:at_all", clean_environment(), "nothing")
-
-
-def test_a_process_answers_tells_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(output.Slot, "line", lambda self, text, part=None: shown.append(text))
-    with Worker("tests.workshop.asked:counter", clean_environment(), start=5) as worker:
-        worker.wait("starting")
-        assert [worker.ask(2, doing="two"), worker.ask(3, doing="three")] == [7, 10]
-        process = worker.process
-    assert process.poll() is not None
-    assert shown[:2] == ["starting", "told before it starts"] and "two" in shown
-    with pytest.raises(UserError, match="^no such luck$"):
-        ask("tests.workshop.asked:refuse", clean_environment(), "asking")
 
 
 @pytest.mark.slow
