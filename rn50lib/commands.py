@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.files import make_folder
 from rn50lib.preparation import describe, prepare
+from rn50lib.rank import member
 
 
 def run(argv: list[str]) -> int:
@@ -23,6 +25,7 @@ def run(argv: list[str]) -> int:
 
 def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool = False) -> int:
     launch.die_with_parent()
+    launch.end_on_sigterm()
     if dry_run:
         from rn50lib import dry
 
@@ -38,6 +41,10 @@ def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool
         resolved = Resolved(kept, reasons, resolved.caps)
     launch.say(describe(resolved))
     status = launch.run_ranks(resolved, folder)
+    prefix = resolved.experiment.model_prefix
+    if status == launch.TERMINATED and prefix and not asked.only_inference:
+        again = replace(asked, model_prefix=prefix, resume=True, load_epoch=None)
+        launch.say(f"go on with: {shlex.join(['rn50', 'run', *again.to_argv()])}")
     if status == 0 and not resolved.experiment.test_io:
         launch.say(f"report: {resolved.experiment.report or folder / 'report.json'}")
     return status
@@ -55,7 +62,8 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     asked, extra = parse_experiment(parser, argv)
     launch.die_with_parent()
-    resolved = prepare(asked)
+    launch.end_on_sigterm()
+    resolved = prepare(asked, group=None if asked.elastic else member())
     from rn50lib.worker import worker
 
     return worker(resolved, extra.run_dir)

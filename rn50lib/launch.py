@@ -36,6 +36,7 @@ ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
 )
+TERMINATED = 128 + signal.SIGTERM
 GRACE_S = 5.0  # between asking a process to end and ending it
 
 
@@ -180,7 +181,12 @@ def run_ranks(resolved: Resolved, run_dir: Path) -> int:
     """
     status = run_once(resolved, run_dir)
     for restart in range(resolved.experiment.max_restarts):
-        if status in (0, 2, 130):  # it is done, its input is wrong, or the user ended it
+        if status in (
+            0,
+            2,
+            130,
+            TERMINATED,
+        ):  # it is done, its input is wrong, or the user ended it
             break
         say(f"restart {restart + 1} of {resolved.experiment.max_restarts}, from the checkpoint")
         again = replace(resolved.experiment, resume=True, load_epoch=None)
@@ -205,6 +211,8 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
         say(f"error: {failure}")
     elif status == 130 and not alone(resolved.experiment):
         say("interrupted")
+    elif status == TERMINATED:
+        say("ended by SIGTERM")
     return status
 
 
@@ -261,19 +269,25 @@ def run_now(
         from rn50lib import workers
 
         return workers.run(command, env, say, experiment.elastic)
-    process = subprocess.Popen(command, env=env)
+    received: list[int] = []
+    # in a process group of its own: Ctrl-C comes to us alone, and is handed on once
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, process_group=0)
 
     def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         process.send_signal(number)
 
-    earlier = signal.signal(signal.SIGTERM, forward)
+    earlier = {n: signal.signal(n, forward) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        status = process.wait()
-    except KeyboardInterrupt:  # the rank got it too, from the terminal
+        while not received and process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
         status = wait_or_kill(process)
-        return (status if status > 0 else 130), None
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+    if received:
+        return 128 + received[0], None
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
@@ -304,6 +318,18 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent):  # it died before we asked
         sys.exit("error: the launching process is gone")
+
+
+def end_on_sigterm() -> None:
+    """From now on SIGTERM ends this process in good order, with status 143: what it has opened is
+    closed, and its children are ended."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise SystemExit(TERMINATED)
+
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
 
 
 def end_with(work: Callable[[], int]) -> NoReturn:

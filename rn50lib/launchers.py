@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 from rn50lib.errors import UserError
 from rn50lib.flags import slots
 from rn50lib.hardware import Machine
+from rn50lib.rank import Member
 
 if TYPE_CHECKING:
     from rn50lib.experiment import Experiment, FullExperiment
@@ -85,9 +87,42 @@ def workers_per_host(n: int, hosts: str | None) -> int:
     return min(n, max(slots(hosts).values())) if hosts else n
 
 
-def check(asked: Experiment, machine: Machine) -> None:
-    """Raise UserError where workers, hosts, launcher and comm do not go together."""
+def check_group(asked: Experiment, group: Member) -> None:
+    """Raise UserError where a worker is told something else than the group that started it is."""
+    told = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
+    if asked.n not in (None, group.size):
+        raise UserError(
+            f"-n {asked.n}: {told}, and this is one of them: leave -n out, or start {asked.n}"
+        )
+    if group.size == 1:
+        return
+    if group.launcher in ("torchrun", "srun"):
+        if (asked.backend or "torch") != "torch":
+            raise UserError(
+                f"--backend {asked.backend}: {told}, which only PyTorch's DDP connects: use"
+                " horovodrun or mpirun"
+            )
+        if asked.comm == "horovod" and group.launcher == "torchrun":
+            raise UserError(
+                f"--comm horovod: {told}, for DDP: leave the flag out, or use horovodrun or mpirun"
+            )
+
+
+def comm_of(group: Member) -> tuple[str, str]:
+    """What carries the gradients of the workers that a launcher has started, and why."""
+    comm = "ddp" if group.launcher in ("torchrun", "srun") else "horovod"
+    return comm, f"{group.launcher} has started the workers"
+
+
+def check(asked: Experiment, machine: Machine, group: Member | None = None) -> None:
+    """Raise UserError where workers, hosts, launcher and comm do not go together. `group` is what
+    has started this process as one of its workers."""
     check_elastic(asked)
+    if group is not None:
+        check_group(asked, group)
+        if group.size > 1 and asked.comm == "local":
+            raise UserError(f"--comm local is one worker, and {group.size} were started")
+        return
     n, backend = asked.n or 1, asked.backend or "torch"
     if n == 1:
         for name in ("hosts", "launcher", "bind", "port"):
@@ -115,6 +150,11 @@ def check(asked: Experiment, machine: Machine) -> None:
         )
     comm = asked.comm or best_comm(max(n, 2), backend, asked.launcher, bool(machine.gpus))[0]
     if comm == "ddp":
+        if not is_local(asked.hosts):
+            raise UserError(
+                "--launcher torchrun starts the workers of its own host only: run"
+                f" {on_each_host(asked)}"
+            )
         if backend != "torch":
             raise UserError(f"--comm ddp is PyTorch's: with --backend {backend} use horovod")
         if asked.launcher not in (None, "torchrun"):
@@ -264,13 +304,6 @@ def mpirun(done: FullExperiment, rank: list[str], env: Mapping[str, str] = os.en
 def torchrun(done: FullExperiment, rank: list[str], folder: Path | None) -> list[str]:
     """PyTorch's launcher, on this machine. It would leave a folder for logs among the temporary
     files: it gets one in the run's `folder`."""
-    if not is_local(done.hosts):
-        first = next(iter(slots(done.hosts or "")))
-        raise UserError(
-            f"--launcher torchrun starts the workers of its own host only: run on each host"
-            f" `torchrun --nnodes {len(slots(done.hosts or ''))} --nproc-per-node SLOTS"
-            f" --rdzv-backend c10d --rdzv-endpoint {first}:29500 --no-python rn50 train ...`"
-        )
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(done.n)]
     if done.port is None:
         argv += ["--standalone"]
@@ -279,6 +312,22 @@ def torchrun(done: FullExperiment, rank: list[str], folder: Path | None) -> list
     if folder is not None:
         argv += ["--log-dir", str(folder / "torchrun")]
     return [*argv, "--no-python", *rank]
+
+
+def on_each_host(asked: Experiment) -> str:
+    """What to type on the hosts of a run that torchrun is to start, ready to paste."""
+    hosts = slots(asked.hosts or "")
+    port = asked.port or 29500
+    flags = replace(asked, n=None, hosts=None, launcher=None, port=None).to_argv()
+    lines: dict[int, list[str]] = {}  # by slots: hosts with as many start the same line
+    for host, number in hosts.items():
+        lines.setdefault(number, []).append(host)
+    return "; ".join(
+        f"on {' and '.join(names)} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
+        f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:{port} --rdzv-id rn50"
+        f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
+        for number, names in lines.items()
+    )
 
 
 def is_local(hosts: str | None) -> bool:

@@ -11,14 +11,21 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, Resolved
 from rn50lib.hardware import Machine, machine
 from rn50lib.precision import lacks
+from rn50lib.rank import Member
 
 SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
 
 
-def prepare(asked: Experiment, make_data: bool = True, here: Machine | None = None) -> Resolved:
+def prepare(
+    asked: Experiment,
+    make_data: bool = True,
+    here: Machine | None = None,
+    group: Member | None = None,
+) -> Resolved:
     """Fill in what is not given; draw the built-in data where it is asked for and missing.
 
-    It is for this machine, or for another one that is given as `here`.
+    It is for this machine, or for another one that is given as `here`; for a run with workers of
+    its own, or for one worker of the `group` that has started this process.
     """
     here = here or machine()
     user, asked = asked, with_checkpoint(asked)
@@ -27,7 +34,7 @@ def prepare(asked: Experiment, make_data: bool = True, here: Machine | None = No
     if asked.loader == "synthetic":
         classes = classes or 1000
     else:
-        experiment.check(asked, here)  # before minutes are spent on drawing
+        experiment.check(asked, here, group)  # before minutes are spent on drawing
         if make_data and asked.data_root is None and root.name == "roadsigns":
             make_roadsigns(root, asked.data_format)
         if make_data or root.exists():
@@ -40,7 +47,7 @@ def prepare(asked: Experiment, make_data: bool = True, here: Machine | None = No
                 )
             classes = classes or found
     classes = classes or (12 if experiment.is_roadsigns(root) else 1000)
-    resolved = experiment.resolve(asked, here, classes)
+    resolved = experiment.resolve(asked, here, classes, group)
     loaded = {name: "the checkpoint's" for name in asked.given() if name not in user.given()}
     return replace(resolved, reasons=dict(resolved.reasons) | loaded)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50lib import checkpoint
 from rn50lib.comm import Comm
+from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, Resolved, flag_name
 from rn50lib.files import check_writable, make_folder
 from rn50lib.hardware import machine
@@ -40,6 +41,11 @@ def worker(
 
     done = resolved.experiment
     group = group or comm.connect(done.comm, done.backend)
+    if group.size != done.n and not done.elastic:
+        raise UserError(
+            f"-n {done.n}: {done.comm} has connected {group.size} worker(s): start them with"
+            f" `rn50 run -n {done.n}`, torchrun, horovodrun, mpirun or srun"
+        )
     splits = ["train", "val"]
     if done.no_val or (done.test_io and not done.only_inference):
         splits.remove("val")

@@ -177,10 +177,29 @@ def test_when_the_run_is_ended_nothing_stays(started: Started, number: int) -> N
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_ctrl_c_ends_a_run_without_a_traceback(started: Started) -> None:
-    os.killpg(started.process.pid, signal.SIGINT)  # what a terminal does
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_ctrl_c_ends_a_run_without_a_traceback(started: Started, whole_group: bool) -> None:
+    if whole_group:  # what a terminal does
+        os.killpg(started.process.pid, signal.SIGINT)
+    else:  # what `kill -INT` does: the run hands it on
+        started.process.send_signal(signal.SIGINT)
     assert started.process.wait(PATIENCE) == 130
-    assert "Traceback" not in started.text() and "interrupted" in started.text()
+    assert "Traceback" not in started.text() and started.text().count("interrupted") == 1
+    started.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("everybody", [True, False])
+def test_sigterm_ends_a_run_in_good_order(started: Started, everybody: bool) -> None:
+    """A scheduler sends it to every process of a job, `kill` to one."""
+    for process in started.below if everybody else []:
+        process.terminate()
+    started.process.terminate()
+    assert started.process.wait(PATIENCE) == 128 + signal.SIGTERM
+    for word in ("Traceback", "leaked", "error: "):  # multiprocessing's semaphores, for one
+        assert word not in started.text()
+    assert started.text().splitlines()[-1] == "ended by SIGTERM"
     started.all_gone()
 
 

@@ -10,10 +10,13 @@ from rn50lib.experiment.fields import flag_name
 from rn50lib.experiment.full import FullExperiment
 
 
-def cap_for_ci(full: FullExperiment) -> tuple[FullExperiment, tuple[str, ...]]:
-    """The experiment made small enough for a test, and a line for each value that changed."""
+def cap_for_ci(
+    full: FullExperiment, started: bool = False
+) -> tuple[FullExperiment, tuple[str, ...]]:
+    """The experiment made small enough for a test, and a line for each value that changed. Workers
+    that are `started` are as many as they are."""
     limits: dict[str, Any] = {
-        "n": min(full.n, 2),
+        "n": full.n if started else min(full.n, 2),
         "batch_size": min(full.batch_size, 4),
         "image_shape": 32,
         "val_resize": recipes.val_resize(32),

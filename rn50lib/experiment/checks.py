@@ -11,6 +11,7 @@ from rn50lib.experiment.fields import Experiment
 from rn50lib.experiment.full import FullExperiment
 from rn50lib.hardware import Machine
 from rn50lib.precision import lacks, scales
+from rn50lib.rank import Member
 from rn50lib.recipe import RECIPES, Recipe
 
 
@@ -22,14 +23,15 @@ def has_dali() -> bool:
         return False
 
 
-def check(asked: Experiment, machine: Machine) -> None:
-    """Raise UserError for the first value that is impossible here or contradicts another."""
+def check(asked: Experiment, machine: Machine, group: Member | None = None) -> None:
+    """Raise UserError for the first value that is impossible here or contradicts another, or what
+    the `group` is that has started this process."""
     capped = asked.profile == "ci"
     why = lacks(asked.dtype, machine, asked.network) if asked.dtype and not capped else None
     if why:
         raise UserError(f"--dtype {asked.dtype} {why}")
-    if not capped:
-        launchers.check(asked, machine)
+    if group is not None or not capped:
+        launchers.check(asked, machine, group)
     if asked.profile == "gpu" and not machine.gpus:
         raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
     for name in ("load_epoch", "resume"):

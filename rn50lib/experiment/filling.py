@@ -16,6 +16,7 @@ from rn50lib.experiment.fields import IMAGENET_ROOT, Experiment
 from rn50lib.experiment.full import FullExperiment, Resolved
 from rn50lib.hardware import Machine
 from rn50lib.precision import best_dtype
+from rn50lib.rank import Member
 
 
 def data_home() -> Path:
@@ -35,12 +36,15 @@ def is_roadsigns(data_root: Path) -> bool:
     return bool({"roadsigns", "roadsigns-ci"} & {data_root.name, data_root.parent.name})
 
 
-def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Resolved:
+def resolve(
+    asked: Experiment, machine: Machine, num_classes: int | None, group: Member | None = None
+) -> Resolved:
     """Fill in every axis that was not given, once.
 
-    `num_classes` is the data set's (None: not known, then --num-classes must be given). Raises
-    UserError where a given value is impossible here or two given values contradict each other: the
-    message names the flag and the remedy.
+    `num_classes` is the data set's (None: not known, then --num-classes must be given), `group`
+    what has started this process as one of its workers (None: nothing has). Raises UserError where
+    a given value is impossible here or two given values contradict each other: the message names
+    the flag and the remedy.
     """
     reasons: dict[str, str] = dict.fromkeys(asked.given(), "given")
     filled: dict[str, Any] = {}
@@ -51,7 +55,7 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
         filled[name], reasons[name] = value, reason
         return value
 
-    checks.check(asked, machine)
+    checks.check(asked, machine, group)
     gpus = machine.gpus
     root, reason = default_data_root()
     root = Path(auto("data_root", str(root), reason))
@@ -74,15 +78,19 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     dtype = auto("dtype", dtype, reason)
     if dtype == "float16":
         auto("loss_scale", "dynamic", "float16 loses small gradients without it")
-    if gpus and not small:
+    if group is not None:
+        n = auto("n", group.size, f"as many as {group.launcher} has started")
+    elif gpus and not small:
         n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
     else:
         n = auto("n", 1, "one process" if not gpus else "one GPU is enough for this data")
     comm, reason = asked.comm, "given"
-    if comm is None:  # to ask what Horovod was built with takes seconds
+    if group is not None and n > 1:
+        comm, reason = launchers.comm_of(group)
+    elif comm is None:  # to ask what Horovod was built with takes seconds
         comm, reason = launchers.best_comm(n, asked.backend or "torch", asked.launcher, bool(gpus))
     comm = auto("comm", comm, reason)
-    if n > 1:
+    if n > 1 and group is None:
         starter = "torchrun" if comm == "ddp" else "horovodrun"
         auto("launcher", starter, f"the one for {comm}")
     if gpus and not small:
@@ -105,8 +113,10 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     auto("val_resize", recipes.val_resize(size), "size x 256 / 224")
     auto("resample", "antialias", "the default")
     auto("seed", 0, "the default")
-    beside = launchers.workers_per_host(n, asked.hosts)
+    beside = launchers.workers_per_host(n, asked.hosts) if group is None else group.local_size
     cores = max(1, machine.cores // beside)
+    if group is not None and group.cores is not None:
+        cores, beside = min(group.cores, machine.cores), 1
     reason = f"the {machine.cores} cores this process may use"
     if beside > 1:
         reason += f", shared by {beside} workers"
@@ -119,7 +129,7 @@ def resolve(asked: Experiment, machine: Machine, num_classes: int | None) -> Res
     checks.check_whole(done)
     caps: tuple[str, ...] = ()
     if done.profile == "ci":
-        done, caps = cap_for_ci(done)
+        done, caps = cap_for_ci(done, started=group is not None)
     return Resolved(done, reasons, caps)
 
 
