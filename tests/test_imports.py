@@ -25,7 +25,7 @@ CORE = (
     "presets",
     "network",
     "memory",
-    "experiment",
+    "config",
     "records",
     "optim",
     "metrics",
@@ -43,8 +43,8 @@ FRAMEWORKS = (
     "torchvision",
     "mxnet",
 )
-# the one package beyond NumPy, imported where a checksum is computed
-LATE = {"records.tfrecord": "google_crc32c"}
+# a package beyond NumPy, imported where a checksum is computed or a YAML file is read
+LATE = {"records.tfrecord": "google_crc32c", "config.file": "yaml"}
 # where a framework may be imported: files and folders
 HOMES = {
     "torch": (
@@ -209,9 +209,9 @@ def test_the_loop_sees_protocols_only() -> None:
 
 
 # `rn50 run` draws the built-in data where it is missing by calling data_prep
-BACKWARDS = {("rn50lib.preparation", "data_prep.im2rec"),
-             ("rn50lib.preparation", "data_prep.roadsigns"),
-             ("rn50lib.preparation", "data_prep.tfrecord")}  # fmt: skip
+BACKWARDS = {("rn50lib.launch.prepare", "data_prep.im2rec"),
+             ("rn50lib.launch.prepare", "data_prep.roadsigns"),
+             ("rn50lib.launch.prepare", "data_prep.tfrecord")}  # fmt: skip
 
 
 def test_imports_go_one_way() -> None:

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from rn50lib import launch
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
 
@@ -225,7 +225,9 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
     told = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert told["experiment"]["num_epochs"] == 100_000
     assert "paced at 2000 img/s" in (tmp_path / "log").read_text()
-    assert job.command[-1] and "--step" in job.command
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert job.command[-1].endswith("config.json") and config["step"] == 2000
+    assert "seed" not in config  # it was not given
 
 
 @pytest.mark.slow

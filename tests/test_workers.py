@@ -19,10 +19,13 @@ import numpy as np
 import psutil
 import pytest
 
-from rn50lib import checkpoint, comm, launch, launchers, rank, workers
+from rn50lib import checkpoint, comm, launch, rank
 from rn50lib.comm import slurm
+from rn50lib.config import Experiment, resolve
+from rn50lib.config import workers as connecting
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, resolve
+from rn50lib.launch import group as groups
+from rn50lib.launch import launchers
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Photos, full, strict_json, timeless
 
@@ -132,7 +135,7 @@ def test_impossible_groups_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if flags[1] == "5":
-        monkeypatch.setattr("rn50lib.preparation.machine", lambda: LAPTOP)
+        monkeypatch.setattr("rn50lib.launch.prepare.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
 
 
@@ -149,7 +152,7 @@ def test_a_port_in_use_is_told(rn50: Callable, photos: Photos) -> None:
 def test_horovod_that_is_missing_is_told(
     rn50: Callable, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "horovod_serves", lambda backend: False)
+    monkeypatch.setattr(connecting, "horovod_serves", lambda backend: False)
     flags = ("run", "--data-root", photos.root, "-n", "2")
     error = rn50(*flags, "--comm", "horovod").error
     assert "Horovod is not built for torch" in error and "make horovod" in error
@@ -362,9 +365,9 @@ class Group:
         self.progress = folder / "run" / "progress.jsonl"
         self.wait_for(lambda: self.progress.exists() and '"epoch"' in self.progress.read_text())
         self.job = next(
-            p.environ()[workers.JOB]
+            p.environ()[groups.JOB]
             for p in psutil.Process(self.process.pid).children()
-            if workers.JOB in p.environ()
+            if groups.JOB in p.environ()
         )
 
     def wait_for(self, what: Callable[[], Any]) -> None:
@@ -375,8 +378,8 @@ class Group:
 
     def worker(self, number: int) -> psutil.Process:
         """The training process of a rank."""
-        for process in workers.processes(self.job):
-            watched = process.cmdline()[1:4] == ["-m", "rn50lib.cli", "train"]
+        for process in groups.processes(self.job):
+            watched = process.cmdline()[1:3] == ["-m", "rn50lib.launch.worker"]
             me = rank.member(process.environ())
             if watched and me is not None and me.rank == number:
                 return process
@@ -387,7 +390,7 @@ class Group:
 
     def all_gone(self) -> None:
         end = time.monotonic() + PATIENCE
-        while left := workers.processes(self.job):
+        while left := groups.processes(self.job):
             assert time.monotonic() < end, left
             time.sleep(0.05)
 
@@ -406,7 +409,7 @@ def group(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Group]]:
     for run in started:
         run.process.kill()
         run.process.wait()
-        for process in workers.processes(run.job):
+        for process in groups.processes(run.job):
             process.kill()
 
 

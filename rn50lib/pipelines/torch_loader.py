@@ -22,8 +22,8 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from rn50lib import seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.torch_images import TorchPictures
@@ -36,7 +36,7 @@ Asked = tuple[list[Key], torch.Tensor]  # a batch's keys, and the memory that it
 class Images(torch.utils.data.Dataset):
     """Batches by their keys. Lives in the workers; `source` opens its files there, each its own."""
 
-    def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
         self.pictures = TorchPictures(source, train, experiment)
         self.overrides = experiment.override
         self.seen: deque[torch.Tensor] = deque(maxlen=100)
@@ -179,7 +179,7 @@ class TorchLoader:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         source: Source,
         split: str,
         examples: int,

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Iterator
 
-from rn50lib.cli import Parser
+from rn50lib.parser import Parser
 from rn50lib.tools.doctor import frameworks, gpu, parts, place
 from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group
 from rn50lib.tools.doctor.probe import Probes, has

@@ -1,18 +1,21 @@
-"""What one worker does, in this process: the loop, its report and its progress files."""
+"""One worker, in this process: the loop, its report and its progress files.
+
+`rn50 run` starts `python -m rn50lib.launch.worker RUN/experiment.json`, once or through a launcher.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rn50lib import checkpoint
+from rn50lib import checkpoint, launch
+from rn50lib.cli import status_of
 from rn50lib.comm import Comm
+from rn50lib.config import Config, Experiment, flag_name, flags_of
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment, Resolved, flag_name
 from rn50lib.files import check_writable, make_folder
 from rn50lib.hardware import machine
 
@@ -20,8 +23,16 @@ if TYPE_CHECKING:
     from rn50lib.progress import Progress
 
 
-def worker(
-    resolved: Resolved,
+def main(argv: list[str] = sys.argv[1:]) -> int:
+    """Read the configuration that `rn50 run` has written, and do a worker's part of it."""
+    launch.die_with_parent()
+    launch.end_on_sigterm()
+    file = Path(argv[0])
+    return run_worker(Config.read(file), file.parent)
+
+
+def run_worker(
+    config: Config,
     run_dir: Path | None,
     group: Comm | None = None,
     watch: type[Progress] | None = None,
@@ -39,36 +50,36 @@ def worker(
     from rn50lib.records.source import open_source
     from rn50lib.report import Report
 
-    done = resolved.experiment
-    group = group or comm.connect(done.comm, done.backend)
-    if group.size != done.n and not done.elastic:
+    experiment = config.experiment
+    group = group or comm.connect(experiment.comm, experiment.backend)
+    if group.size != experiment.n and not experiment.elastic:
         raise UserError(
-            f"-n {done.n}: {done.comm} has connected {group.size} worker(s): start them with"
-            f" `rn50 run -n {done.n}`, torchrun, horovodrun, mpirun or srun"
+            f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"
+            f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
         )
     splits = ["train", "val"]
-    if done.no_val or (done.test_io and not done.only_inference):
+    if experiment.no_val or (experiment.test_io and not experiment.only_inference):
         splits.remove("val")
-    if done.only_inference:
+    if experiment.only_inference:
         splits.remove("train")
     sources: dict[str, Any] = dict.fromkeys(splits)
-    if done.loader != "synthetic":
+    if experiment.loader != "synthetic":
         for split in splits:
-            sources[split] = open_source(Path(done.data_root), split, done.data_format)
-    if done.test_io:
-        return time_input(done, sources, group)
+            sources[split] = open_source(Path(experiment.data_root), split, experiment.data_format)
+    if experiment.test_io:
+        return time_input(experiment, sources, group)
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
     if group.rank == 0:
-        check_places(done)
-    net = done.to_network()
-    env = environment(resolved, run_dir, sources)
-    file = done.report or (run_dir / "report.json" if run_dir else None)
+        check_outputs(experiment)
+    net = experiment.to_network()
+    env = environment(config, sources)
+    file = experiment.report or (run_dir / "report.json" if run_dir else None)
 
     def write_report(latest: Report) -> None:
         speed = [x for x in latest.metrics["train.total_ips"] if x]
-        if speed and done.step is None:
-            flops = net.train_flops(done.image_shape)
+        if speed and experiment.step is None:
+            flops = net.train_flops(experiment.image_shape)
             latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
         latest.env["contended"] = others.found()
         if file:
@@ -76,45 +87,39 @@ def worker(
 
     def attempt(state: State) -> None:
         """The run, or what is left of it: an elastic group comes here again with other workers."""
-        report = Report(net.name, group.size, [sys.argv[0], *sys.argv[1:]], env)
-        progress = (watch or Progress)(run_dir, done.logdir, enabled=group.rank == 0)
-        training.train(done, net, sources, group, progress, report, write_report, state, warm_up)
+        command = ["rn50", "train", *flags_of(experiment)]
+        report = Report(net.name, group.size, command, env)
+        progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
+        training.train(
+            experiment, net, sources, group, progress, report, write_report, state, warm_up
+        )
 
     with Contention(looks=group.rank == 0) as others:
         group.run(attempt, State())
     return 0
 
 
-def check_places(done: FullExperiment) -> None:
+def check_outputs(experiment: Experiment) -> None:
     """Raise UserError before the training where its files cannot be written; makes the folders."""
     for name in ("report", "profile_trace", "timeline"):
-        if file := getattr(done, name):
+        if file := getattr(experiment, name):
             check_writable(file, flag_name(name))
-    if done.model_prefix and not done.only_inference:
-        place = checkpoint.symbol_path(done.model_prefix).absolute().parent
-        make_folder(place, f"--model-prefix {done.model_prefix}")
+    if experiment.model_prefix and not experiment.only_inference:
+        folder = checkpoint.symbol_path(experiment.model_prefix).absolute().parent
+        make_folder(folder, f"--model-prefix {experiment.model_prefix}")
 
 
-def environment(
-    resolved: Resolved, run_dir: Path | None, sources: dict[str, Any]
-) -> dict[str, Any]:
+def environment(config: Config, sources: dict[str, Any]) -> dict[str, Any]:
     """The report's `env`: machine, axes with their reasons, caps and overrides."""
     import importlib.metadata
     import os
 
-    reasons, caps = dict(resolved.reasons), list(resolved.caps)
-    launched = run_dir / "experiment.json" if run_dir else None
-    if launched and launched.exists():  # `rn50 run` chose, and told this worker explicitly
-        told = json.loads(launched.read_text())
-        reasons, caps = told["reasons"], told["caps"]
-    done = resolved.experiment
-    values = {f.name: getattr(done, f.name) for f in fields(Experiment)}
-    defaults = {f.name: f.default for f in fields(Experiment)}
-    axes = {
-        name: {"value": value, "reason": reasons.get(name, "default")}
-        for name, value in values.items()
-        if not (value is None or value is defaults[name] is False or value == ())
-    }
+    experiment = config.experiment
+    axes = {}
+    for f in fields(Experiment):
+        value = getattr(experiment, f.name)
+        if not (value is None or value is f.default is False or value == ()):
+            axes[f.name] = {"value": value, "reason": config.reasons.get(f.name, "default")}
     versions = {}
     for package in ("numpy", "pillow"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -123,8 +128,8 @@ def environment(
         "machine": machine().to_dict(),
         "versions": versions,
         "axes": axes,
-        "caps": caps,
-        "overrides": list(done.override),
+        "caps": list(config.caps),
+        "overrides": list(experiment.override),
         "data": {
             split: f"{s.path} ({len(s)} images, {s.format})" for split, s in sources.items() if s
         },
@@ -132,16 +137,16 @@ def environment(
     }
 
 
-def time_input(done: FullExperiment, sources: dict[str, Any], group: Comm) -> int:
+def time_input(experiment: Experiment, sources: dict[str, Any], group: Comm) -> int:
     """`--test-io`: how many images per second the input pipeline of a worker alone delivers."""
     import time
 
     from rn50lib.pipelines import open_pipeline
 
-    split = "val" if done.only_inference else "train"
-    pipeline = open_pipeline(done, sources[split], split, group.rank, group.size)
+    split = "val" if experiment.only_inference else "train"
+    pipeline = open_pipeline(experiment, sources[split], split, group.rank, group.size)
     try:
-        for epoch in range(done.num_epochs):
+        for epoch in range(experiment.num_epochs):
             batches = pipeline.epoch(epoch)
             next(batches)  # starts the workers; not timed
             begin, images = time.perf_counter(), 0
@@ -149,7 +154,11 @@ def time_input(done: FullExperiment, sources: dict[str, Any], group: Comm) -> in
                 images += batch.valid
             seconds = time.perf_counter() - begin
             rate = f"{images / seconds:.1f} img/s" if images else "too few batches to time"
-            print(f"epoch {epoch + 1}: {rate}, {len(pipeline)} batches of {done.batch_size}")
+            print(f"epoch {epoch + 1}: {rate}, {len(pipeline)} batches of {experiment.batch_size}")
     finally:
         pipeline.close()
     return 0
+
+
+if __name__ == "__main__":
+    launch.end_with(lambda: status_of(main))
