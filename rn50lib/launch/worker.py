@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import checkpoint, launch
-from rn50lib.cli import status_of
 from rn50lib.comm import Comm
 from rn50lib.config import Config, Experiment, flag_name, flags_of
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, status_of
 from rn50lib.files import check_writable, make_folder
 from rn50lib.hardware import machine
 
