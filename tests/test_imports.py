@@ -25,7 +25,7 @@ CORE = (
     "presets",
     "network",
     "memory",
-    "experiment",
+    "config",
     "records",
     "optim",
     "metrics",
@@ -43,11 +43,12 @@ FRAMEWORKS = (
     "torchvision",
     "mxnet",
 )
-# packages beyond NumPy, imported where a checksum is computed or a picture opened
+# packages beyond NumPy, imported where a checksum is computed, a picture opened, a YAML file read
 LATE = {
     "records.tfrecord": "google_crc32c",
     "records.checksums": "google_crc32c",
     "records.imageinfo": "PIL",
+    "config.file": "yaml",
 }
 # where a framework may be imported: files and folders
 HOMES = {
@@ -220,9 +221,9 @@ def test_the_loop_sees_protocols_only() -> None:
 
 
 # `rn50 run` draws the built-in data where it is missing by calling data_prep
-BACKWARDS = {("rn50lib.preparation", "data_prep.im2rec"),
-             ("rn50lib.preparation", "data_prep.roadsigns"),
-             ("rn50lib.preparation", "data_prep.tfrecord")}  # fmt: skip
+BACKWARDS = {("rn50lib.launch.prepare", "data_prep.im2rec"),
+             ("rn50lib.launch.prepare", "data_prep.roadsigns"),
+             ("rn50lib.launch.prepare", "data_prep.tfrecord")}  # fmt: skip
 
 
 def test_imports_go_one_way() -> None:

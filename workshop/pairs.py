@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop import output, session
 from workshop.worker import Worker, pack, unpack
 

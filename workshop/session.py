@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rn50lib import experiment, hardware
+from rn50lib import config, hardware
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment
 from workshop import errors, expected, gpu_memory, output, places
 from workshop.course import catalogue
 
@@ -228,7 +228,7 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def resolve(given: Experiment) -> FullExperiment:
+def resolve(given: Experiment) -> Experiment:
     """An experiment with every setting chosen, as a run from this notebook would have it.
 
     Raises UserError where its data cannot be opened, or a value is impossible.
@@ -241,7 +241,7 @@ def resolve(given: Experiment) -> FullExperiment:
         source = open_source(Path(str(asked.data_root)), "train", asked.data_format or "auto")
         classes = len(source.classes)
     machine = hardware.machine()
-    return experiment.resolve(asked, machine, asked.num_classes or classes).experiment
+    return config.resolve(asked, machine, asked.num_classes or classes).experiment
 
 
 def hide_single_gpu(profile: str) -> str:

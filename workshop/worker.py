@@ -22,12 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
 from rn50lib import launch
+from rn50lib.config import Experiment, experiment_from
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from workshop import output
 from workshop.programs import lines_of
 
@@ -117,18 +117,17 @@ class Worker:
         return json.dumps({"error": f"the process that measures has ended: {last}"})
 
 
-def pack(config: FullExperiment) -> dict[str, Any]:
+def pack(config: Experiment) -> dict[str, Any]:
     """A resolved experiment as JSON, for an argument."""
-    return asdict(config)
+    return config.given()
 
 
 # --- in the process -------------------------------------------------------------------------------
 
 
-def unpack(fields: Mapping[str, Any]) -> FullExperiment:
+def unpack(fields: Mapping[str, Any]) -> Experiment:
     """The resolved experiment that `pack` was given."""
-    values: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    return FullExperiment(**values)
+    return experiment_from(dict(fields), Path("what was handed over"))
 
 
 def tell(text: str) -> None:

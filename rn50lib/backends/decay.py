@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rn50lib import optim, seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 
 
-def weight_decays(experiment: FullExperiment, names: Iterable[str]) -> dict[str, float]:
+def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, float]:
     """The weight decay of each parameter, by name: `wd` or 0.
 
     Raises UserError where a learner's `decay_groups` leaves a parameter out or has one twice.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from rn50lib import memory
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 
 USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the allocator's
 
 
 def memory_full(
-    experiment: FullExperiment, net: Network, capacity: int | None, training: bool
+    experiment: Experiment, net: Network, capacity: int | None, training: bool
 ) -> UserError:
     """One line that names -b and the batch that would fit a device of `capacity` bytes.
 

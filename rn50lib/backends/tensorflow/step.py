@@ -23,8 +23,8 @@ from rn50lib.backends.tensorflow.parallel import exchange_for
 from rn50lib.backends.tensorflow.update import Optimizer
 from rn50lib.comm import Comm
 from rn50lib.comm.gpu import own_gpu
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.hardware import machine
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -34,7 +34,7 @@ from rn50lib.recipe import MEAN, STD
 class TensorflowStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
-    def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
         self.device = configure(experiment.threads, comm.local_rank)
         precision.configure(self.device, experiment.dtype)
         self.experiment, self.net, self.local_rank = experiment, net, comm.local_rank

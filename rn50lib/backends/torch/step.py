@@ -26,7 +26,7 @@ from rn50lib.backends.torch.trace import recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
 from rn50lib.comm.gpu import choose_gpu
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 from rn50lib.recipe import MEAN, STD
@@ -35,7 +35,7 @@ from rn50lib.recipe import MEAN, STD
 class TorchStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
-    def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = precision.configure(self.device, experiment.dtype)
         torch.set_num_threads(experiment.threads)
@@ -57,7 +57,7 @@ class TorchStep:
         self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
         self._prepare(experiment)
 
-    def _prepare(self, experiment: FullExperiment) -> None:
+    def _prepare(self, experiment: Experiment) -> None:
         """What a step needs beside the model, the optimizer and the exchange."""
         self.scaler: precision.LossScaler | None = None
         if experiment.loss_scale:

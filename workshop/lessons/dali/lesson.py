@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib import recipe
-from rn50lib.experiment import FullExperiment, has_dali
+from rn50lib.config import Experiment, has_dali, to_json
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.imageinfo import eight_bits
@@ -34,7 +34,7 @@ def here(session: Session, *keys: str) -> bool:
     return HERE
 
 
-def look(config: FullExperiment) -> Look:
+def look(config: Experiment) -> Look:
     """What the loader makes of images on a CPU: its `Dali.look`, without a data set."""
     from rn50lib.pipelines.dali_graph import Look
 
@@ -46,7 +46,7 @@ def look(config: FullExperiment) -> Look:
     )
 
 
-def outputs(config: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarray]:
+def outputs(config: Experiment, file: Path, seed: int) -> dict[str, np.ndarray]:
     """What each operator of the training graph gives for one image, by name."""
     if HERE:
         from workshop.lessons.dali import steps
@@ -69,11 +69,18 @@ def outputs(config: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarr
 
 
 def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
-    """Run `rn50 diagnose`, show what it prints and its picture; returns its JSON."""
+    """Run `rn50 diagnose` with these flags, an experiment among them, show what it prints and its
+    picture; returns its JSON."""
     places.settle()
+    flags = []
+    for argument in arguments:
+        if isinstance(argument, Experiment):
+            (folder / f"{name}.config.json").write_text(to_json(argument))
+            argument = f"--config={name}.config.json"
+        flags.append(argument)
     files = [folder / f"{name}.json", folder / f"{name}.png"]
     program(
-        "rn50lib.cli", "diagnose", *arguments, "--json", files[0].name, "-o", files[1].name,
+        "rn50lib.cli", "diagnose", *flags, "--json", files[0].name, "-o", files[1].name,
         folder=folder,
     )  # fmt: skip
     found = dict(json.loads(files[0].read_text(encoding="utf-8")))

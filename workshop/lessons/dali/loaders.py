@@ -19,7 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, has_dali
+from rn50lib.config import Experiment, has_dali
 from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.lessons import figures
@@ -42,7 +42,7 @@ class LoaderRates:
     alone: dict[str, list[float]]
     paced: dict[str, list[float]]
     model: list[float]
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def rounds(self) -> int:
@@ -97,7 +97,7 @@ def compare(
     configs = {n: session.resolve(replace(experiment, **f)) for n, f in chosen.items()}
     with contextlib.ExitStack() as stack:
 
-        def start(config: FullExperiment, name: str, steps: int, warm_up: int) -> Worker:
+        def start(config: Experiment, name: str, steps: int, warm_up: int) -> Worker:
             env = launch.rank_environment(config)
             if name == ON_CPU:
                 env["CUDA_VISIBLE_DEVICES"] = ""

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import launch, recipe
-from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.imageinfo import eight_bits
@@ -114,7 +114,7 @@ class Reads:
         return [number for rank in self.epochs[0] for number in rank]
 
 
-def reads(experiment: FullExperiment, source: Source, ranks: int = 2) -> Reads:
+def reads(experiment: Experiment, source: Source, ranks: int = 2) -> Reads:
     """Ask DALI's readers, as the loader sets them up, for the images of two epochs.
 
     What comes is the encoded image; its checksum says which one it is.
@@ -130,9 +130,7 @@ def reads(experiment: FullExperiment, source: Source, ranks: int = 2) -> Reads:
     return Reads([epoch(0), epoch(1)], epoch(0))
 
 
-def encoded(
-    experiment: FullExperiment, source: Source, epoch: int, rank: int, ranks: int
-) -> list[int]:
+def encoded(experiment: Experiment, source: Source, epoch: int, rank: int, ranks: int) -> list[int]:
     """The checksums of the encoded images that a rank reads in an epoch, in its order."""
     from rn50lib.pipelines.dali_readers import Numbered, Stream
     from workshop.lessons.dali import steps

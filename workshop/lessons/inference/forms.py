@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
 from workshop import output, session
 from workshop.pairs import Pairs
@@ -87,7 +87,7 @@ class Timed:
     """Seconds per batch by form; entry i of every list was measured in round i."""
 
     seconds: dict[str, list[float]]
-    experiment: FullExperiment
+    experiment: Experiment
 
     def pair(self, first: str, second: str) -> Pairs:
         """Two of the forms as pairs: the ratio is the second's time over the first's."""
@@ -138,7 +138,7 @@ def repeated(work: Callable[[int], float]) -> int:
     return max(1, min(200, round(TURN_S / work(1))))
 
 
-def random_images(config: FullExperiment) -> np.ndarray:
+def random_images(config: Experiment) -> np.ndarray:
     """A batch, uint8 (batch, pixels, pixels, 3)."""
     shape = (config.batch_size, config.image_shape, config.image_shape, 3)
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)

@@ -14,7 +14,7 @@ from rn50lib import checkpoint
 from rn50lib.backends.torch import precision
 from rn50lib.backends.torch.inference import Predictor
 from rn50lib.backends.torch.model import ResNet, load_arrays
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.source import open_source
 from rn50lib.tools.predict import prepare, trained_as
@@ -28,7 +28,7 @@ class Forms:
     """A network with its weights, by form: uint8 images (N, H, W, 3) to float32 logits."""
 
     def __init__(
-        self, config: FullExperiment, arrays: Mapping[str, np.ndarray], forms: Sequence[str]
+        self, config: Experiment, arrays: Mapping[str, np.ndarray], forms: Sequence[str]
     ) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         precision.configure(self.device, "float32")  # on a GPU: no TF32 under the name of float32

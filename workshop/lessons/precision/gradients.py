@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
 from workshop.lessons.precision.formats import Format
 from workshop.worker import ask
@@ -72,7 +72,7 @@ class StepGradients:
     """What one step's gradients are, and the experiment that it belongs to."""
 
     kinds: tuple[Gradients, Gradients]
-    experiment: FullExperiment
+    experiment: Experiment
     loss: float
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from rn50lib import launch, memory
-from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.network import Network
 from workshop import session
 from workshop.lessons.figures import stacked
@@ -31,7 +31,7 @@ class Peaks:
     """The most memory in bytes by (dtype, batch), and the experiment it was measured with."""
 
     bytes: dict[tuple[str, int], int]
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def dtypes(self) -> list[str]:

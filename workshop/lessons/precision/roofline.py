@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch, memory
-from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.network import Network
 from workshop import session
 from workshop.lessons.figures import stacked
@@ -108,7 +108,7 @@ class LayerTimes:
     steps: dict[str, list[float]]
     peaks: dict[str, float]  # FLOP per second of a large product of matrices
     bandwidth: float  # bytes per second of a large copy, read and written
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def dtypes(self) -> list[str]:

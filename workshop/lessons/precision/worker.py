@@ -17,8 +17,8 @@ from rn50lib.backends.torch.model import ResNet, load_arrays
 from rn50lib.backends.torch.peak import matrix_product
 from rn50lib.backends.torch.peak import seconds as seconds_of
 from rn50lib.backends.torch.precision import AUTOCAST
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.source import open_source
@@ -65,7 +65,7 @@ def gradients(prefix: str, epoch: int) -> dict[str, Any]:
     return {"kinds": kinds, "loss": loss.item()}
 
 
-def first_batch(config: FullExperiment) -> tuple[torch.Tensor, torch.Tensor]:
+def first_batch(config: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch of training pictures spread over the classes, cut and normalised as training does:
     float32 NCHW in channels_last memory, and int64 labels."""
     source = open_source(config.data_root, "train")
@@ -174,7 +174,7 @@ def memory(config: dict[str, Any], points: list[tuple[str, int]]) -> list[int]:
     return found
 
 
-def on_gpu(config: FullExperiment) -> int:
+def on_gpu(config: Experiment) -> int:
     """Bytes that were allocated at once, at most, in the second step: in the first one cuDNN tries
     its algorithms with all the memory that each of them would like."""
     gc.collect()  # the step before this one
@@ -186,7 +186,7 @@ def on_gpu(config: FullExperiment) -> int:
     return int(torch.cuda.max_memory_allocated())
 
 
-def in_a_child(config: FullExperiment) -> int:
+def in_a_child(config: Experiment) -> int:
     """Bytes that a copy of this process had in memory at once, at most.
 
     The copy spares the seconds of importing PyTorch again; no thread has computed here yet, so that

@@ -16,8 +16,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment
 from workshop import session
 from workshop.lessons import figures
 from workshop.lessons.figures import short
@@ -37,7 +37,7 @@ class StageRates:
 
     rates: dict[str, list[float]]
     busy: dict[str, list[float]]
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def variants(self) -> list[str]:

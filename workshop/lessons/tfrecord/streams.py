@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop import session
 from workshop.worker import ask, pack, unpack
 
@@ -71,7 +71,8 @@ def look(experiment: Experiment, ranks: int = 2, pictures: int = 6) -> Streams:
     given = replace(experiment, **session.session_fields(experiment.given()))
     given = replace(given, backend="tensorflow", data_format="tfrecord", n=1)
     if given.profile == "gpu":  # the process that reads sees none
-        given = replace(given, profile="cpu", dtype=None, loss_scale=None)
+        open_again: dict[str, Any] = {"profile": "cpu", "dtype": None, "loss_scale": None}
+        given = replace(given, **open_again)
     config = session.resolve(given)
     env = launch.rank_environment(config) | {"CUDA_VISIBLE_DEVICES": ""}
     found = ask(
