@@ -23,9 +23,9 @@ def prepare(asked: Experiment, make_data: bool = True, here: Machine | None = No
     here = here or machine()
     user, asked = asked, with_checkpoint(asked)
     root = Path(asked.data_root) if asked.data_root else experiment.default_data_root()[0]
-    classes = asked.num_classes
+    classes, counted = asked.num_classes, "counted in the data set"
     if asked.loader == "synthetic":
-        classes = classes or 1000
+        classes, counted = classes or 1000, "as ImageNet has: synthetic images have no data set"
     else:
         experiment.check(asked, here)  # before minutes are spent on drawing
         if make_data and asked.data_root is None and root.name == "roadsigns":
@@ -39,10 +39,16 @@ def prepare(asked: Experiment, make_data: bool = True, here: Machine | None = No
                     f"--num-classes {classes}: {root} has {found} classes; leave the flag out"
                 )
             classes = classes or found
-    classes = classes or (12 if experiment.is_roadsigns(root) else 1000)
+    if classes is None:  # a dry run, and the data set is not here yet
+        drawn = experiment.is_roadsigns(root)
+        classes = 12 if drawn else 1000
+        counted = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
     resolved = experiment.resolve(asked, here, classes)
-    loaded = {name: "the checkpoint's" for name in asked.given() if name not in user.given()}
-    return replace(resolved, reasons=dict(resolved.reasons) | loaded)
+    reasons = dict(resolved.reasons)
+    if asked.num_classes is None:
+        reasons["num_classes"] = counted
+    reasons |= {name: "the checkpoint's" for name in asked.given() if name not in user.given()}
+    return replace(resolved, reasons=reasons)
 
 
 def make_roadsigns(root: Path, data_format: str | None) -> None:
