@@ -50,6 +50,7 @@ HOMES = {
         "pipelines/torch_",
         "pipelines/dali.py",  # tensors on the GPU
         "comm/ddp.py",
+        "comm/gpu.py",
         "comm/horovod.py",
         "workshop/in_torch/",  # processes that a notebook measures in
     ),
@@ -57,6 +58,7 @@ HOMES = {
         "backends/tensorflow/",
         "pipelines/tf_",
         "pipelines/dali.py",  # which GPU it has chosen
+        "comm/gpu.py",
         "comm/horovod.py",
         "workshop/input_streams.py",  # the lesson shows what TensorFlow's own buffer does
     ),
