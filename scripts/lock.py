@@ -2,12 +2,12 @@
 
     .venv/bin/python scripts/lock.py requirements-cpu.txt
 
-pip resolves the first part without installing anything, for the oldest Python that is served. Run it
-on Linux x86_64 after changing the first part, then run the tests before committing.
+pip resolves the first part for the oldest Python that is served, and installs nothing. Run it on
+Linux x86_64 after changing the first part, then run the tests before committing.
 
-pip reads the markers of other packages (`aiohttp; python_version == "3.12"`) for the Python that runs
-it, whatever it resolves for. So the pins that have a marker themselves, for one Python alone, are
-kept as they are; tests/environment/test_resolving.py tells which are missing.
+pip reads the markers in packages (papermill's `aiohttp; python_version == "3.12"`) for the Python
+that runs it, whatever it resolves for. So pins that have a marker themselves are kept as they are;
+`make acceptance T=test_resolving` tells which are missing.
 """
 
 from __future__ import annotations

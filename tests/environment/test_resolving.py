@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 FILES = ("requirements-cpu.txt", "requirements-gpu.txt")
 PYTHONS = ("3.11.2", "3.12.3")  # Debian 12's and Ubuntu 24.04's
 TORCH = "torch"  # the index decides whether its line brings a CUDA build, and what that needs
-)
 
 
 def installs(file: Path, python: str, folder: Path) -> dict[str, dict]:
