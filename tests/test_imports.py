@@ -60,7 +60,7 @@ HOMES = {
         "comm/horovod.py",
         "workshop/input_streams.py",  # the lesson shows what TensorFlow's own buffer does
     ),
-    "horovod": ("comm/horovod.py", "backends/torch/parallel.py", "backends/tensorflow/parallel.py"),
+    "horovod": ("comm/horovod.py", "backends/torch/exchange.py", "backends/tensorflow/exchange.py"),
     "nvidia": ("pipelines/dali", "workshop/dali_steps.py"),  # a lesson takes the graph apart
 }
 # the doctor asks each framework what it is, in processes of their own

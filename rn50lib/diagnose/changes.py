@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from rn50lib import experiment as experiments
-from rn50lib.backends.memory_full import USABLE
+from rn50lib.backends.shared import USABLE
 from rn50lib.diagnose.model import COMMUNICATION, COMPUTE, INPUT, lesson
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment

@@ -85,8 +85,8 @@ class TestStep:
             seen.append({n: g.copy() for n, g in zip(names, gradients, strict=True)})
             return gradients
 
+        from rn50lib.backends.tensorflow.exchange import Replaced
         from rn50lib.backends.tensorflow.model import to_canonical
-        from rn50lib.backends.tensorflow.parallel import Replaced
 
         names = list(tiny(6).parameters())
         step = build(wd=0.01, mom=0.9)

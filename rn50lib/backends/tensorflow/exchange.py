@@ -21,7 +21,7 @@ Exchange = Callable[[list[Any]], list[Any]]
 MESSAGES = 4  # groups of gradients that travel one after the other
 
 
-def exchange_for(comm: groups.Comm, experiment: FullExperiment) -> Exchange:
+def exchange_for(experiment: FullExperiment, comm: groups.Comm) -> Exchange:
     """The exchange for a group of workers: gradients in, averaged gradients out, in one order."""
     function = seams.get("exchange_gradients")
     if function is not groups.average:
