@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 from rn50lib.errors import UserError
@@ -146,8 +147,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         if verb == "workshop":
-            from rn50lib.workshop.commands import main as workshop
-
             return workshop(rest)
         from rn50lib import commands
 
@@ -181,6 +180,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `rn50 ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def workshop(argv: list[str]) -> int:
+    """`rn50 workshop`: a verb that another package brings, found by its entry point."""
+    for found in entry_points(group="rn50.verbs", name="workshop"):
+        return found.load()(argv)
+    raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")
 
 
 if __name__ == "__main__":

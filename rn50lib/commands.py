@@ -91,21 +91,21 @@ def score(argv: list[str]) -> int:
 
 def benchmark(argv: list[str]) -> int:
     """`rn50 benchmark`: images per second over numbers of workers and batch sizes."""
-    from rn50lib.benchmark.command import main as benchmark_main
+    from rn50lib.tools.benchmark.command import main as benchmark_main
 
     return benchmark_main(argv)
 
 
 def predict(argv: list[str]) -> int:
     """`rn50 predict`: what a checkpoint sees in pictures."""
-    from rn50lib.predict import main as predict_main
+    from rn50lib.tools.predict import main as predict_main
 
     return predict_main(argv)
 
 
 def export(argv: list[str]) -> int:
     """`rn50 export`: a checkpoint for other programs."""
-    from rn50lib.export import main as export_main
+    from rn50lib.tools.export import main as export_main
 
     return export_main(argv)
 
@@ -123,8 +123,8 @@ def plot(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.labels and len(args.labels) != len(args.reports):
         parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
-    from rn50lib import plot as plots
     from rn50lib.report import load
+    from rn50lib.tools import plot as plots
 
     names = args.labels or [Path(name).stem for name in args.reports]
     figure = plots.curves({n: load(r) for n, r in zip(names, args.reports, strict=True)})
@@ -135,27 +135,27 @@ def plot(argv: list[str]) -> int:
 
 def compare(argv: list[str]) -> int:
     """`rn50 compare`: reports and benchmarks beside each other."""
-    from rn50lib.compare import main as compare_main
+    from rn50lib.tools.compare import main as compare_main
 
     return compare_main(argv)
 
 
 def scale(argv: list[str]) -> int:
     """`rn50 scale`: other numbers of GPUs, predicted."""
-    from rn50lib.scaling.command import main as scale_main
+    from rn50lib.tools.scaling.command import main as scale_main
 
     return scale_main(argv)
 
 
 def diagnose(argv: list[str]) -> int:
     """`rn50 diagnose`: loader, step, both and communication, each measured by itself."""
-    from rn50lib.diagnose.command import main as diagnose_main
+    from rn50lib.tools.diagnose.command import main as diagnose_main
 
     return diagnose_main(argv, prepare, describe)
 
 
 def doctor(argv: list[str]) -> int:
     """`rn50 doctor`: checks with remedies."""
-    from rn50lib.doctor import main as doctor_main
+    from rn50lib.tools.doctor import main as doctor_main
 
     return doctor_main(argv)

@@ -15,8 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -200,7 +199,7 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
             "command": command,
         },
     )
-    status, failure = run_command(command, resolved.experiment, work(resolved.experiment))
+    status, failure = run_command(command, resolved.experiment)
     if failure:
         say(f"error: {failure}")
     elif status == 130 and not alone(resolved.experiment):
@@ -208,55 +207,14 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
     return status
 
 
-def run_command(
-    command: list[str], experiment: FullExperiment, work: str | None = None
-) -> tuple[int, str | None]:
-    """Run what `launched` gave to its end. Returns (exit status for the user, what failed).
+def run_command(command: list[str], experiment: FullExperiment) -> tuple[int, str | None]:
+    """Run what `launched` gave to its end, with signals handed on. Returns (exit status for the
+    user, what failed).
 
     What failed is None where nothing did, and where a lone rank has said it itself. The status is
-    130 after Ctrl-C. Ranks on GPUs begin when nobody else's run is on these; `work` names what is
-    done there.
+    130 after Ctrl-C.
     """
-    try:
-        with gpus(experiment, work) as chosen:
-            return run_now(command, experiment, rank_environment(experiment) | chosen)
-    except KeyboardInterrupt:  # while it waited for a GPU
-        if alone(experiment):
-            say("interrupted")
-        return 130, None
-
-
-@contextlib.contextmanager
-def gpus(experiment: FullExperiment, work: str | None) -> Iterator[dict[str, str]]:
-    """Hold a lease for each GPU that the ranks use; gives the variables that show them no other.
-
-    Nothing is held, and nothing costs time, where there is no GPU, where the run does without (a
-    paced step, the input alone), or where the ranks are on other hosts.
-    """
-    found = machine().gpus
-    idle = (experiment.step is not None or experiment.test_io) and experiment.loader != "dali"
-    if not found or idle or not launchers.is_local(experiment.hosts):
-        yield {}
-        return
-    from rn50lib import lease
-
-    count = min(experiment.max_np or experiment.n, len(found))
-    with lease.take({gpu.uuid: gpu.index for gpu in found}, count, say, work) as devices:
-        yield {} if count == len(found) else {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
-
-
-def work(experiment: FullExperiment) -> str:
-    """A name for what a run does: two of the same name take about as long."""
-    own = ("data_root", "seed", "port", "model_prefix", "report", "logdir", "timeline", "override",
-           "profile_trace")  # fmt: skip
-    done = {name: value for name, value in experiment.given().items() if name not in own}
-    return f"{zlib.crc32(repr(sorted(done.items())).encode()):08x}"
-
-
-def run_now(
-    command: list[str], experiment: FullExperiment, env: dict[str, str]
-) -> tuple[int, str | None]:
-    """Run the command to its end, with signals handed on; see `run_command`."""
+    env = rank_environment(experiment)
     if not alone(experiment):
         from rn50lib import workers
 

@@ -110,21 +110,6 @@ def cuda_version() -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def at_work(least_percent: int) -> list[tuple[int, int]]:
-    """(GPU, pid) of the processes that use at least so much of a GPU just now; takes a second.
-
-    Empty where the driver does not tell: there is nothing to be learnt from no answer.
-    """
-    text, _ = ask("pmon", "-c", "1", "-s", "u")
-    found = []
-    for line in text.splitlines():
-        words = line.split()  # gpu, pid, type, sm, …: a dash for what is not there
-        numbers = [words[i] for i in (0, 1, 3)] if len(words) > 3 else []
-        if all(map(str.isdigit, numbers)) and numbers and int(numbers[2]) >= least_percent:
-            found.append((int(numbers[0]), int(numbers[1])))
-    return found
-
-
 def visible(gpus: tuple[Gpu, ...], devices: str | None) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order (None: not set, all of them).
 

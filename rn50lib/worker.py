@@ -32,7 +32,6 @@ def worker(
     and how many of them come before the first that counts.
     """
     from rn50lib import comm, training
-    from rn50lib.contention import Contention
     from rn50lib.position import State
     from rn50lib.progress import Progress
     from rn50lib.records.source import open_source
@@ -64,7 +63,6 @@ def worker(
         if speed and done.step is None:
             flops = net.train_flops(done.image_shape)
             latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
-        latest.env["contended"] = others.found()
         if file:
             latest.write(file)
 
@@ -74,8 +72,7 @@ def worker(
         progress = (watch or Progress)(run_dir, done.logdir, enabled=group.rank == 0)
         training.train(done, net, sources, group, progress, report, write_report, state, warm_up)
 
-    with Contention(looks=group.rank == 0) as others:
-        group.run(attempt, State())
+    group.run(attempt, State())
     return 0
 
 

@@ -31,11 +31,9 @@ def install(
     cuda: str = "12.2",
     fails: str = "",
     topo: str = "",
-    at_work: Sequence[tuple[int, int, int]] = (),
 ) -> str:
     """Write the program into `folder`; returns a PATH that begins with it. `fails`: what it says
-    instead of an answer, with status 9. `topo`: what `nvidia-smi topo -m` prints. `at_work`: GPU,
-    pid and use in per cent of processes."""
+    instead of an answer, with status 9. `topo`: what `nvidia-smi topo -m` prints."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for index, gpu in enumerate(gpus):
@@ -43,7 +41,6 @@ def install(
         row |= {"driver_version": driver, "memory.used": "3"}
         rows.append(row | gpu)
     scenario = {"rows": rows, "driver": driver, "cuda": cuda, "fails": fails, "topo": topo}
-    scenario["at_work"] = list(at_work)
     (folder / SCENARIO).write_text(json.dumps(scenario))
     program = folder / "nvidia-smi"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{__file__}" "{folder}" "$@"\n')
@@ -74,15 +71,6 @@ def main() -> int:
         return 0
     if arguments == ["topo", "-m"]:
         print(scenario["topo"], end="")
-        return 0
-    if arguments == ["pmon", "-c", "1", "-s", "u"]:
-        print("# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command ")
-        print("# Idx           #    C/G      %      %      %      %      %      %    name ")
-        for gpu, pid, percent in scenario["at_work"]:
-            print(
-                f"{gpu:5} {pid:11}     C {percent:6}      1      -      -      -      -    python"
-            )
-        print("    9          -     -      -      -      -      -      -      -    -")
         return 0
     what, _, fields = arguments[0].partition("=")
     if what == "--query-compute-apps":

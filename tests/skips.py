@@ -100,7 +100,11 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count skips by capability, and seconds by part. The main process hears of every test here,
     also of those that its helpers ran (`-n 2`)."""
-    if report.skipped and (named := re.match(NAMED, str(report.longrepr[2]))):
+    if (
+        report.skipped
+        and not hasattr(report, "wasxfail")
+        and (named := re.match(NAMED, str(report.longrepr[2])))
+    ):
         _skips[named[1]] += 1
     folder = report.nodeid.split("/")
     _seconds["notebooks" if "notebooks" in folder[:-1] else "pytest"] += report.duration
@@ -108,7 +112,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Count skips of whole files."""
-    if report.skipped and (named := re.match(NAMED, str(report.longrepr[2]))):
+    if (
+        report.skipped
+        and not hasattr(report, "wasxfail")
+        and (named := re.match(NAMED, str(report.longrepr[2])))
+    ):
         _skips[named[1]] += 1
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from rn50lib import cli
-from rn50lib.benchmark import command as benchmark
 from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
-from rn50lib.workshop import course
+from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment
+from workshop.course import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -166,7 +166,9 @@ def test_paths_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`([\w./-]+/|[\w./-]+/[\w.-]+\.\w+)`", text)
     paths = [name for name in named if not name.startswith(made)]
     assert [
-        p for p in paths if not any((base / p).exists() for base in (ROOT, ROOT / "rn50lib"))
+        p
+        for p in paths
+        if not any((base / p).exists() for base in (ROOT, ROOT / "rn50lib", ROOT / "workshop"))
     ] == []
 
 
@@ -179,9 +181,9 @@ def test_pictures_have_words() -> None:
 def test_the_table_of_notebooks_is_the_course() -> None:
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (\d\d) \| (.*?) \| (\d+) \| (.*?) \|$", readme, re.M)
-    there = {item.number for item in course.existing(ROOT)}
+    there = {item.number for item in catalogue.existing(ROOT)}
     assert [(n, int(minutes)) for n, _, minutes, _ in rows] == [
-        (item.number, item.minutes) for item in course.COURSE
+        (item.number, item.minutes) for item in catalogue.COURSE
     ]
     for number, name, _, text in rows:
         linked, planned = name.startswith("["), text == "planned"

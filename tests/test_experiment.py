@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from rn50lib import experiment as experiments
 from rn50lib import flags
 from rn50lib import network as networks
-from rn50lib.benchmark import command as benchmark
 from rn50lib.cli import experiment_parser, parse_experiment
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment, FullExperiment, checks, filling, resolve
 from rn50lib.hardware import Gpu, Machine
 from rn50lib.presets import PRESETS
+from rn50lib.tools.benchmark import command as benchmark
 from tests.support import LAPTOP
 
 WITH_BF16 = replace(LAPTOP, bfloat16="avx512_bf16")

@@ -17,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "rn50lib"
+# each may import itself and what stands before it
+LAYERS = ("rn50lib", "data_prep", "workshop")
 
 CORE = (
     "recipe",
@@ -28,7 +30,7 @@ CORE = (
     "optim",
     "metrics",
     "report",
-    "scaling",
+    "tools.scaling",
     "seams",
 )
 FRAMEWORKS = (
@@ -43,36 +45,60 @@ FRAMEWORKS = (
 )
 # the one package beyond NumPy, imported where a checksum is computed
 LATE = {"records.tfrecord": "google_crc32c"}
-# where a framework may be imported: files and folders under rn50lib
+# where a framework may be imported: files and folders
 HOMES = {
     "torch": (
-        "backends/torch/",
-        "pipelines/torch_",
-        "pipelines/dali.py",  # tensors on the GPU
-        "comm/ddp.py",
-        "comm/horovod.py",
-        "workshop/in_torch/",  # processes that a notebook measures in
+        "rn50lib/backends/torch/",
+        "rn50lib/pipelines/torch_",
+        "rn50lib/pipelines/dali.py",  # tensors on the GPU
+        "rn50lib/comm/ddp.py",
+        "rn50lib/comm/horovod.py",
+        # processes that a lesson measures in, and one that watches a learner's script
+        "workshop/lessons/precision/worker/",
+        "workshop/lessons/inference/forms_worker.py",
+        "workshop/checks/watch.py",
+        "workshop/checks/two_weights.py",
     ),
     "tensorflow": (
-        "backends/tensorflow/",
-        "pipelines/tf_",
-        "pipelines/dali.py",  # which GPU it has chosen
-        "comm/horovod.py",
-        "workshop/input_streams.py",  # the lesson shows what TensorFlow's own buffer does
+        "rn50lib/backends/tensorflow/",
+        "rn50lib/pipelines/tf_",
+        "rn50lib/pipelines/dali.py",  # which GPU it has chosen
+        "rn50lib/comm/horovod.py",
+        "rn50lib/tools/diagnose/tf_stages.py",  # the pipeline cut short, to be measured
+        "workshop/lessons/tfrecord/input_streams.py",  # what TensorFlow's own buffer does
     ),
-    "horovod": ("comm/horovod.py", "backends/torch/exchange.py", "backends/tensorflow/exchange.py"),
-    "nvidia": ("pipelines/dali", "workshop/dali_steps.py"),  # a lesson takes the graph apart
+    "horovod": (
+        "rn50lib/comm/horovod.py",
+        "rn50lib/backends/torch/exchange.py",
+        "rn50lib/backends/tensorflow/exchange.py",
+    ),
+    # a lesson takes the graph apart
+    "nvidia": (
+        "rn50lib/pipelines/dali",
+        "rn50lib/tools/diagnose/dali_stages.py",
+        "workshop/lessons/dali/dali_steps.py",
+    ),
 }
 # the doctor asks each framework what it is, in processes of their own
-ASKS = "doctor/"
+ASKS = "rn50lib/tools/doctor/"
 
 
 @functools.cache
+def everything() -> dict[str, Path]:
+    """Every module of the three packages by its name: 'rn50lib.records.order'."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for layer in LAYERS
+        for path in (ROOT / layer).rglob("*.py")
+    }
+
+
 def modules() -> dict[str, Path]:
     """Every module of the library by its name below rn50lib: 'records.order'."""
     return {
-        ".".join(path.relative_to(LIBRARY).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in LIBRARY.rglob("*.py")
+        name.removeprefix("rn50lib").removeprefix("."): path
+        for name, path in everything().items()
+        if name.split(".")[0] == "rn50lib"
     }
 
 
@@ -90,7 +116,7 @@ def named(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level and node.module, f"{path}: relative import"
             yield node.module
-            if node.module.split(".")[0] == "rn50lib":
+            if node.module.split(".")[0] in LAYERS:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -106,16 +132,60 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def place(path: Path) -> str:
-    return path.relative_to(LIBRARY).as_posix()
+    return path.relative_to(ROOT).as_posix()
+
+
+def known(imported: str) -> str | None:
+    """The module of ours that an imported name stands in; None for somebody else's."""
+    while imported and imported not in everything():
+        imported = imported.rpartition(".")[0]
+    return imported or None
+
+
+def needs() -> dict[str, set[str]]:
+    """Which modules of ours each one imports, at its head or later; its own package left out."""
+    return {
+        name: {
+            found
+            for imported in imports(path)
+            if (found := known(imported)) and not name.startswith(f"{found}.") and found != name
+        }
+        for name, path in everything().items()
+    }
+
+
+def circles() -> list[list[str]]:
+    """Groups of modules that import each other, directly or around (Tarjan's algorithm)."""
+    graph, index, low, stack, found = needs(), {}, {}, [], []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
 
 
 def test_there_is_something_to_look_at() -> None:
     names = modules()
-    assert {"training", "records.order", "backends.torch.step", "workshop.session"} <= names.keys()
+    assert {"training", "records.order", "backends.torch.step"} <= names.keys()
+    assert {"workshop.session", "data_prep.im2rec"} <= everything().keys()
     assert "torch" in set(imports(names["backends.torch.step"]))
 
 
-@pytest.mark.parametrize("name", [m for m in modules() if m.split(".")[0] in CORE])
+@pytest.mark.parametrize("name", [m for m in modules() if m.startswith(CORE)])
 def test_the_core_imports_the_standard_library_and_numpy(name: str) -> None:
     late = set(imports(modules()[name])) - set(imports(modules()[name], top_level=True))
     for imported in imports(modules()[name]):
@@ -128,7 +198,7 @@ def test_the_core_imports_the_standard_library_and_numpy(name: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_is_imported_in_its_own_files_only(framework: str) -> None:
     homes = (*HOMES.get(framework, ()), ASKS)
-    for path in modules().values():
+    for path in everything().values():
         tops = {imported.split(".")[0] for imported in imports(path)}
         if framework in tops:
             assert place(path).startswith(homes), f"{place(path)} imports {framework}"
@@ -143,13 +213,25 @@ def test_the_loop_sees_protocols_only() -> None:
             assert opens or parts[2][0].isupper(), imported
 
 
-def test_only_the_command_line_knows_the_workshop() -> None:
-    for name, path in modules().items():
-        if name != "cli" and not name.startswith("workshop"):
-            found = [i for i in imports(path) if i.startswith("rn50lib.workshop")]
-            assert not found, f"{name}: {found}"
-    at_import = imports(modules()["cli"], top_level=True)
-    assert not any("workshop" in imported for imported in at_import)
+# `rn50 run` draws the built-in data where it is missing by calling data_prep
+BACKWARDS = {("rn50lib.preparation", "data_prep.im2rec"),
+             ("rn50lib.preparation", "data_prep.roadsigns"),
+             ("rn50lib.preparation", "data_prep.tfrecord")}  # fmt: skip
+
+
+def test_imports_go_one_way() -> None:
+    wrong = {
+        (name, other)
+        for name, others in needs().items()
+        for other in others
+        if LAYERS.index(other.split(".")[0]) > LAYERS.index(name.split(".")[0])
+    }
+    assert wrong == BACKWARDS
+
+
+@pytest.mark.xfail(reason="the command line and its verbs, the launchers, the live run")
+def test_nothing_imports_itself_around() -> None:
+    assert circles() == []
 
 
 def test_benchmarks_know_nothing_of_the_library() -> None:
@@ -176,7 +258,7 @@ def test_importing_everything_else_loads_no_framework() -> None:
         f"rn50lib.{name}"
         for name, path in modules().items()
         if not place(path).startswith(tuple(homes)) and name not in ("", "__init__")
-        and not name.startswith(("workshop", "doctor"))
+        and not name.startswith("tools.doctor")
     ]  # fmt: skip
     assert len(names) > 25
     code = "import importlib\n" + "\n".join(f"importlib.import_module({n!r})" for n in names)
@@ -184,15 +266,12 @@ def test_importing_everything_else_loads_no_framework() -> None:
 
 
 def test_importing_the_workshop_loads_no_framework() -> None:
-    found = loaded("from rn50lib import workshop")
+    found = loaded("import workshop")
     assert not found & {*FRAMEWORKS, "matplotlib", "ipywidgets", "papermill", "nbconvert"}
 
 
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_runs_where_only_numpy_is_installed(name: str) -> None:
-    if name not in {m.split(".")[0] for m in modules()}:
-        assert name == "scaling"  # not written yet
-        return
     # a finder that refuses whatever is neither built in nor NumPy
     code = f"""
 import importlib.abc

@@ -12,7 +12,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex02.stride")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex02.stride")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex02", profile)
 
@@ -156,7 +156,7 @@ run = workshop.use(decay_groups=decay_groups)
 # It stays stable while `lr · curvature < 2 (1 + momentum)`. The target: after 60 steps both distances are at most 0.001. The usual momentum of 0.9 does not reach it, whatever the rate. Move the controls, then write down a pair that does.
 
 # %%
-from rn50lib.workshop import figures_valley
+from workshop.lessons.single_gpu import figures_valley
 
 figures_valley.explore()
 

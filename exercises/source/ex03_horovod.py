@@ -14,7 +14,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # Some answers train in processes of their own, which see nothing else of this notebook. So a cell imports what it needs itself, `import numpy as np` for example.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex03", profile)
 
@@ -104,7 +104,7 @@ def broken_sums(sums, comm):
     return {"loss": loss, "top1": top1, "top5": top5}
 
 
-from rn50lib.workshop.checks import ranks
+from workshop.checks import ranks
 
 # together(2, f) calls f for two ranks at once; each gets a comm as above
 two = [np.array([64.0, 24, 30, 32]), np.array([16.0, 2, 6, 8])]
@@ -161,7 +161,7 @@ workshop.check("ex03.ring", sent)
 # %%
 import numpy as np
 
-from rn50lib.workshop import figures_ring
+from workshop.lessons.horovod import figures_ring
 
 for workers in (2, 8, 64):
     gradients = np.ones((workers, 6400), np.float32)

@@ -12,7 +12,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex04.hunt")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex04.hunt")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex04", profile)
 
@@ -26,7 +26,7 @@ session = workshop.start("ex04", profile)
 # Recipe 1, for comparison: start Horovod and take one GPU for each *local* rank; share the pictures; scale the learning rate, with a warm-up; average the gradients; start all ranks alike; let rank 0 alone print and save; take 1/size of the steps.
 
 # %%
-from rn50lib.workshop.checks import ex04
+from workshop.checks import ex04
 
 print(ex04.listing())
 

@@ -12,7 +12,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex05.graph")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex05.graph")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex05", profile)
 
@@ -58,7 +58,7 @@ workshop.check("ex05.bottleneck", rates)
 
 # %%
 from rn50lib.experiment import Experiment
-from rn50lib.workshop import dali_lesson
+from workshop.lessons.dali import dali_lesson
 
 scratch = session.runs / "ex05-diagnose"
 scratch.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ workshop.check("ex05.graph", graph)
 # The check has run your graph on pictures of its own making, whose colours say where in the picture a pixel was. Here are road signs, decoded, cropped and mirrored by your graph; only the normalisation is undone, so that you see colours.
 
 # %%
-from rn50lib.workshop.checks import ex05_graph
+from workshop.checks import ex05_graph
 
 ex05_graph.show(graph, session.data_root)
 

@@ -12,7 +12,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex06.scaler")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex06.scaler")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex06", profile)
 
@@ -95,7 +95,7 @@ run = workshop.use(
 )  # fmt: skip
 
 # %%
-from rn50lib.workshop import figures_loss_scale
+from workshop.lessons.precision import figures_loss_scale
 
 if run:
     fig, finding = figures_loss_scale.scaled_runs({"your rule": (run.progress, run.report)})
@@ -134,7 +134,7 @@ def broken_step(model, images, targets, optimizer, scaler):
     scaler.update()
 
 
-from rn50lib.workshop.checks import ex06_step
+from workshop.checks import ex06_step
 
 ex06_step.show(broken_step)
 

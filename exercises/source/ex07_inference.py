@@ -12,7 +12,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex07.fold")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex07.fold")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex07", profile)
 
@@ -50,8 +50,8 @@ workshop.check("ex07.percentile", percentile)
 # Now ask it something. A server needs 10 ms for a request, and answers one at a time. Requests arrive at random: 50 a second keep it busy for half of its time, 95 for nearly all. Predict p50 and p99 before you run the cell.
 
 # %%
-from rn50lib.workshop import queueing
-from rn50lib.workshop.checks import engine
+from workshop.checks import engine
+from workshop.lessons.inference import queueing
 
 if not engine.unanswered(percentile):
     for rate in (50, 80, 95):

@@ -12,7 +12,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex08.rate")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex08.rate")` shows a solution. What you have passed is kept in the folder `answers/`.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("ex08", profile)
 
@@ -78,7 +78,7 @@ workshop.check("ex08.ring", milliseconds)
 # The check sent every message of the ring on a clock of its own. Here is how the two parts grow: the bytes stop growing, the latency does not. That is why large machines do not use one ring for all.
 
 # %%
-from rn50lib.workshop.checks import ex08
+from workshop.checks import ex08
 
 for n in (2, 8, 64, 512, 4096):
     total, latency = 1000 * ex08.ring_seconds(n), 2 * (n - 1) * 0.020

@@ -18,7 +18,7 @@ seed: int = 0  # start of all randomness in the training run below
 # it, and draws the course's pictures of road signs if they are not there yet.
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("00", profile)
 

@@ -12,7 +12,7 @@ left_out: str = "deer"  # the class that is missing from val in the experiment o
 seed: int = 0  # start of the random order and of the random crops
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("01", profile)
 
@@ -48,8 +48,8 @@ print(train.name(first_of[subject]))
 # Shapes and sizes decide how much there is to read and to decode. `survey` reads the header of every training picture. ImageNet's mean comes from the published size of its training archive; tar's own blocks are less than 1 % of that.
 
 # %%
-from rn50lib.workshop import data_figures
-from rn50lib.workshop.survey import survey
+from workshop.lessons.data import data_figures
+from workshop.lessons.data.survey import survey
 
 IMAGENET_TRAIN, IMAGENET_VAL = 1_281_167, 50_000  # pictures of ILSVRC 2012
 IMAGENET_TAR = 147_897_477_120  # bytes of ILSVRC2012_img_train.tar
@@ -106,7 +106,7 @@ import shutil
 from pathlib import Path
 
 from data_prep.lists import read_list
-from rn50lib.workshop.programs import program
+from workshop.programs import program
 
 scratch = session.runs / "01-dataset-preparation"  # made anew each time
 shutil.rmtree(scratch, ignore_errors=True)  # of the links to the data, only the links
@@ -158,7 +158,7 @@ except UserError as error:
 # Before you read on: which of them do you expect to decode?
 
 # %%
-from rn50lib.workshop import odd_files
+from workshop.lessons.data import odd_files
 
 picture = train.read(first_of[subject])
 twins = odd_files.make(picture)
@@ -241,7 +241,7 @@ for position, key in enumerate(packed.keys):
 import statistics
 
 from rn50lib.records.order import epoch_order
-from rn50lib.workshop.survey import in_turn, open_time, read_rate
+from workshop.lessons.data.survey import in_turn, open_time, read_rate
 
 records = open_source(session.data_root, "train", "recordio")
 order = epoch_order(len(train), seed, 0).tolist()
@@ -345,7 +345,7 @@ record = parse(raw)
 print({name: value for name, value in record.items() if name not in ("image", "end")})
 
 # %%
-from rn50lib.workshop.hexdump import hexdump
+from workshop.lessons.data.hexdump import hexdump
 
 length, label = record["length"], int(record["label"])
 hexdump(
@@ -637,7 +637,7 @@ workshop.show(recipe.random_crop_box)
 # %%
 from ipywidgets import Dropdown, FloatSlider, IntSlider
 
-from rn50lib.workshop import crop_figures
+from workshop.lessons.data import crop_figures
 
 
 def draw(smallest_area, widest_shape, flip, seed, size):

@@ -13,7 +13,7 @@ pairs: int | None = None  # timed pairs of v1 and v1.5; None: 10
 seed: int = 0  # start of all randomness
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("02", profile)
 
@@ -33,7 +33,7 @@ session = workshop.start("02", profile)
 
 # %%
 from rn50lib import network
-from rn50lib.workshop import figures_network
+from workshop.lessons.single_gpu import figures_network
 
 v15 = network.resnet(50)
 fig, finding = figures_network.outline(v15, image_size=224)
@@ -88,8 +88,8 @@ print(f"v1.5 does {100 * (more_work - 1):.1f} % more work with the same number o
 from dataclasses import replace
 
 from rn50lib.experiment import Experiment
-from rn50lib.workshop import figures_run
-from rn50lib.workshop.pairs import time_pairs
+from workshop.lessons.single_gpu import figures_run
+from workshop.pairs import time_pairs
 
 at_224 = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=8, gpu=64))
 both = {version: replace(at_224, resnet_version=version) for version in ("v1", "v1.5")}
@@ -163,7 +163,7 @@ workshop.show(TorchStep.update)
 # The cell looks for such questions in the source that you have just seen, and in the function that does ask.
 
 # %%
-from rn50lib.workshop.reading import calls
+from workshop.lessons.single_gpu.reading import calls
 
 waits = {"item", "cpu", "numpy", "tolist", "synchronize"}
 functions = (
@@ -229,7 +229,7 @@ else:
 # A run that leaves no report did not happen: nobody can compare with it. The report of this project has the keys of the published one, in its order, so that tools for the one read the other. Each metric is a list with one value per epoch. What was not measured is absent or `null`, never 0 and never `NaN`, which would not be JSON.
 
 # %%
-from rn50lib.workshop import reading
+from workshop.lessons.single_gpu import reading
 
 workshop.table(
     reading.report_rows(report), columns=["key", "last epoch", "meaning"], caption="report.json"
@@ -298,7 +298,7 @@ print("The undisturbed run is done.")
 # Now the same run again, but in the middle of its second epoch all of its processes are killed with SIGKILL, which no program can catch. This is what a power cut looks like to software.
 
 # %%
-from rn50lib.workshop.runs import describe
+from workshop.runs import describe
 
 broken = workshop.train(small, name="broken")
 broken.wait_for(lambda line: line["phase"] == "train" and line["epoch"] == 1)
@@ -362,10 +362,10 @@ print(f"Training said {top1}, scoring says {again}: {verdict}.")
 # One number for 1,200 pictures hides what the model has learnt. So look at what it says about each of them. `predict` prepares the pictures as validation does and gives a probability for every class; summed up, the answers must give the same top-1 once more.
 
 # %%
-import rn50lib.predict
-from rn50lib.workshop.predictions import predict_split
+import rn50lib.tools.predict
+from workshop.lessons.single_gpu.predictions import predict_split
 
-workshop.show(rn50lib.predict.prepare)
+workshop.show(rn50lib.tools.predict.prepare)
 answers = predict_split(prefix, end)
 seen = len(answers.labels)
 if "benchmark_iters" in axes:  # profile ci validates on the first pictures only

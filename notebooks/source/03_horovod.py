@@ -14,8 +14,9 @@ epochs: int = 3  # epochs of the runs that learn
 seed: int = 0  # start of all randomness
 
 # %%
-from rn50lib import launchers, workshop
-from rn50lib.workshop import lone_gpu
+import workshop
+from rn50lib import launchers
+from workshop import lone_gpu
 
 profile = lone_gpu.hide(profile)
 session = workshop.start("03", profile)
@@ -39,7 +40,7 @@ print(f"The workers of this notebook talk over {comm}: {why}.")
 # The gradient of a batch is the mean of the gradients of its images. If every worker has the same number of images, the mean over all images is the mean of the workers' means. So this is all that the workers have to agree upon: an average, once per step. In the picture, grey is what is the same on all workers.
 
 # %%
-from rn50lib.workshop import figures_parallel
+from workshop.lessons.horovod import figures_parallel
 
 figures_parallel.explore()
 
@@ -54,7 +55,7 @@ figures_parallel.explore()
 # Every worker cuts its gradients into as many chunks as there are workers, and only ever talks to its neighbour. In the first half, the *scatter-reduce*, chunks travel around and are added up on the way. In the second half, the *all-gather*, the finished sums travel around once more.
 
 # %%
-from rn50lib.workshop import figures_ring
+from workshop.lessons.horovod import figures_ring
 
 fig, finding = figures_ring.strip(workers=4)
 workshop.figure(fig, alt=f"All steps of a ring all-reduce of four workers. {finding}")
@@ -128,7 +129,7 @@ workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
 # The slides were written for TensorFlow 1. If you meet such code, this table says what does the same work now. The whole script, in its original form and in today's, is `exercises/densenet`.
 
 # %%
-from rn50lib.workshop import slides
+from workshop.lessons.horovod import slides
 
 slides.TODAY.show()
 
@@ -176,7 +177,7 @@ words = two.resolved["command"]
 print(shlex.join(words[: words.index("rn50lib.rank") + 1]), "…")
 
 # %%
-from rn50lib.workshop import figures_scaling
+from workshop.lessons.horovod import figures_scaling
 
 fig, finding = figures_scaling.same_curve(one.progress, two.progress, workers=2, batch=32)
 workshop.figure(fig, alt=f"Training loss of one worker and of two over the epochs. {finding}")
@@ -196,7 +197,7 @@ session.expect({"horovod.one_worker.loss": ends[0], "horovod.two_workers.loss": 
 # The reports side by side. The last line is the most important one: after all those steps the two ranks' weights are equal, to the last bit.
 
 # %%
-from rn50lib.workshop import scaling_sums
+from workshop.lessons.horovod import scaling_sums
 
 rows, columns = scaling_sums.beside({"one worker": one.report, "two workers": two.report})
 workshop.table(rows, columns=columns)
@@ -258,7 +259,7 @@ session.expect(dict(zip(keys, mine, strict=True)))
 # The first is the commonest, and it is on the slides: nobody says which images a rank is to take, so all take the same ones.
 
 # %%
-from rn50lib.workshop import mistakes
+from workshop.lessons.horovod import mistakes
 
 workshop.show(mistakes.no_shard)
 override = mistakes.put(mistakes.no_shard)
@@ -417,7 +418,7 @@ print(finding)
 
 # %%
 from rn50lib import network
-from rn50lib.workshop import exchange
+from workshop.lessons.horovod import exchange
 
 measured = exchange.measure(workers, quick=session.profile == "ci")
 fig, finding = figures_scaling.allreduce(measured)
@@ -435,7 +436,7 @@ session.note("allreduce_gradients", bare, "ms", "a bare all-reduce of ResNet-50'
 # The sum above used numbers from Horovod's timeline: with `--timeline FILE` rank 0 writes down when each tensor was announced, copied and reduced. Usually one loads the file into Chrome's tracing page; the picture here needs nothing but the file. The dotted line is the moment at which the step has nothing left to compute. What lies to the left of it is *hidden* beneath the backward pass, what lies to the right is *exposed*, and only that makes the step longer.
 
 # %%
-from rn50lib.workshop import figures_timeline
+from workshop.lessons.horovod import figures_timeline
 
 if file:
     fig, finding = figures_timeline.steps(marked, first=len(marked) // 2)
@@ -466,7 +467,7 @@ if file:
 # On a machine with several GPUs the time of the exchange is decided by how they are joined. `rn50 doctor --topology` asks the driver and draws the answer. Where there are no GPUs to ask about, it draws the DGX-1 of the published figures.
 
 # %%
-from rn50lib.doctor import topology
+from rn50lib.tools.doctor import topology
 
 found, remark = topology.look()
 fig, finding = topology.figure(found)
@@ -481,7 +482,7 @@ print(" ".join(filter(None, [remark, finding])))
 # NCCL chooses the ring by itself, and tells what it chose if you run with `NCCL_DEBUG=INFO`, as the slides do. It writes hundreds of lines. These are the kinds to look for.
 
 # %%
-from rn50lib.workshop import nccl_log
+from workshop.lessons.horovod import nccl_log
 
 nccl_log.table(together.log if "NCCL INFO" in together.log else None)
 

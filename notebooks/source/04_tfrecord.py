@@ -13,7 +13,7 @@ epochs: int | None = None  # epochs of the four training runs; None: 3
 seed: int = 0  # start of all randomness
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("04", profile)
 
@@ -29,16 +29,16 @@ session = workshop.start("04", profile)
 # The slides' first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). This is the library's version of such a loop.
 
 # %%
-workshop.show("rn50lib.pipelines.feeding:Feeding.epoch")
+workshop.show("workshop.lessons.tfrecord.feeding:Feeding.epoch")
 
 # %% [markdown]
 # The cell measures how long it takes for one picture, with the crops of the published recipe, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
 
 # %%
 from rn50lib.experiment import Experiment
-from rn50lib.pipelines.feeding import Feeding
 from rn50lib.records.source import open_source
-from rn50lib.workshop import input_data, input_stages
+from workshop.lessons.tfrecord import input_data, input_stages
+from workshop.lessons.tfrecord.feeding import Feeding
 
 by_hand = input_stages.resolved(
     Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
@@ -67,7 +67,7 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one pictu
 # %%
 from ipywidgets import Dropdown, IntSlider
 
-from rn50lib.workshop import figures_input
+from workshop.lessons.tfrecord import figures_input
 
 options = [("a CPU, 20 img/s", 20.0), *((f"{n}, {s:,.1f} img/s", s) for n, s in speeds.items())]
 
@@ -119,7 +119,7 @@ for path in sorted(folder.glob("train-*")):
 # %%
 from rn50lib.records.example import parse_example
 from rn50lib.records.tfrecord import TFRecordReader, find_shards
-from rn50lib.workshop.programs import program
+from workshop.programs import program
 
 input_data.take_part(session.data_root, scratch / "part", session.pick(ci=2, cpu=10))
 program("data_prep.tfrecord", "part", "--schema", "slides", "--size", input_data.SIDE,
@@ -314,7 +314,7 @@ session.note("busy_paced", paced.share(best), "%", f"of the time in which {what}
 # Each of n workers should train on another n-th of the pictures. Four programs try it below, on an epoch of your training set and eight workers. They all run, and their losses all fall.
 
 # %%
-from rn50lib.workshop import input_order
+from workshop.lessons.tfrecord import input_order
 
 workers = 8
 workshop.table(
@@ -381,7 +381,7 @@ order_knobs = workshop.explore(
 # For files and RecordIO this library promises the exact order of pictures, on any number of workers. A stream cannot promise that much. What it does promise is this: **in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again.** The cell asks the real pipeline, with two ranks, for the numbers of all records of two epochs, and builds the first epoch a second time.
 
 # %%
-from rn50lib.workshop import input_streams
+from workshop.lessons.tfrecord import input_streams
 
 found = input_streams.look(fed, ranks=2)
 rows = []
@@ -411,8 +411,8 @@ print(f"and epoch 1 with {found.epochs[1][0][:8]}.")
 # %%
 from rn50lib.pipelines.pictures import Pictures
 
-workshop.show("rn50lib.workshop.input_streams:drawn_by_numpy")
-workshop.show("rn50lib.workshop.input_streams:drawn_by_tensorflow")
+workshop.show("workshop.lessons.tfrecord.input_streams:drawn_by_numpy")
+workshop.show("workshop.lessons.tfrecord.input_streams:drawn_by_tensorflow")
 level = Pictures(files, False, input_stages.resolved(Experiment(image_shape=160)))
 chosen = [int((files.labels < label).sum()) for label in range(len(found.by_numpy))]
 crops = [level.image(0, index) for index in chosen]

@@ -13,7 +13,7 @@ epochs: int | None = None  # epochs of the training run; None: 3
 seed: int = 0  # start of all randomness
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("05", profile)
 
@@ -28,7 +28,7 @@ session = workshop.start("05", profile)
 from dataclasses import replace
 
 from rn50lib.experiment import Experiment
-from rn50lib.workshop import dali_lesson
+from workshop.lessons.dali import dali_lesson
 
 scratch = session.runs / "05-dali"
 scratch.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, pa
 # The cell lets them take turns, on the same files and with the same careful resizing. In each round every loader runs alone and then in front of the paced device; last comes this machine's own ResNet-50, on images that cost nothing.
 
 # %%
-from rn50lib.workshop import figures_loaders, loader_turns
+from workshop.lessons.dali import figures_loaders, loader_turns
 
 turns = rounds or session.pick(ci=1, cpu=5)
 own = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=4, gpu=64))
@@ -166,8 +166,8 @@ workshop.show("rn50lib.pipelines.dali_graph:training")
 
 # %%
 from rn50lib.records.source import open_source
-from rn50lib.workshop import figures_dali
-from rn50lib.workshop.input_stages import resolved
+from workshop.lessons.dali import figures_dali
+from workshop.lessons.tfrecord.input_stages import resolved
 
 done = resolved(replace(fed, loader="native"))
 files = open_source(session.data_root, "train", "files")
@@ -189,7 +189,7 @@ print(f"Drawn by {dali_lesson.DRAWN_BY}. {finding}")
 
 # %%
 if dali_lesson.here(session, "dali.decode.share", "dali.fused.saved"):
-    from rn50lib.workshop import dali_steps as steps
+    from workshop.lessons.dali import dali_steps as steps
 
     look, some = dali_lesson.look(done), paths[:: max(1, len(paths) // 64)]
     until = steps.step_times(some, look, turns, batch=done.batch_size)
@@ -223,7 +223,7 @@ if dali_lesson.here(session, "dali.part.upper", "dali.part.lower"):
 # A JPEG is one long string of bits of variable length. Where row 300 begins is known only to somebody who has unpacked the 299 rows before it. A part at the top is cheap, because the decoder may stop early; one at the bottom needs nearly all of the unpacking and saves only the cosine transforms; and a part at the left has to unpack every row to its end. That is why cropping while decoding saves less than the pixels suggest:
 
 # %%
-from rn50lib.workshop import crop_figures
+from workshop.lessons.data import crop_figures
 
 shares = crop_figures.crop_shares(done.to_recipe().augmentation, 500, 375, 2000)
 print(f"A crop of the recipe has {100 * shares.mean():.0f} % of the pixels, on average:")
@@ -381,7 +381,7 @@ print(f"it closed {100 * closed:.0f} % of the gap, and did not close it all.")
 # Three libraries decode the same file. Do they give the same pixels? If not, a network that was trained behind one of them sees other pictures behind another, and its accuracy may suffer without any error message. The cell takes the first validation pictures through each loader: no chance is in them, so every difference is the library's. tf.data and DALI come twice, the second time with `--resample fast`. The measure is Pillow, taking no shortcut at all.
 
 # %%
-from rn50lib.workshop import loader_pictures
+from workshop.lessons.dali import loader_pictures
 
 count, sizes = session.pick(ci=8, cpu=32), (fed.image_shape or 224, session.pick(ci=16, cpu=64))
 chosen = {name: f for name, f in loader_turns.loaders().items() if name != loader_turns.ON_CPU}
@@ -487,7 +487,7 @@ workshop.show("rn50lib.pipelines.dali_readers:Stream.read")
 # What it promises is what tf.data's streams promise: in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again. Class folders promise more, because they are read by number: exactly the order of PyTorch's loader. The cell asks DALI's readers, for two ranks.
 
 # %%
-from rn50lib.workshop import input_data
+from workshop.lessons.tfrecord import input_data
 
 data = input_data.make_shards(session.data_root, scratch)
 roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": data}
@@ -529,7 +529,7 @@ import shutil
 
 from rn50lib.errors import UserError
 from rn50lib.pipelines import open_pipeline
-from rn50lib.workshop.programs import program
+from workshop.programs import program
 
 bare = scratch / "no-index"
 shutil.rmtree(bare, ignore_errors=True)

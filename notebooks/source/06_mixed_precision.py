@@ -14,7 +14,7 @@ rounds: int | None = None  # rounds of the two other measurements; None: 3
 seed: int = 0  # start of all randomness
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("06", profile)
 
@@ -50,7 +50,7 @@ elif session.profile != "gpu":
 # A floating-point number has a sign, an **exponent**, which says how large it is, and a **mantissa**, which says where it lies between two powers of two. Bits of the exponent buy range, bits of the mantissa buy resolution, and a format is nothing but the decision how to divide them:
 
 # %%
-from rn50lib.workshop import figures_precision
+from workshop.lessons.precision import figures_precision
 
 workshop.table(
     figures_precision.format_rows(),
@@ -83,7 +83,7 @@ format_knobs = workshop.explore(
 
 # %%
 from rn50lib import memory, network
-from rn50lib.workshop import figures_memory
+from workshop.lessons.precision import figures_memory
 
 workshop.show(memory.kept)
 resnet50 = network.resnet(50)
@@ -130,7 +130,7 @@ memory_knobs = workshop.explore(
 
 # %%
 from rn50lib.experiment import Experiment
-from rn50lib.workshop import step_memory
+from workshop.lessons.precision import step_memory
 
 at_224 = Experiment(image_shape=64 if emulated else 224, num_classes=1000, seed=seed)
 sizes = session.pick(ci=(2, 66), cpu=(2, 8), gpu=(16, 64))
@@ -168,7 +168,7 @@ full = workshop.train(replace(common, dtype="float32"), name="float32").wait()
 
 # %%
 from rn50lib import checkpoint
-from rn50lib.workshop import gradients
+from workshop.lessons.precision import gradients
 
 prefix = full.dir / "model"
 last = checkpoint.epochs(prefix)[-1]
@@ -231,7 +231,7 @@ workshop.show(optim.loss_scale_update)
 # The figure plays this very function through, over gradients that are made up so that you see every case. Predict before you turn: does a shorter wait (`growth steps`) make training better, because the scale is higher, or worse, because more steps are skipped? What does a start of 2^24 cost?
 
 # %%
-from rn50lib.workshop import figures_loss_scale
+from workshop.lessons.precision import figures_loss_scale
 
 rule_knobs = workshop.explore(
     figures_loss_scale.rule,
@@ -280,7 +280,7 @@ session.note("skipped", skipped, "", "updates skipped with the dynamic scale")
 # The gradients are saved, and a second loss is waiting. An update is a small number that is added to a large one. In a format with a mantissa of 7 bits, it is lost if it is smaller than 1/512 to 1/256 of the weight (which of the two depends on where the weight lies between two powers of two): the sum is rounded back. Each such update may be negligible, yet all of them together are the training. The cell adds a ten-thousandth to 1, a thousand times:
 
 # %%
-from rn50lib.workshop import formats
+from workshop.lessons.precision import formats
 
 rows = []
 for kind in (formats.FLOAT32, formats.BFLOAT16, formats.FLOAT16):
@@ -316,7 +316,7 @@ print(finding.replace("; ", "\n"))
 # Now the speed. A Tensor Core multiplies small blocks of matrices at once, and a block that is not full takes as long as a full one. NVIDIA's rule for 16 bits is that channels should be multiples of 8. AMX, the matrix unit of Intel's newer processors, multiplies tiles of 16 rows by 32 numbers of 16 bits. So where does this network break the rule of 8?
 
 # %%
-from rn50lib.workshop import figures_roofline, shapes
+from workshop.lessons.precision import figures_roofline, shapes
 
 classes = look.experiment.num_classes
 workshop.table(
@@ -354,7 +354,7 @@ print(finding)
 # The cell trains with both precisions in turns under PyTorch's profiler, adds up the time by kind of layer, and measures the two limits of this machine with a large product of matrices and a large copy.
 
 # %%
-from rn50lib.workshop import roofline
+from workshop.lessons.precision import roofline
 
 step = replace(at_224, batch_size=2 if emulated else session.pick(cpu=8, gpu=64))
 turns = rounds or session.pick(ci=1, cpu=3)
@@ -394,8 +394,8 @@ print(f"If only the convolutions changed, the step would be {alone:.2f} times as
 # The profiler itself takes time, and three rounds prove little. So here is the whole step once more without it, in pairs: both precisions take turns, each in a process of its own.
 
 # %%
-from rn50lib.workshop import figures_run
-from rn50lib.workshop.pairs import median_interval, time_pairs
+from workshop.lessons.single_gpu import figures_run
+from workshop.pairs import median_interval, time_pairs
 
 both = {dtype: replace(step, dtype=dtype) for dtype in (reduced, "float32")}
 count = pairs or session.pick(ci=2, cpu=6 if emulated else 10)
@@ -483,7 +483,7 @@ print(f"Arithmetic and traffic allow {most:.0f} times; published are {ratio:.2f}
 half = workshop.train(replace(common, dtype=reduced), name=reduced).wait()
 
 # %%
-from rn50lib.workshop import figures_scaling
+from workshop.lessons.horovod import figures_scaling
 
 runs = {"float32": full, reduced: half}
 fig, finding = figures_scaling.curves(

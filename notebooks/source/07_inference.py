@@ -13,7 +13,7 @@ requests: int | None = None  # single requests that are timed; None: 400
 seed: int = 0  # start of all randomness
 
 # %%
-from rn50lib import workshop
+import workshop
 
 session = workshop.start("07", profile)
 
@@ -65,10 +65,10 @@ session.note("score_equal", "yes" if said == again else "no", "", "the score is 
 # %%
 import numpy as np
 
-from rn50lib import predict
 from rn50lib.records.source import open_source
-from rn50lib.workshop import fresh
-from rn50lib.workshop.programs import program
+from rn50lib.tools import predict
+from workshop.lessons.inference import fresh
+from workshop.programs import program
 
 classes = open_source(session.data_root, "val").classes
 scratch = run.dir / "inference"
@@ -80,7 +80,7 @@ for file, row in zip(new, probabilities, strict=True):
     print(f"{file.name}: {predict.best(row, classes)}")
 
 # %%
-from rn50lib.workshop import figures_inference
+from workshop.lessons.inference import figures_inference
 
 fig, finding = figures_inference.answers(new, probabilities, classes)
 workshop.figure(fig, alt=f"New pictures with the network's three likeliest classes. {finding}")
@@ -100,7 +100,7 @@ print(f"about noise {100 * sure['noise']:.0f} %.")
 
 # %%
 from rn50lib import precision
-from rn50lib.workshop import forms
+from workshop.lessons.inference import forms
 
 reduced = session.pick(cpu="bfloat16")
 if session.profile == "gpu":
@@ -164,7 +164,7 @@ session.note("folded_apart", float(difference), "", "largest difference of a log
 
 # %%
 from rn50lib import network
-from rn50lib.workshop import inference_sums
+from workshop.lessons.inference import inference_sums
 
 resnet50 = network.resnet(50)
 apart, fused = (inference_sums.total(resnet50, 224, 32, "float32", f) for f in (False, True))
@@ -203,7 +203,7 @@ done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
 
 # %%
-from rn50lib.workshop.pairs import median_interval
+from workshop.pairs import median_interval
 
 faster = median_interval(pair.ratios)[0]
 session.note("folded_faster", faster, "times", "speed of the folded form over the training form")
@@ -246,7 +246,7 @@ for dtype in kinds:
             folder=scratch)  # fmt: skip
 
 # %%
-from rn50lib import compare
+from rn50lib.tools import compare
 
 sides = {dtype: compare.read(str(scratch / f"{dtype}.json")).rates for dtype in kinds}
 yours = {
@@ -277,7 +277,7 @@ print("A dash: no fixed time that could be told from noise.")
 # Why is there a fixed time? The usual answer is the weights, which a batch of one must fetch for a single picture. The roofline can check that for the V100. With arithmetic and memory at the full rate, and each layer by itself, it allows:
 
 # %%
-from rn50lib.workshop.roofline import Device
+from workshop.lessons.precision.roofline import Device
 
 v100 = Device("V100", {"float32": 1e12 * sheet["fp32"], "float16": 1e12 * sheet["fp16"]},
               1e9 * sheet["bandwidth"])  # fmt: skip
@@ -305,7 +305,7 @@ workshop.table(
 # A request that arrives is a JPEG. It has to be decoded, cut and resized, and only then does the network see it. The cell asks your checkpoint about one picture after the other, as a patient client would. It also times batches, and at the end it lets requests arrive at random; both are needed further down.
 
 # %%
-from rn50lib.workshop import figures_queue, serving
+from workshop.lessons.inference import figures_queue, serving
 
 count = requests or session.pick(ci=40, cpu=400)
 loads = session.pick(ci=((0.5, 1), (0.5, 8)), cpu=((0.5, 1), (0.9, 1), (1.2, 1), (1.2, 8)))
@@ -320,7 +320,7 @@ print(f"{decoding:.0f} % of the time goes into decoding, the rest into the netwo
 # The steps on the right are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all. The rule is short:
 
 # %%
-workshop.show("rn50lib.benchmark.result:percentile")
+workshop.show("rn50lib.tools.benchmark.result:percentile")
 
 # %% [markdown]
 # ### The mean hides the tail
@@ -328,7 +328,7 @@ workshop.show("rn50lib.benchmark.result:percentile")
 # Which of these two servers would you rather have? Decide by the mean, then look at the rest.
 
 # %%
-from rn50lib.benchmark.result import PERCENTILES, percentile
+from rn50lib.tools.benchmark.result import PERCENTILES, percentile
 
 steady, moody = [20.0] * 100, [10.0] * 97 + [343.0] * 3  # milliseconds of 100 requests
 workshop.table(
@@ -366,7 +366,7 @@ print("With n iterations no percentile beyond 100 - 100/n can be told from the l
 # The rule of this server is simple. Whenever it is free, it takes all that wait, at most as many as the *limit*, as one batch. It may also hold a batch that is not full back for a short while, the *wait*, in the hope of more. Here is the whole of it:
 
 # %%
-from rn50lib.workshop import queueing
+from workshop.lessons.inference import queueing
 
 workshop.show(queueing.play)
 
@@ -480,7 +480,7 @@ for path in sorted(scratch.glob("model*")):
 # An export is right when a program that knows nothing of this library gives the same answers. These are the programs, in full; they run in processes of their own and see the pictures and the exported file.
 
 # %%
-from rn50lib.workshop import exported
+from workshop.lessons.inference import exported
 
 np.save(scratch / "images.npy", answers.images[: session.pick(ci=8, cpu=200)])
 print(exported.ONNX_RUNTIME, exported.TENSORFLOW)

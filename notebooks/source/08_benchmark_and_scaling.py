@@ -15,8 +15,8 @@ gpu_batch: int = 208  # the batch with which it reaches them
 price: float = 2.0  # of one GPU for one hour
 
 # %%
-from rn50lib import workshop
-from rn50lib.workshop import lone_gpu
+import workshop
+from workshop import lone_gpu
 
 profile = lone_gpu.hide(profile)  # several workers need a GPU each, or share the processor
 session = workshop.start("08", profile)
@@ -34,7 +34,7 @@ session = workshop.start("08", profile)
 
 # %%
 from rn50lib import precision
-from rn50lib.workshop import sweeps
+from workshop.lessons.scaling import sweeps
 
 small, on_gpu = session.profile == "ci", session.profile == "gpu"
 workers = workers or session.pick(cpu=2, gpu=min(8, len(session.machine.gpus)))
@@ -84,7 +84,7 @@ print(json.dumps(cell[sweeps.TRAIN], indent=1))
 # The reference's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one.
 
 # %%
-from rn50lib import compare
+from rn50lib.tools import compare
 
 yours = [compare.read(str(path), dtype) for dtype, path in files.items()]
 rows, columns = sweeps.training_table(yours)
@@ -92,7 +92,6 @@ workshop.table(rows, columns, f"Yours: {swept[reduced]['model']}, {size} pixels"
 theirs = [compare.published(f"DGX-1/{kind}") for kind in ("mixed", "FP32")]
 theirs[0].name, theirs[1].name = "FP16", "FP32"
 workshop.table(*sweeps.training_table(theirs), "Published: DGX-1 with V100s, 224 pixels")
-sweeps.tell_contended(yours)
 speedup = next(row[5] for row in rows if row[0] == 1)
 session.note("speedup", speedup, "times", f"one worker in {reduced} over float32, best batches")
 
@@ -120,13 +119,12 @@ for dtype in files:
     answers.append(compare.read(str(path), dtype))
 
 # %%
-from rn50lib.workshop import figures_benchmark
+from workshop.lessons.scaling import figures_benchmark
 
 rows, columns = sweeps.batch_table(answers)
 workshop.table(rows, columns, "Inference, images per second: yours")
 print(sweeps.markdown(rows, columns))  # the same, for a README
 workshop.table(*sweeps.batch_table(theirs), "Inference, images per second: published, one V100")
-sweeps.tell_contended(answers)
 fig, finding = figures_benchmark.by_batch(answers)
 workshop.figure(fig, alt=f"Images per second over the batch in both precisions. {finding}")
 print(finding)
@@ -135,7 +133,7 @@ print(finding)
 # `rn50 compare` lays files beside each other, and beside the published figures. It divides two speeds by each other only where metric, workers *and* batch are the same.
 
 # %%
-from rn50lib.workshop.programs import program
+from workshop.programs import program
 
 program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--labels", *files,
         "--published", "DGX-1/mixed", folder=scratch)  # fmt: skip
@@ -151,7 +149,7 @@ program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--la
 
 # %%
 from rn50lib.experiment import Experiment
-from rn50lib.workshop.pairs import first_steps
+from workshop.pairs import first_steps
 
 fresh = Experiment(
     network="tiny" if small else "resnet", num_classes=12, image_shape=size, dtype=reduced,
@@ -317,7 +315,7 @@ if workers > 1:
 # - the **input**, which all GPUs of a host share.
 
 # %%
-from rn50lib.scaling import Training, predict
+from rn50lib.tools.scaling import Training, predict
 
 workshop.show(predict)
 
@@ -325,7 +323,7 @@ workshop.show(predict)
 # Begin with the exchange. Within a host the wires are fast. Between hosts they are slower, and one **ring** through all GPUs takes `2 (n − 1)` steps, each of which waits for its slowest wire. The **hierarchical** way first adds up within each host, then between the hosts, and hands the sum around. In which range of GPUs does it matter?
 
 # %%
-from rn50lib.workshop import figures_growth
+from workshop.lessons.scaling import figures_growth
 
 network = "nvlink+100g"
 one_gpu = Training(ips, gpu_batch)
@@ -337,7 +335,7 @@ print(finding)
 # Now all of it, as a stack. The speed of one GPU is that of the second cell. Hosts have 8 GPUs, joined by NVLink, with 100 Gbit/s between them; bandwidths and latencies are those by which NCCL itself decides. The one number that no source gives, how much the step times of the workers vary, was fitted on the published rows of 1 and 4 GPUs.
 
 # %%
-from rn50lib.workshop import figures_scale
+from workshop.lessons.scaling import figures_scale
 
 fig, finding = figures_scale.predicted(512, gpu_batch, network, price=price, ips=ips)
 workshop.figure(fig, alt=f"Predicted efficiency and parts of a step up to 512 GPUs. {finding}")
@@ -350,7 +348,7 @@ print(finding)
 
 # %%
 from rn50lib import network as networks
-from rn50lib.workshop import exchange
+from workshop.lessons.horovod import exchange
 
 if workers > 1:
     bare = exchange.measure(workers, quick=small)
@@ -378,7 +376,7 @@ workshop.figure(fig, alt=f"Errors of the held-out predictions by model. {finding
 print(finding.replace(": ", ":\n", 1))
 
 # %%
-from rn50lib.scaling import check
+from rn50lib.tools.scaling import check
 
 print(check.cannot_tell().replace(". ", ".\n"))
 

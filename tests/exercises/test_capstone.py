@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import solutions
-from rn50lib.workshop.checks import capstone, capstone_judge, engine
 from tests.exercises.test_checks import answered, cell_of
 from tests.exercises.wrong_answers_ex07_08 import CAPSTONES
+from workshop.checks import capstone, capstone_judge, engine
+from workshop.course import solutions
 
 SMALL = {"train": 5, "val": 2}  # 60 and 24 pictures: both have a smaller last batch
 HARDLY = "the network hardly learns"  # 60 pictures are too few for it

@@ -15,24 +15,13 @@ from rn50lib.comm import broadcast_start
 from rn50lib.metrics import metric_sums
 from rn50lib.recipe import learning_rate
 from rn50lib.records import framing, order, tfrecord
-from rn50lib.workshop import build, solutions
-from rn50lib.workshop.checks import (
-    ask,
-    engine,
-    ex02,
-    ex03,
-    ex04,
-    ex05,
-    ex05_graph,
-    ranks,
-    records,
-    table,
-)
 from tests.conftest import ROOT
 from tests.exercises.wrong_answers import RIGHT_LINES, WRONG, WRONG_FEEDS
 from tests.exercises.wrong_answers_ex05 import WRONG_05, WRONG_GRAPHS
 from tests.exercises.wrong_answers_ex06 import WRONG_06, WRONG_STEPS
 from tests.exercises.wrong_answers_ex07_08 import CAPSTONES, WRONG_07_08
+from workshop.checks import ask, engine, ex02, ex03, ex04, ex05, ex05_graph, ranks, records, table
+from workshop.course import build, solutions
 
 NAMES = [item.name for item in table.EXERCISES]
 QUICK = [item.name for item in table.EXERCISES if not item.needs]

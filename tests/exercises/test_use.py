@@ -10,11 +10,11 @@ from data_prep import im2rec
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
 from rn50lib.seams import SEAMS
-from rn50lib.workshop import session
-from rn50lib.workshop.checks import alone
-from rn50lib.workshop.checks import use as using
-from rn50lib.workshop.errors import RunFailed
 from tests.support import LAPTOP
+from workshop import session
+from workshop.checks import alone
+from workshop.checks import use as using
+from workshop.errors import RunFailed
 
 CELL = """import math
 

@@ -17,7 +17,7 @@ import pytest
 
 from data_prep import im2rec
 from rn50lib import cli
-from rn50lib.benchmark import command as benchmark
+from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import SmallDataset
 from tests.support import Ended, Photos, strict_json
 

@@ -25,11 +25,11 @@ from PIL import Image
 from rn50lib import recipe, seams
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.feeding import Feeding
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 from tests.pipelines.conftest import ODD
 from tests.support import TINY, Photos, full, numbers, write_photo
+from workshop.lessons.tfrecord.feeding import Feeding
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("dali")]
 

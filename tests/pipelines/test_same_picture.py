@@ -112,7 +112,7 @@ def test_predictions_of_one_checkpoint_agree(tmp_path: Path, run_cli: Callable[.
     from data_prep import im2rec, roadsigns
     from rn50lib import checkpoint, comm
     from rn50lib.backends import build_step
-    from rn50lib.predict import trained_as
+    from rn50lib.tools.predict import trained_as
 
     root = tmp_path / "roadsigns"
     roadsigns.ensure(root)

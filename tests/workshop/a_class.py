@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib.workshop import build
 from tests.conftest import ROOT
+from workshop.course import build
 
 Book = dict[str, Any]
 
@@ -52,7 +52,7 @@ def save(folder: Path, all_books: dict[str, Book], short: bool = False) -> None:
 FORGER = """
 import json, os, sys, pathlib
 import builtins
-from rn50lib.workshop.checks import ex02, ex03, engine, records, table, ask
+from workshop.checks import ex02, ex03, engine, records, table, ask
 
 def shard(order, rank, size, batch):
     return order

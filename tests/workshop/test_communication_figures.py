@@ -10,17 +10,9 @@ import numpy as np
 import pytest
 
 from rn50lib import timeline
-from rn50lib.comm import measure
 from rn50lib.errors import UserError
-from rn50lib.workshop import (
-    figures_allreduce,
-    figures_parallel,
-    figures_ring,
-    figures_timeline,
-    nccl_log,
-)
-from tests.comm.test_measure import measured
 from tests.test_timeline import training_step, written
+from workshop.lessons.horovod import figures_parallel, figures_ring, figures_timeline, nccl_log
 
 
 def drawn(figure: Any) -> set[str]:
@@ -120,18 +112,6 @@ def test_the_parts_are_held_against_the_measured_step(tmp_path: Path) -> None:
     assert [round(row[1]) for row in rows] == [70, 5, 10, 15, 100]
     assert [row[3] and round(row[3]) for row in rows] == [None, 5, 7, 13, 25]
     assert len(columns) == 4
-
-
-# --- the cost of an all-reduce --------------------------------------------------------------------
-
-
-def test_the_cost_is_drawn() -> None:
-    one, other = measured(), measured(comm="ddp", n=2)
-    figure, words = figures_allreduce.cost(one, other, gradients=102_000_000)
-    assert "gradients, float32 " in drawn(figure)
-    assert words == f"{measure.sentence(one)} {measure.sentence(other)}"
-    assert "4 workers over horovod" in words and "takes 0.2 ms" in words
-    assert "bus bandwidth 4.5 GB/s" in words  # 1.5 x 3
 
 
 # --- NCCL's log -----------------------------------------------------------------------------------

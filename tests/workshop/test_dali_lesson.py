@@ -13,19 +13,19 @@ from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
 from rn50lib.recipe import MEAN, STD, Augmentation
 from rn50lib.records.source import open_source
-from rn50lib.workshop import (
+from tests.conftest import ROOT
+from tests.support import Photos, full
+from workshop import expected
+from workshop.errors import RunFailed
+from workshop.lessons.dali import (
     dali_lesson,
-    expected,
     figures_dali,
     figures_loaders,
-    input_stages,
     loader_pictures,
     loader_turns,
     prefetching,
 )
-from rn50lib.workshop.errors import RunFailed
-from tests.conftest import ROOT
-from tests.support import Photos, full
+from workshop.lessons.tfrecord import input_stages
 
 # --- the queue ------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ def test_crops_follow_the_augmentation_that_is_asked_for(
 
 @pytest.mark.needs("dali")
 def test_one_word_moves_the_decoding_and_what_follows_it() -> None:
-    from rn50lib.workshop import dali_steps
+    from workshop.lessons.dali import dali_steps
 
     found = dali_steps.devices(dali_lesson.look(full()))
     assert found == {
@@ -202,7 +202,7 @@ def test_one_word_moves_the_decoding_and_what_follows_it() -> None:
 
 @pytest.mark.needs("dali")
 def test_every_stump_of_the_graph_is_timed_in_every_round(tmp_path: Path) -> None:
-    from rn50lib.workshop import dali_steps
+    from workshop.lessons.dali import dali_steps
 
     files = [textured(tmp_path / f"{i}.jpg") for i in range(3)]
     look = dali_lesson.look(full())
@@ -216,7 +216,7 @@ def test_every_stump_of_the_graph_is_timed_in_every_round(tmp_path: Path) -> Non
 
 @pytest.mark.needs("dali")
 def test_shortcuts_change_pixels_one_by_one(tmp_path: Path) -> None:
-    from rn50lib.workshop import dali_steps
+    from workshop.lessons.dali import dali_steps
 
     look = replace(dali_lesson.look(full()), pixels=16)
     stripes = np.zeros((120, 160, 3), np.uint8)

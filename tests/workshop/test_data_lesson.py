@@ -13,9 +13,10 @@ from PIL import Image
 
 from rn50lib import recipe
 from rn50lib.records.source import open_source
-from rn50lib.workshop import crop_figures, hexdump, odd_files, output, survey
-from rn50lib.workshop.errors import RunFailed
-from rn50lib.workshop.programs import program
+from workshop import output
+from workshop.errors import RunFailed
+from workshop.lessons.data import crop_figures, hexdump, odd_files, survey
+from workshop.programs import program
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50lib.workshop.checks import engine, table
-from rn50lib.workshop.grading import answers, collect, points
 from tests.conftest import ROOT
 from tests.workshop import a_class as made
+from workshop.checks import engine, table
+from workshop.classroom import answers, collect, points
 
 MOODLE = "Clara Beispiel_48151_assignsubmission_file_"
 
@@ -104,7 +104,7 @@ def test_small_class(tmp_path, monkeypatch):
     feedback = sorted(p.name for p in (tmp_path / "class-feedback").iterdir())
     assert feedback == ["anna-apfel.html", "bert-script.html", "clara-beispiel.html"]
     left = [p for p in psutil.process_iter(["name", "cmdline"]) if p.pid not in before]
-    assert not [p for p in left if "rn50lib.workshop.grading" in " ".join(p.info["cmdline"] or [])]
+    assert not [p for p in left if "workshop.classroom" in " ".join(p.info["cmdline"] or [])]
     server.close()
 
 
@@ -252,7 +252,7 @@ def test_machine_without_namespaces_says_what_it_cannot_enforce(tmp_path):
     program = """
 import os, sys
 from pathlib import Path
-from rn50lib.workshop.grading import kernel, probe
+from workshop.classroom import kernel, probe
 def refused(*_): raise OSError(1, "refused")
 kernel.unshare = refused
 print(*probe.open_ways(Path(sys.argv[1])))

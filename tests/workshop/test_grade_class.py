@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50lib.workshop.checks import engine, table
 from tests.conftest import ROOT
 from tests.workshop import a_class as made
 from tests.workshop.test_grade import graded, outcomes, placed
+from workshop.checks import engine, table
 
 HOSTILE = {  # learner: answer to ex03.shard, what it deserves (None: not to pass), what is said
     "syntax": (made.SYNTAX, engine.ERROR, "SyntaxError"),

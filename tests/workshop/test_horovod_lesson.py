@@ -13,10 +13,11 @@ import pytest
 
 from rn50lib import comm, hardware, launch, seams
 from rn50lib.records import order
-from rn50lib.workshop import expected, figures_scaling, lone_gpu, mistakes, scaling_sums
 from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos
+from workshop import expected, lone_gpu
+from workshop.lessons.horovod import figures_scaling, mistakes, scaling_sums
 
 # --- mistakes -------------------------------------------------------------------------------------
 

@@ -16,21 +16,21 @@ from PIL import Image
 from rn50lib import network
 from rn50lib.errors import UserError
 from rn50lib.recipe import BN_EPS
-from rn50lib.workshop import (
+from tests.support import Photos
+from workshop import programs
+from workshop.errors import RunFailed
+from workshop.lessons.inference import (
     exported,
     figures_inference,
     figures_queue,
     forms,
     fresh,
     inference_sums,
-    programs,
     queueing,
     serving,
 )
-from rn50lib.workshop.errors import RunFailed
-from rn50lib.workshop.queueing import Service
-from rn50lib.workshop.roofline import Device
-from tests.support import Photos
+from workshop.lessons.inference.queueing import Service
+from workshop.lessons.precision.roofline import Device
 
 # --- folding --------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ import ast
 
 import pytest
 
-from rn50lib.workshop import build, expected, lint
 from tests.workshop.conftest import MASTER
+from workshop import expected
+from workshop.course import build, lint
 
 TIME = "**Time:** 5 minutes"
 MANY = "\n".join(f"p{i}: int = {i}  # number {i}" for i in range(7))
@@ -179,7 +180,7 @@ def test_exercise_that_breaks_its_form_is_found(repository, tmp_path, old, new, 
 def test_every_figure_of_the_library_is_drawn_in_the_projects_style(repository):
     """Colours, markers and fonts are the same everywhere, because `plot.style()` sets them."""
     bare = []
-    for path in sorted((repository / "rn50lib").rglob("*.py")):
+    for path in sorted([*repository.glob("rn50lib/**/*.py"), *repository.glob("workshop/**/*.py")]):
         text = path.read_text(encoding="utf-8")
         if "subplots(" not in text and "plt.figure(" not in text:
             continue
@@ -198,6 +199,6 @@ def test_every_figure_of_the_library_is_drawn_in_the_projects_style(repository):
             and ast.unparse(node.func).endswith((".subplots", "plt.figure"))
             and id(node) not in styled
         ]
-    name = "rn50lib/workshop/output.py"  # images(): pictures without axes
+    name = "workshop/output.py"  # images(): pictures without axes
     assert [place for place in bare if not place.startswith(name)] == []
     assert len(bare) == 1

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from rn50lib.workshop import pages, results
 from tests.workshop.conftest import write_notebook
+from workshop.course import pages, results
 
 MACHINE = {"processor": "a processor", "cores": 2, "memory": 2**33, "gpus": [],
            "bfloat16": "", "system": "a system"}  # fmt: skip

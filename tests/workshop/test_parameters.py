@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import parameters
+from workshop.course import parameters
 
 CELL = """profile: str = "auto"  # the profile
 epochs: int = 3  # epochs
@@ -96,7 +96,7 @@ def test_cli_refuses_in_one_line(repository, monkeypatch, capsys, args, message)
 def test_resume_takes_an_earlier_pass_only_of_the_same_notebook(tmp_path):
     from dataclasses import replace
 
-    from rn50lib.workshop import results, runner
+    from workshop.course import results, runner
 
     course = runner.Runner(tmp_path, print, print)
     job = runner.Job(tmp_path / "a.ipynb", "A", None, 10.0, {"profile": "ci"}, "sha")

@@ -16,21 +16,21 @@ import pytest
 from rn50lib import launch, network
 from rn50lib.errors import UserError
 from rn50lib.network import Network, resnet
-from rn50lib.workshop import (
+from tests.conftest import clean_environment
+from tests.support import TINY, Photos, full
+from workshop import measuring
+from workshop.lessons.precision import (
     figures_loss_scale,
     figures_memory,
     figures_precision,
     figures_roofline,
     formats,
     gradients,
-    measuring,
     roofline,
     shapes,
     step_memory,
 )
-from rn50lib.workshop.formats import BFLOAT16, FLOAT16, FLOAT32, TF32, Format
-from tests.conftest import clean_environment
-from tests.support import TINY, Photos, full
+from workshop.lessons.precision.formats import BFLOAT16, FLOAT16, FLOAT32, TF32, Format
 
 # --- formats --------------------------------------------------------------------------------------
 
@@ -329,7 +329,8 @@ def test_gradients_of_a_real_checkpoint(photos: Photos, tmp_path: Path) -> None:
 PROCESSES = """
 import json
 from rn50lib.experiment import Experiment
-from rn50lib.workshop import output, roofline, shapes, step_memory
+from workshop import output
+from workshop.lessons.precision import roofline, shapes, step_memory
 
 output.Slot.html = lambda *words: None
 asked = Experiment(profile="ci", network="tiny", image_shape=64, threads=1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import build, solutions
 from tests.conftest import ROOT
+from workshop.course import build, solutions
 
 TELLING = 24  # characters; shorter lines such as `return x` say nothing
 
@@ -39,7 +39,15 @@ def secrets() -> set[str]:
 
 def library() -> str:
     """The library, the lessons, the checks and the pages, which every learner may read."""
-    folders = ("rn50lib", "data_prep", "notebooks/source", "benchmarks", "docs", "scripts")
+    folders = (
+        "rn50lib",
+        "data_prep",
+        "workshop",
+        "notebooks/source",
+        "benchmarks",
+        "docs",
+        "scripts",
+    )
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     paths += [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("exercises/*/*.md")]
     paths += [path for path in ROOT.glob("exercises/*/*.py") if path.parent.name != "source"]
@@ -48,7 +56,7 @@ def library() -> str:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    from rn50lib.workshop import release
+    from workshop.classroom import release
 
     target = tmp_path_factory.mktemp("release") / "course"
     release.release(ROOT, target)
@@ -110,7 +118,7 @@ def test_every_link_of_its_pages_leads_somewhere(copy):
 def test_solution_says_who_holds_it(copy):
     """In a process of its own, which runs the copy and not this checkout."""
     program = (
-        "import rn50lib.workshop as w, rn50lib; print(rn50lib.__file__)\n"
+        "import workshop as w, rn50lib; print(rn50lib.__file__)\n"
         "try: w.solution('ex03.shard', now=True)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

@@ -17,8 +17,8 @@ from tests.workshop.conftest import write_notebook
 
 pytestmark = pytest.mark.slow
 
-PASSES = """from rn50lib.workshop.session import Session
-from rn50lib.workshop.expected import Expected
+PASSES = """from workshop.session import Session
+from workshop.expected import Expected
 from pathlib import Path
 item = Expected("a.b", "what it is", 3.5, "published", "s", source="a book")
 s = Session("00", "ci", "", None, Path("d"), Path("r"), {"a.b": item})

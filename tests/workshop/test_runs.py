@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import RunFailed, live, runs, session, train
+from workshop import RunFailed, live, runs, session, train
 
 SMALL = {
     "loader": "synthetic", "network": "tiny", "num_classes": 4, "image_shape": 32, "batch_size": 4,
@@ -143,7 +143,7 @@ def test_run_dies_with_its_kernel(tmp_path):
     import sys
 
     code = (
-        "from rn50lib.workshop import train; import time\n"
+        "from workshop import train; import time\n"
         f"run = train(**{SMALL!r}, num_epochs=90, benchmark_iters=10000)\n"
         "run.wait_for(lambda line: True)\nprint(run.pid, flush=True)\ntime.sleep(300)"
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rn50lib.scaling import check
-from rn50lib.workshop import figures_scale, output
+from rn50lib.tools.scaling import check
+from workshop import output
+from workshop.lessons.scaling import figures_scale
 
 
 def drawn(figure: Any) -> Any:

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from rn50lib.comm.measure import Measured
-from rn50lib.compare import published, read
 from rn50lib.experiment import Experiment
 from rn50lib.network import resnet
-from rn50lib.scaling import Training
-from rn50lib.workshop import figures_benchmark, figures_growth, output, pairs, sweeps
-from rn50lib.workshop.errors import RunFailed
+from rn50lib.tools.compare import published, read
+from rn50lib.tools.scaling import Training
+from workshop import output, pairs
+from workshop.errors import RunFailed
+from workshop.lessons.scaling import figures_benchmark, figures_growth, sweeps
 
 FP16, FP32 = published("DGX-1/mixed"), published("DGX-1/FP32")
 V100 = Training(1442.6, 208)

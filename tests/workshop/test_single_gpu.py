@@ -7,8 +7,9 @@ import pytest
 
 from rn50lib import network, training
 from rn50lib.experiment import Experiment
-from rn50lib.workshop import figures_network, figures_run, pairs, reading
-from rn50lib.workshop.predictions import Predictions
+from workshop import pairs
+from workshop.lessons.single_gpu import figures_network, figures_run, reading
+from workshop.lessons.single_gpu.predictions import Predictions
 
 V1, V15 = network.resnet(50, version="v1"), network.resnet(50)
 

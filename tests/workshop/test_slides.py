@@ -14,8 +14,9 @@ from html import escape, unescape
 
 import pytest
 
-from rn50lib.workshop import output, slides
 from tests.conftest import ROOT, clean_environment
+from workshop import output
+from workshop.lessons.horovod import slides
 
 TABLES = (slides.TODAY, slides.FIVE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.workshop import build, solutions
+from workshop.course import build, solutions
 
 CELL = '''def shard(order, rank, size):
     """What rank reads."""

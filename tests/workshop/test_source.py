@@ -8,8 +8,8 @@ import pytest
 
 from rn50lib import recipe
 from rn50lib.errors import UserError
-from rn50lib.workshop import source
-from rn50lib.workshop.session import Session
+from workshop import source
+from workshop.session import Session
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from rn50lib.workshop.session import Session
         ("rn50lib.recipe:BN_EPS", "BN_EPS", "BN_EPS = "),
         ("rn50lib.recipe:Recipe", "Recipe", "@dataclass"),
         ("rn50lib.recipe:Recipe.lr", "Recipe.lr", "    lr: float"),
-        ("rn50lib.workshop.session:Session.note", "Session.note", "    def note("),
+        ("workshop.session:Session.note", "Session.note", "    def note("),
     ],
 )
 def test_source_is_the_files_own_lines(obj, name, begins):

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from rn50lib.workshop import progress_page
-from rn50lib.workshop.checks import ask, records, status, table
+from workshop.checks import ask, records, status, table
+from workshop.course import progress_page
 
 TOTAL = len(table.EXERCISES)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.workshop import build
-from rn50lib.workshop.grading import collect
 from tests.workshop.conftest import MASTER
+from workshop.classroom import collect
+from workshop.course import build
 
 CELL = "### BEGIN SOLUTION\nanswer = 6 * 7\n### END SOLUTION"
 

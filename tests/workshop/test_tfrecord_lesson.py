@@ -13,8 +13,14 @@ from data_prep.tfrecord import convert
 from rn50lib.errors import UserError
 from rn50lib.experiment import Experiment
 from rn50lib.records.source import open_source
-from rn50lib.workshop import figures_input, input_data, input_order, input_stages, input_streams
 from tests.support import Photos, full
+from workshop.lessons.tfrecord import (
+    figures_input,
+    input_data,
+    input_order,
+    input_stages,
+    input_streams,
+)
 
 # --- orders ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,197 @@
+"""`rn50 benchmark`: rates over numbers of workers and batch sizes, in a file and as tables."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rn50lib import cli, dry, launch
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment
+from rn50lib.files import check_writable
+from rn50lib.flags import natural, positive
+from rn50lib.preparation import describe, prepare
+from rn50lib.presets import PRESETS
+from rn50lib.report import write_json
+from rn50lib.tools.benchmark import result, table
+from rn50lib.tools.benchmark.cells import Cell, measure
+from rn50lib.tools.benchmark.worker import WARM_UP
+
+KEYS = ("train.total_ips", "val.total_ips")
+# flags of a run that would make a cell something else than a measurement of its own
+REFUSED = ("report", "resume", "elastic", "max_restarts", "test_io")
+TOGETHER = ("comm", "launcher", "hosts", "bind", "port", "timeline", "fusion_mb", "cycle_ms")
+
+
+def counts(text: str) -> list[int]:
+    """'1,4,8' as numbers, each once, in this order."""
+    return list(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
+def own_parser() -> cli.Parser:
+    """The flags that a benchmark has beyond a run's, or reads differently."""
+    parser = cli.Parser(
+        prog="rn50 benchmark",
+        description=cli.VERBS["benchmark"].capitalize() + ".",
+        epilog="Every flag of `rn50 run` may follow; it holds for every cell.",
+        allow_abbrev=False,
+    )
+
+    def add(*names: str, kind: Callable, help: str, default: object = None) -> None:
+        parser.add_argument(
+            *names, type=cli.checked(kind), metavar="N" if kind is not counts else "N,N,...",
+            help=help, default=default,
+        )  # fmt: skip
+
+    add("-n", "--n-GPUs", kind=counts, help="numbers of workers (default: as rn50 run)")
+    add("-b", "--batch-size", kind=counts, help="batch sizes per worker (default: as rn50 run)")
+    add("-i", "--benchmark-iters", kind=positive, default=100, help="iterations per epoch (100)")
+    add("-e", "--num-epochs", kind=positive, default=1, help="epochs (1)")
+    add("-w", "--warmup", kind=natural, default=0, help="first epochs to leave out (0)")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write", required=True)
+    parser.add_argument("--isolate", action="store_true", help="new workers for every cell")
+    parser.add_argument("--dry-run", action="store_true", help="print every cell's run, and stop")
+    parser.add_argument("--preset", help="a named set of flags; flags given beside it win")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Returns 0 when every cell was measured, 1 when one failed, 130 after Ctrl-C."""
+    launch.die_with_parent()
+    own, asked = parse(argv)
+    if own.dry_run:
+        show(plan(own, asked), asked)
+        return 0
+    check_writable(own.output, "-o")
+    cells = plan(own, asked)
+    resolve(cells, asked)
+    dropped = kept_below(own.warmup, cells)
+    keys = [key for key in KEYS if measured(key, asked)]
+    status = 0
+    try:
+        runnable = [cell for cell in cells if cell.resolved is not None]
+        for _, group in itertools.groupby(runnable, key=workers):
+            measure(list(group), own.isolate)
+    except KeyboardInterrupt:
+        status = 130
+        for cell in cells:
+            if cell.report is None and cell.reason is None:
+                cell.reason = "interrupted"
+        if not any(cell.report for cell in cells):
+            launch.say("interrupted before the first cell was measured: nothing is written")
+            return status
+    more = {
+        "cmd": ["rn50", "benchmark", *argv],
+        "warm_up": {"untimed_iterations": WARM_UP, "epochs_left_out": dropped},
+        "isolated": own.isolate,
+        "caps": capped(cells),
+    }
+    found = result.to_dict(cells, keys, dropped, more)
+    write_json(own.output, found)
+    launch.say(table.tables(found))
+    print(own.output)
+    return status or int(any(cell.reason for cell in cells))
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Experiment]:
+    """A benchmark's own flags, and the experiment that every cell is a variant of."""
+    parser = own_parser()
+    own, rest = parser.parse_known_args([*argv])
+    preset = PRESETS.get(own.preset)
+    if preset is not None and preset.command == "benchmark":
+        own, rest = parser.parse_known_args([*preset.flags, *argv])
+    elif own.preset is not None:
+        rest = ["--preset", own.preset, *rest]  # a run's
+    asked, _ = cli.parse_experiment(cli.experiment_parser("benchmark"), rest)
+    for name in REFUSED:
+        if getattr(asked, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} does not go with a benchmark: leave it out")
+    if asked.n or asked.batch_size:  # of a run's preset
+        own.n_GPUs = own.n_GPUs or [asked.n]
+        own.batch_size = own.batch_size or [asked.batch_size]
+    if own.warmup >= own.num_epochs:
+        raise UserError(f"-w {own.warmup} leaves nothing of -e {own.num_epochs}: give a larger -e")
+    return own, replace(
+        asked,
+        num_epochs=own.num_epochs,
+        benchmark_iters=own.benchmark_iters,
+        no_metrics=True,
+    )
+
+
+def plan(own: argparse.Namespace, asked: Experiment) -> list[Cell]:
+    """The cells of the sweep, none of them resolved yet."""
+    ns, batches = own.n_GPUs, own.batch_size
+    if not (ns and batches):
+        chosen = prepare(asked, make_data=not own.dry_run).experiment
+        ns, batches = ns or [chosen.n], batches or [chosen.batch_size]
+    home = Path() if own.dry_run else launch.new_run("benchmark")
+    return [Cell(n, b, home / f"n{n}-b{b}") for n in ns for b in batches]
+
+
+def in_cell(asked: Experiment, n: int, batch: int) -> Experiment:
+    """The experiment of one cell. What many workers were given is not for a lone one among them."""
+    if n == 1:
+        alone: dict[str, Any] = dict.fromkeys(TOGETHER)
+        asked = replace(asked, **alone)
+    return replace(asked, n=n, batch_size=batch)
+
+
+def show(cells: list[Cell], asked: Experiment) -> None:
+    """Print what each cell would run, then what is missing here."""
+    missing: dict[str, None] = {}
+    for cell in cells:
+        resolved, remarks = dry.prepared(in_cell(asked, cell.n, cell.batch))
+        print("\n".join([f"{cell.title}:", *dry.lines(resolved)]))
+        missing |= dict.fromkeys(remarks)
+    print("\n".join(missing))
+
+
+def resolve(cells: list[Cell], asked: Experiment) -> None:
+    """Fill in what each cell runs. Raises UserError where none of them can run here."""
+    told, first = False, None
+    for cell in cells:
+        try:
+            cell.resolved = prepare(in_cell(asked, cell.n, cell.batch))
+        except UserError as error:
+            cell.reason, first = str(error), first or error
+            continue
+        if not told:
+            launch.say(describe(cell.resolved))
+            told = True
+    if not told and first is not None:
+        raise first
+    for cell in cells:
+        if cell.reason:
+            launch.say(f"{cell.title} is left out: {cell.reason}")
+
+
+def workers(cell: Cell) -> int:
+    """How many workers measure a cell: --profile ci caps them."""
+    assert cell.resolved is not None
+    return cell.resolved.experiment.n
+
+
+def kept_below(dropped: int, cells: list[Cell]) -> int:
+    """The epochs to leave out: fewer than asked for where --profile ci has capped the epochs."""
+    epochs = min(cell.resolved.experiment.num_epochs for cell in cells if cell.resolved)
+    if dropped >= epochs:
+        launch.say(f"profile ci: -w {dropped} capped to {epochs - 1}")
+        return epochs - 1
+    return dropped
+
+
+def measured(key: str, asked: Experiment) -> bool:
+    """Whether a run of this experiment has the phase that a key is about."""
+    return not (asked.only_inference if key.startswith("train") else asked.no_val)
+
+
+def capped(cells: list[Cell]) -> list[str]:
+    """What --profile ci has changed, over all cells."""
+    lines = [line for cell in cells if cell.resolved for line in cell.resolved.caps]
+    return list(dict.fromkeys(lines))

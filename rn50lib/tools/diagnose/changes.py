@@ -1,0 +1,152 @@
+"""Which changes of an experiment are worth a look, by what bounds it; and what each one changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from dataclasses import fields
+from typing import Any
+
+from rn50lib import experiment as experiments
+from rn50lib.backends.shared import USABLE
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.hardware import Machine
+from rn50lib.memory import largest_batch
+from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, INPUT, lesson
+
+AT_MOST = 2  # candidates that are measured: each takes as long as a part of the run
+INPUT_ONLY = (
+    "data_root", "data_format", "loader", "resample", "rotate", "flip_up_down", "data_nthreads",
+    "num_examples", "val_resize",
+)  # fmt: skip
+STEP_ONLY = (
+    "dtype", "network", "num_layers", "resnet_version", "step", "comm", "launcher", "threads",
+    "fp16_allreduce", "fusion_mb", "cycle_ms", "loss_scale", "compile", "cuda_graphs",
+)  # fmt: skip
+BOTH = "the input and the step"
+
+
+def joined(argv: list[str]) -> list[str]:
+    """The same arguments with each `--change FLAGS` as one, `--change=FLAGS`: argparse would take
+    flags such as '-b 64' for its own."""
+    found: list[str] = []
+    for word in argv:
+        if found and found[-1] == "--change":
+            found[-1] = f"--change={word}"
+        else:
+            found.append(word)
+    return found
+
+
+def parse(text: str) -> Experiment:
+    """'--loader dali' as an experiment of which only that is given. Raises UserError, or
+    ends as the command line does, for flags that are none."""
+    from rn50lib.cli import experiment_parser, parse_experiment
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--change {text!r}: {error}") from error
+    if not words:
+        raise UserError("--change is empty: give the flags to change, as in --change '-b 64'")
+    asked, _ = parse_experiment(experiment_parser("diagnose"), words)
+    if not asked.given():
+        raise UserError(f"--change {text!r} changes nothing")
+    return asked
+
+
+def differences(one: Experiment, other: Experiment) -> set[str]:
+    """The fields in which two experiments differ."""
+    names = (f.name for f in fields(Experiment))
+    return {name for name in names if getattr(one, name) != getattr(other, name)}
+
+
+def touched(changed: set[str]) -> str | None:
+    """The part that a change of these fields changes: INPUT, COMPUTE, BOTH, or None."""
+    if not changed:
+        return None
+    if changed <= set(INPUT_ONLY):
+        return INPUT
+    return COMPUTE if changed <= set(STEP_ONLY) else BOTH
+
+
+def candidates(part: str, done: FullExperiment, machine: Machine) -> list[str]:
+    """Flags that might help a run that `part` bounds, the most promising first."""
+    return [text for text in wide(part, done, machine) if possible(text, done, machine)][:AT_MOST]
+
+
+def wide(part: str, done: FullExperiment, machine: Machine) -> list[str]:
+    """The same, whether this machine can run them or not."""
+    found: list[str] = []
+    cores = max(1, machine.cores // done.n)
+    if part == INPUT:
+        if done.loader != "dali" and "dali" in experiments.LOADERS and installed("nvidia.dali"):
+            found.append("--loader dali")
+        if done.data_nthreads < cores:
+            found.append(f"--data-nthreads {cores}")
+        if done.backend == "tensorflow" and done.resample != "fast":
+            found.append("--resample fast")
+    if part == COMPUTE and done.step is None:
+        if done.threads < cores and not machine.gpus:
+            found.append(f"--threads {cores}")
+        if done.dtype in ("float32", "tf32") and (machine.bfloat16 or machine.gpus):
+            found += ["--dtype bfloat16"] + ["--dtype float16"] * bool(machine.gpus)
+        if machine.gpus and hasattr(done, "compile") and not done.compile:
+            found.append("--compile")
+    if part == COMMUNICATION:
+        fits = largest(done, machine)
+        if fits is None or fits >= 2 * done.batch_size:
+            found.append(f"-b {2 * done.batch_size}")
+        if done.backend == "torch":
+            other = "ddp" if done.comm == "horovod" else "horovod"
+            starter = "torchrun" if other == "ddp" else "horovodrun"
+            found.append(f"--comm {other} --launcher {starter}")
+    return found
+
+
+def possible(text: str, done: FullExperiment, machine: Machine) -> bool:
+    """Whether this machine can run the changed experiment."""
+    try:
+        experiments.check(merged(done, parse(text)), machine)
+    except UserError:
+        return False
+    return True
+
+
+def merged(asked: Experiment, change: Experiment) -> Any:
+    """An experiment with what a change gives in place of its own."""
+    from dataclasses import replace
+
+    return replace(asked, **change.given())
+
+
+def installed(name: str) -> bool:
+    """Whether a package is there, without importing it."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def capacity(machine: Machine) -> int:
+    """Bytes for a worker's step: the smallest GPU's memory, else the machine's; 0: not known."""
+    return min((gpu.memory for gpu in machine.gpus), default=machine.memory)
+
+
+def largest(done: FullExperiment, machine: Machine) -> int | None:
+    """The largest batch per worker that is predicted to fit, None where that is not known."""
+    if done.step is not None or not capacity(machine):
+        return None
+    room = int(USABLE * capacity(machine)) if machine.gpus else capacity(machine) // done.n
+    return largest_batch(
+        done.to_network(), done.image_shape, done.dtype, room,
+        training=not done.only_inference,
+    )  # fmt: skip
+
+
+def teaches(text: str, part: str, done: FullExperiment) -> str:
+    """The notebook that teaches a change: the one of its part."""
+    if "dali" in text:
+        return lesson(INPUT, "torch")
+    return lesson(part, done.backend)

@@ -1,0 +1,154 @@
+"""In a process with a run's settings: `python -m rn50lib.tools.diagnose.probe SECONDS FLAGS`.
+
+Prints, after about twice so many seconds, what the device reaches at its best and what each stage
+of the input takes for an image on one core, as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from rn50lib.experiment import FullExperiment
+from rn50lib.pipelines.pictures import Pictures
+from rn50lib.records import order
+from rn50lib.records.source import Source, open_source
+
+FEWEST_IMAGES, MOST_IMAGES = 16, 512
+
+
+def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
+    """Seconds per image of reading, decoding, augmenting and copying, on one core, as the loader of
+    the experiment does them."""
+    split = "val" if done.only_inference else "train"
+    source: Source = open_source(Path(done.data_root), split, done.data_format)
+    if done.loader == "dali":
+        from rn50lib.tools.diagnose import dali_stages
+
+        taken = by_difference(dali_stages.shortened(done, source, split), done, limit_s)
+    elif done.backend == "tensorflow":
+        from rn50lib.tools.diagnose import tf_stages
+
+        taken = by_difference(tf_stages.shortened(done, source, split), done, limit_s)
+    else:
+        from rn50lib.pipelines.torch_images import TorchPictures
+
+        taken = one_by_one(TorchPictures(source, split == "train", done), len(source), limit_s)
+    image = np.zeros((done.image_shape, done.image_shape, 3), np.uint8)
+    return taken | {"copy": copy_seconds(done, [image.copy() for _ in range(done.batch_size)])}
+
+
+def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, float]:
+    """The stages of PyTorch's loader, image by image in the order of a run.
+
+    Decoding is what is left of the time from bytes to pixels without the resizing and mirroring of
+    a crop, which are timed on pixels that are there already.
+    """
+    taken, made = {"read": 0.0, "decode": 0.0, "augment": 0.0}, 0
+    begin = time.perf_counter()
+    for number in order.epoch_order(images, pictures.seed, 0)[:MOST_IMAGES]:
+        index = int(number)
+        start = time.perf_counter()
+        data = pictures.source.read(index)
+        read = time.perf_counter()
+        pictures.from_bytes(data, 0, index)
+        ready = time.perf_counter()
+        augment = resize_seconds(pictures, data, index)
+        taken["read"] += read - start
+        taken["augment"] += augment
+        taken["decode"] += max(0.0, ready - read - augment)
+        made += 1
+        if ready - begin > limit_s and made >= FEWEST_IMAGES:
+            break
+    return {name: value / made for name, value in taken.items()}
+
+
+def by_difference(
+    shortened: dict[str, Callable[[], Iterator[Any]]], done: FullExperiment, limit_s: float
+) -> dict[str, float]:
+    """Seconds per image of each stage: what a pipeline that goes so far takes beyond the one that
+    stops before."""
+    taken, before = {}, 0.0
+    for name, start in shortened.items():
+        batches, count = start(), 0
+        next(batches)  # builds graphs and fills buffers
+        begin = now = time.perf_counter()
+        while count < 2 or now - begin < limit_s / len(shortened):
+            next(batches)
+            count, now = count + 1, time.perf_counter()
+        each = (now - begin) / (count * done.batch_size)
+        taken[name], before = max(0.0, each - before), max(each, before)
+    return taken
+
+
+def copy_seconds(done: FullExperiment, images: list[np.ndarray]) -> float:
+    """Seconds per image to put a batch together and, with PyTorch, bring it to the device."""
+    begin = time.perf_counter()
+    batch = np.stack(images)
+    seconds = time.perf_counter() - begin
+    if done.backend == "torch":
+        from rn50lib.backends.torch import peak
+
+        seconds += peak.copy_seconds(batch)
+    return seconds / len(images)
+
+
+def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
+    """Seconds to resize and mirror the crop of an image whose pixels are there."""
+    import io
+
+    from rn50lib.pipelines.torch_images import decoding_ratio, shrink
+
+    with Image.open(io.BytesIO(data)) as header:
+        width, height = header.size
+    box, mirror = pictures.choose(0, index, width, height)
+    ratio = decoding_ratio(box, pictures.spare * pictures.size)
+    decoded = np.zeros((-(-height // ratio), -(-width // ratio), 3), np.uint8)
+    start = time.perf_counter()
+    np.ascontiguousarray(shrink(decoded, box, ratio, pictures.size, mirror))
+    return time.perf_counter() - start
+
+
+def peak(done: FullExperiment, limit_s: float) -> dict[str, float] | None:
+    """FLOP per second that the device reaches, None for a step that computes nothing or where
+    PyTorch, which measures it for both frameworks, is not there."""
+    if done.step is not None:
+        return None
+    try:
+        from rn50lib.backends.torch import peak as measured
+    except ImportError:
+        return None
+    return measured.peak(done, limit_s)
+
+
+def main(argv: list[str]) -> int:
+    from rn50lib import launch
+    from rn50lib.cli import experiment_parser, parse_experiment
+    from rn50lib.errors import UserError
+    from rn50lib.experiment import resolve
+    from rn50lib.hardware import machine
+
+    launch.die_with_parent()
+    try:
+        limit_s = float(argv[0])
+        asked, _ = parse_experiment(experiment_parser("train"), argv[1:])
+        done = resolve(asked, machine(), asked.num_classes).experiment
+        found: dict[str, Any] = {"peak": peak(done, limit_s), "stages": None}
+        if done.loader != "synthetic":
+            found["stages"] = stages(done, limit_s)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""What this machine has, what is missing, and what to do about it.
+
+    rn50 doctor [--quick] [--json]
+    rn50 doctor --topology [-o FILE]        how the GPUs are joined, in words and as a picture
+    rn50 doctor --allreduce -n 2 [-o FILE]  what an exchange between workers costs, by its size
+
+Everything is read off the machine as it runs. The exit status is 0 where training can run, 1 where
+something that it cannot do without is broken.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from rn50lib.cli import Parser
+from rn50lib.tools.doctor import frameworks, gpu, machine
+from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group
+from rn50lib.tools.doctor.probe import ask, has
+
+
+def examine(quick: bool = False) -> Iterator[Group]:
+    """The groups of findings, each as soon as it is known. `quick` imports no framework."""
+    with ThreadPoolExecutor(max_workers=3) as pool:  # what takes seconds goes on beside the rest
+        asked = {} if quick else {name: pool.submit(ask, code) for name, code in probes().items()}
+        yield Group("machine", (machine.system(), machine.cores()))
+        room = (machine.memory(), machine.shared(), machine.data_folder(), machine.runs_folder())
+        yield Group("memory and disk", room)
+        found = gpu.look()
+        yield Group("GPU", tuple(gpu.gpus(found)))
+        answers = {name: answer.result() for name, answer in asked.items()}
+        torch, tensorflow, dali = (answers.get(n) for n in ("torch", "tensorflow", "dali"))
+        checks = [
+            frameworks.torch(torch, found),
+            frameworks.tensorflow(tensorflow, found),
+            frameworks.dali(dali, found),
+        ]
+        yield Group("frameworks", tuple(checks))
+        checks = [frameworks.horovod({"torch": torch, "tensorflow": tensorflow}, found)]
+        distributed = frameworks.torch_distributed(torch, found)
+        checks += [distributed] if distributed else []
+        yield Group("communication", (*checks, machine.localhost(), machine.lab_port()))
+
+
+def probes() -> dict[str, str]:
+    """The code that asks each framework that is installed, and Horovod with it."""
+    codes = {"torch": frameworks.TORCH_PROBE, "tensorflow": frameworks.TENSORFLOW_PROBE}
+    if has("horovod"):
+        codes = {
+            name: code + frameworks.HOROVOD_PROBE.replace("FRAMEWORK", name)
+            for name, code in codes.items()
+        }
+    modules = {"torch": "torch", "tensorflow": "tensorflow", "dali": "nvidia.dali"}
+    codes["dali"] = frameworks.DALI_PROBE
+    return {name: codes[name] for name, module in modules.items() if has(module)}
+
+
+def verdict(checks: list[Check]) -> str:
+    """The last line."""
+    problems = [check for check in checks if check.status == PROBLEM]
+    notes = sum(check.status == NOTE for check in checks)
+    noted = f"{notes} note{'' if notes == 1 else 's'}"
+    if not problems:
+        return f"Training can run here ({noted})."
+    names = ", ".join(check.name for check in problems)
+    return f"Training cannot run here until this is put right: {names} ({noted})."
+
+
+def main(argv: list[str]) -> int:
+    """`rn50 doctor`; returns the exit status."""
+    parser = Parser(
+        prog="rn50 doctor",
+        description="What this machine has, what is missing, and what to do about it.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+    parser.add_argument("--quick", action="store_true", help="import no framework: under a second")
+    parser.add_argument(
+        "--topology", action="store_true", help="show how the GPUs are joined, and stop"
+    )
+    parser.add_argument(
+        "--allreduce", action="store_true", help="time all-reduces between -n workers, and stop"
+    )
+    extra = parser.add_argument_group("with --topology and --allreduce")
+    extra.add_argument("-n", "--n-GPUs", type=int, default=2, help="workers (default: 2)")
+    extra.add_argument("--comm", choices=("horovod", "ddp"), help="what carries the exchange")
+    extra.add_argument("--backend", choices=("torch", "tensorflow"), help="whose tensors")
+    extra.add_argument("--hosts", help="hosts with their slots: a:4,b:4")
+    extra.add_argument(
+        "-o", "--output", help="picture of the topology, or JSON file of the all-reduces"
+    )
+    args = parser.parse_args(argv)
+    if args.topology:
+        from rn50lib.tools.doctor import topology
+
+        return topology.show(args.json, args.output)
+    if args.allreduce:
+        from rn50lib.tools.doctor import allreduce
+
+        return allreduce.show(
+            args.n_GPUs, args.comm, args.backend, args.hosts, args.output, args.json
+        )
+    begin, groups = time.perf_counter(), []
+    for group in examine(args.quick):
+        groups.append(group)
+        if not args.json:
+            lines = [group.name, *(f"  {check}" for check in group.checks)]
+            print("\n".join(lines), flush=True)
+    checks = [check for group in groups for check in group.checks]
+    can_train = not any(check.status == PROBLEM for check in checks)
+    if args.json:
+        found = [{"group": g.name, **check.to_dict()} for g in groups for check in g.checks]
+        seconds = round(time.perf_counter() - begin, 2)
+        document = {"can_train": can_train, "seconds": seconds, "checks": found}
+        print(json.dumps(document, indent=2))
+    else:
+        print(verdict(checks))
+    return 0 if can_train else 1

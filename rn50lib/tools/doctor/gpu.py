@@ -1,0 +1,155 @@
+"""GPUs: what the driver lists, which precisions they compute in, which builds fit the driver.
+
+Nothing is asked of a framework here: `frameworks.torch` says whether PyTorch uses them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rn50lib import nvidia
+from rn50lib.nvidia import Driver, Gpu
+from rn50lib.tools.doctor.check import Check, note, ok, size
+
+OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}  # the first to serve a CUDA generation
+SETUP_CUDA = 12  # `make setup` installs CUDA builds for a driver of this generation or a later one
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What other checks need: the driver, the newest CUDA it serves, the GPUs left visible."""
+
+    driver: Driver
+    cuda: tuple[int, int] | None
+    visible: tuple[Gpu, ...]
+
+
+def look() -> Gpus:
+    """Ask the driver."""
+    driver = nvidia.driver()
+    visible = nvidia.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Gpus(driver, nvidia.cuda_version() if driver.gpus else None, visible)
+
+
+def gpus(found: Gpus, root: Path = Path("/")) -> list[Check]:
+    """The driver and every GPU."""
+    driver = found.driver
+    if not driver.present:
+        return [no_driver(root)]
+    if driver.problem:
+        what = f"the NVIDIA driver does not answer: {driver.problem}"
+        return [note("driver", what, broken_driver(driver.problem), problem=driver.problem)]
+    checks = [driver_check(found)]
+    taken = memory_in_use()
+    checks += [gpu_check(gpu, taken.get(gpu.uuid)) for gpu in found.visible]
+    hidden = len(driver.gpus) - len(found.visible)
+    if hidden:
+        value = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        what = f"CUDA_VISIBLE_DEVICES={value!r} hides {hidden} of {len(driver.gpus)} GPU(s)"
+        remedy = "" if found.visible else "unset it to train on the GPU"
+        checks.append(note("hidden", what, remedy, hidden=hidden, value=value))
+    return checks
+
+
+def no_driver(root: Path) -> Check:
+    """No nvidia-smi: usually no GPU; in a container, often one that was not handed in."""
+    if (root / ".dockerenv").exists() or os.environ.get("NVIDIA_BUILD_ID"):
+        remedy = "if the machine has one, start the container with --gpus all"
+        return note("driver", "no NVIDIA GPU in this container: runs use the processor", remedy)
+    return note("driver", "no NVIDIA driver: runs use the processor")
+
+
+def broken_driver(said: str) -> str:
+    """What usually helps, by what nvidia-smi said."""
+    if "mismatch" in said:
+        return "the driver was updated while it was loaded: restart the machine"
+    if "no GPU" in said or "No devices" in said:
+        return "in a container, start it with --gpus all"
+    return "reinstall the driver until `nvidia-smi` lists the GPU; in a container, use --gpus all"
+
+
+def driver_check(found: Gpus) -> Check:
+    """The driver's version against the builds that `make setup` installs."""
+    version, cuda = found.driver.version, found.cuda
+    facts: dict[str, Any] = {"driver": version, "cuda": cuda}
+    if cuda is None:
+        return note("driver", f"driver {version}; it does not say which CUDA it serves", **facts)
+    what = f"driver {version}, for CUDA {cuda[0]}.{cuda[1]} and earlier"
+    if cuda[0] < SETUP_CUDA:
+        what += f": too old for the CUDA {SETUP_CUDA} builds that the set-up installs"
+        least = OLDEST_DRIVER[SETUP_CUDA]
+        remedy = f"install driver {least} or later; until then runs use the processor"
+        return note("driver", what, remedy, **facts)
+    return ok("driver", what, **facts)
+
+
+def precisions(capability: tuple[int, int]) -> str:
+    """Which reduced precisions a GPU computes in, from its compute capability.
+
+    Taken from the capability, as a framework's own answer may count emulation in.
+    """
+    if capability == nvidia.UNKNOWN:
+        return "of unknown capability"
+    if capability < (7, 0):
+        return "no Tensor Cores: float16 saves memory, not time"
+    if capability < (8, 0):
+        return "Tensor Cores for float16; neither bfloat16 nor TF32"
+    return "Tensor Cores for float16, bfloat16 and TF32"
+
+
+def gpu_check(gpu: Gpu, taken: int | None) -> Check:
+    """One GPU: memory, capability, precisions, and how much of it others hold."""
+    major, minor = gpu.capability
+    memory = size(gpu.memory) if gpu.memory else "memory not told"
+    what = f"GPU {gpu.index}: {gpu.name}, {memory}, capability {major}.{minor}"
+    what += f": {precisions(gpu.capability)}"
+    facts: dict[str, Any] = {
+        "index": gpu.index,
+        "name": gpu.name,
+        "memory": gpu.memory,
+        "in_use": taken,
+        "capability": list(gpu.capability),
+        "float16": gpu.capability >= (7, 0),
+        "bfloat16": gpu.capability >= (8, 0),
+        "tf32": gpu.capability >= (8, 0),
+    }
+    name = f"gpu{gpu.index}"
+    if taken and gpu.memory and taken > gpu.memory / 10:
+        what += f"; {size(taken)} of it are in use by others"
+        return note(
+            name, what, "shut down the notebook kernels that hold it, or use a smaller -b", **facts
+        )
+    if nvidia.UNKNOWN < gpu.capability < (7, 5):
+        what += "; CUDA 13 has dropped it"
+        return note(name, what, "keep to frameworks built for CUDA 12", **facts)
+    if gpu.capability < (7, 0):
+        return note(name, what, **facts)
+    return ok(name, what, **facts)
+
+
+def memory_in_use() -> dict[str, int]:
+    """Bytes in use by GPU UUID."""
+    rows, _ = nvidia.query("gpu", "uuid", "memory.used")
+    return {uuid: int(used) * 2**20 for uuid, used in rows if used.isdigit()}
+
+
+def built_for(architectures: list[str], capability: tuple[int, int]) -> bool:
+    """Whether a build with these architectures ("sm_80", "compute_90") has code for this GPU.
+
+    Machine code runs on the same major capability with an equal or higher minor one; "compute"
+    code is compiled by the driver for any later GPU.
+    """
+    for item in architectures:
+        kind, _, number = item.partition("_")
+        digits = "".join(c for c in number if c.isdigit())
+        if len(digits) < 2:
+            continue
+        built = (int(digits[:-1]), int(digits[-1]))
+        if kind == "compute" and built <= capability:
+            return True
+        if kind == "sm" and built[0] == capability[0] and built[1] <= capability[1]:
+            return True
+    return False

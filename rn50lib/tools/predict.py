@@ -1,0 +1,194 @@
+"""What a checkpoint says about pictures: class probabilities, prepared as validation prepares them.
+
+python -m rn50lib.tools.predict PREFIX EPOCH a.jpg b.jpg            # three best classes of each
+python -m rn50lib.tools.predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from rn50lib import checkpoint, experiment
+from rn50lib.errors import UserError
+from rn50lib.experiment import Experiment, FullExperiment
+from rn50lib.files import beside, check_writable
+from rn50lib.pipelines.images import SPARE, crop, open_image
+from rn50lib.recipe import center_crop_box
+
+SHOWN = 3  # classes that a line names
+
+
+class Pictures(Protocol):
+    """Encoded images by number: an opened data set (`records.source`), or `Files`."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, i: int) -> bytes: ...
+
+    def name(self, i: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files as pictures."""
+
+    paths: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, i: int) -> bytes:
+        """The bytes of file i. Raises UserError where it cannot be read."""
+        try:
+            return self.paths[i].read_bytes()
+        except OSError as error:
+            raise UserError(f"{self.paths[i]} cannot be read: {error.strerror}") from error
+
+    def name(self, i: int) -> str:
+        return str(self.paths[i])
+
+
+def trained_as(prefix: str | Path, epoch: int) -> FullExperiment:
+    """The resolved experiment that scores a checkpoint: its network, size, precision and batch.
+
+    Raises UserError when the checkpoint is missing or is not one.
+    """
+    from rn50lib.hardware import machine
+    from rn50lib.preparation import with_checkpoint
+
+    asked = Experiment(model_prefix=str(prefix), load_epoch=epoch, only_inference=True)
+    asked = with_checkpoint(asked)
+    return experiment.resolve(asked, machine(), asked.num_classes).experiment
+
+
+def prepare(pictures: Pictures, i: int, done: FullExperiment) -> np.ndarray:
+    """Picture i as the network sees it in validation: uint8 (size, size, 3), resized and centred.
+
+    Raises UserError for one that does not decode.
+    """
+    name, size = pictures.name(i), done.image_shape
+    opened = open_image(pictures.read(i), name)
+    return crop(opened, center_crop_box(*opened.size, size, done.val_resize), size, name, SPARE)
+
+
+def predict(
+    prefix: str | Path,
+    epoch: int,
+    pictures: Pictures,
+    tell: Callable[[int], None] = lambda finished: None,
+) -> np.ndarray:
+    """Class probabilities of all pictures, float32 (pictures, classes); rows add up to 1.
+
+    `tell(finished)` is called after every batch with the number of pictures done. Raises UserError
+    for a checkpoint that is missing or damaged, or a picture that does not decode.
+    """
+    from rn50lib import comm
+    from rn50lib.backends import build_step
+
+    done = trained_as(prefix, epoch)
+    net = done.to_network()
+    found = checkpoint.load(prefix, epoch)
+    checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
+    step = build_step(done, net, comm.connect())
+    step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
+    probabilities = np.empty((len(pictures), net.num_classes), np.float32)
+    # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
+    batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
+    for start in range(0, len(pictures), done.batch_size):
+        rows = min(done.batch_size, len(pictures) - start)
+        for row in range(rows):
+            batch[row] = prepare(pictures, start + row, done)
+        probabilities[start : start + rows] = step.predict(batch)[:rows]
+        tell(start + rows)
+    return probabilities
+
+
+def best(probabilities: np.ndarray, classes: Sequence[str], count: int = SHOWN) -> str:
+    """The `count` likeliest classes of one picture in words: "stop 97.1 %, yield 1.2 %"."""
+    likeliest = np.argsort(-probabilities, kind="stable")[:count]
+    return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
+
+
+def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
+    """The names of a data set's classes; their numbers where it is gone or has other classes."""
+    from rn50lib.records.source import describe
+
+    try:
+        names = describe(data_root).classes if data_root else ()
+    except UserError:
+        names = ()
+    return names if len(names) == count else tuple(str(i) for i in range(count))
+
+
+def main(argv: list[str]) -> int:
+    """The program; returns the exit status. Raises UserError for bad input."""
+    from rn50lib.cli import Parser
+
+    parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
+    parser.add_argument("prefix", help="the --model-prefix of the training run")
+    parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
+    parser.add_argument("images", nargs="*", type=Path, help="image files")
+    parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
+    parser.add_argument("--data-root", help="the data set (default: the one it was trained on)")
+    parser.add_argument("-o", "--output", type=Path, help="write all probabilities to this .npz")
+    args = parser.parse_args(argv)
+    if bool(args.images) == bool(args.split):
+        parser.error("give image files, or --split val: one of the two")
+    for path in args.images:
+        if not path.is_file():
+            why = f"it is a folder: give {path}/*.jpg" if path.is_dir() else "there is no such file"
+            raise UserError(f"{path} cannot be read: {why}")
+    done = trained_as(args.prefix, args.epoch)
+    if args.output:
+        check_writable(args.output, "--output")
+    root = args.data_root or done.data_root
+    pictures: Pictures = Files(tuple(args.images))
+    if args.split:
+        from rn50lib.records.source import open_source
+
+        pictures = open_source(root, args.split)
+
+    def tell(finished: int) -> None:
+        print(f"{finished} of {len(pictures)} pictures", file=sys.stderr, flush=True)
+
+    probabilities = predict(args.prefix, args.epoch, pictures, tell)
+    classes = class_names(root, probabilities.shape[1])
+    if args.output:
+        write(args.output, probabilities, pictures, classes)
+        print(args.output)
+    else:
+        for i, row in enumerate(probabilities):
+            print(f"{pictures.name(i)}: {best(row, classes)}")
+    return 0
+
+
+def write(
+    file: Path, probabilities: np.ndarray, pictures: Pictures, classes: Sequence[str]
+) -> None:
+    """An .npz of plain arrays: probabilities, classes, names and, of a data set, labels."""
+    labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))
+    names = [pictures.name(i) for i in range(len(pictures))]
+    try:
+        with beside(file) as place, open(place, "wb") as stream:
+            np.savez(
+                stream, probabilities=probabilities, labels=labels, classes=classes, names=names
+            )
+    except OSError as error:
+        raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    from rn50lib.launch import die_with_parent
+
+    die_with_parent()
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,155 @@
+"""`rn50 compare`: reports and benchmarks beside each other and beside published figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50lib.report import Report
+from rn50lib.tools import plot_compare
+from rn50lib.tools.compare import published, read
+
+Rn50 = Callable[..., Any]
+
+
+def benchmark(path: Path, metrics: dict[str, Any], reasons: dict[str, Any] | None = None) -> None:
+    """A file as the reference's benchmark writes it, and as ours adds to it."""
+    found: dict[str, Any] = {"model": "resnet50", "ngpus": [], "bs": []}
+    keys = sorted({key for row in metrics.values() for cell in row.values() for key in cell})
+    found |= {"metric_keys": keys, "metrics": metrics}
+    if reasons:
+        found["env"] = {"cells": reasons}
+    path.write_text(json.dumps(found))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    train = "train.total_ips"
+    benchmark(tmp_path / "old.json", {
+        "1": {"64": {train: 100.0}, "128": {train: 120.0}}, "4": {"64": {train: 320.0}},
+    })  # fmt: skip
+    benchmark(
+        tmp_path / "new.json",
+        {"1": {"64": {train: 150.0}}, "4": {"64": {train: None}, "128": {train: 700.0}}},
+        {"4": {"64": {"reason": "rank 1 was killed by signal 9"}}},
+    )
+    for name, speeds in (("a", [10.0, 40.0, 60.0]), ("b", [96.0])):
+        made = Report("resnet50", 2, ["rn50"], {"axes": {"batch_size": {"value": 32}}}, 7200.0)
+        for ips in speeds:
+            made.add("train", {"total_ips": ips, "loss": 2.5, "top1": 40.0})
+            made.add("val", {"top1": 50.0 + ips, "total_ips": None})
+        made.write(tmp_path / f"{name}.json")
+    return tmp_path
+
+
+def line(text: str, *begin: str) -> list[str]:
+    """The words of the first line that begins with these."""
+    return next(w for w in map(str.split, text.splitlines()) if w[: len(begin)] == list(begin))
+
+
+def test_benchmarks_are_divided_where_workers_and_batch_agree(rn50: Rn50, files: Path) -> None:
+    text = rn50("compare", "old.json", "new.json").out
+    assert line(text, "1", "64") == ["1", "64", "100.0", "150.0", "1.50"]
+    assert line(text, "1", "128") == ["1", "128", "120.0", "-", "-"]
+    assert line(text, "4", "64") == ["4", "64", "320.0", "failed", "-"]
+    assert line(text, "4", "128") == ["4", "128", "-", "700.0", "-"]
+    assert "new, n 4, batch 64: rank 1 was killed by signal 9" in text
+    weak = text[text.index("times the speed of one worker") :]
+    assert line(weak, "4", "64") == ["4", "64", "3.20", "-"]
+    assert "128" not in weak  # one worker or four with that batch are missing in either file
+
+
+def test_reports_are_compared_by_speed_and_by_accuracy(rn50: Rn50, files: Path) -> None:
+    text = rn50("compare", "a.json", "b.json", "--labels", "before", "after").out
+    # the harmonic mean of 40 and 60: the first epoch is a warm-up
+    assert line(text, "2", "32") == ["2", "32", "48.00", "96.00", "2.00"]
+    assert line(text, "val.top1", "2") == ["val.top1", "2", "110.0", "146.0"]
+    assert line(text, "hours", "2") == ["hours", "2", "2.000", "2.000"]
+    assert "before" in text and "after" in text and "val.total_ips" not in text
+    mixed = rn50("compare", "a.json", "old.json").out
+    assert "no workers and batch in common" in mixed
+
+
+def test_published_figures_stand_beside_with_their_source(rn50: Rn50, files: Path) -> None:
+    text = rn50("compare", "old.json", "--published", "DGX-1/mixed").out
+    assert line(text, "8", "208") == ["8", "208", "-", "10,263.2", "-"]
+    weak = text[text.index("times the speed of one worker") :]
+    assert line(weak, "8", "208")[-1] == "7.11" and line(weak, "4", "208")[-1] == "3.74"
+    assert line(text, "hours", "8")[-1] == "3.300" and "cannot be repeated here: V100" in text
+    both = json.loads(
+        rn50("compare", "--published", "DGX-1/mixed", "--published", "DGX-1/FP32", "--json").out
+    )
+    inference = {r["batch"]: r["ips"] for r in both["rates"] if r["metric"] == "val.total_ips"}
+    assert inference[64] == [3428, 1236] and inference[208] == [3832, None] and len(inference) == 11
+
+
+def test_published_accuracies_are_those_of_the_notebooks(repository: Path) -> None:
+    told = json.loads((repository / "notebooks/expected/published.json").read_text())["results"]
+    for name, short in (("DGX-1/mixed", "fp16"), ("DGX-1/FP32", "fp32")):
+        for n in (1, 4, 8):
+            value = told[f"published.v100.{n}gpu.{short}.top1"]["value"]
+            assert published(name).trained["val.top1", n] == value
+
+
+def test_the_picture_shows_the_same_numbers(rn50: Rn50, files: Path) -> None:
+    assert rn50("compare", "old.json", "new.json", "-o", "c.svg").status == 0
+    assert "<svg" in (files / "c.svg").read_text()
+    sides = [read(str(files / "old.json")), published("DGX-1/mixed")]
+    figure = plot_compare.rates(sides)
+    drawn = {
+        axes.get_title(loc="left"): [list(map(tuple, ln.get_xydata())) for ln in axes.lines]
+        for axes in figure.axes
+    }
+    assert drawn.keys() == {
+        "Speed by workers, training",
+        "Weak scaling, training",
+        "Speed by batch, training",
+        "Speed by batch, inference",
+    }
+    assert [(1, 100), (4, 80)] in drawn["Weak scaling, training"]
+    assert len(drawn["Speed by batch, inference"][0]) == 11
+    one = [read(str(files / "a.json")), read(str(files / "b.json"))]
+    assert [axes.get_xlabel() for axes in plot_compare.rates(one).axes] == ["batch per worker"]
+
+
+def test_a_speed_of_nothing_is_none(rn50: Rn50, files: Path) -> None:
+    """Programs that did not measure write 0.0, which is no speed to divide by."""
+    told = json.loads((files / "a.json").read_text())
+    told["metrics"]["train.total_ips"] = [0.0, 0.0, 0.0]
+    (files / "zero.json").write_text(json.dumps(told))
+    benchmark(files / "none.json", {"1": {"64": {"train.total_ips": 0.0}}})
+    shown = rn50("compare", "zero.json", "b.json", "none.json")
+    assert shown.status == 0, shown.err
+    assert line(shown.out, "2", "32")[2:5] == ["-", "96.00", "-"]
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (("old.json",), ("two to compare", "--published DGX-1/mixed")),
+        (("old.json", "none.json"), ("none.json", "cannot be read")),
+        (("old.json", "other.json"), ("other.json", "neither a report", "rn50 benchmark")),
+        (("old.json", "list.json"), ("list.json", "neither a report")),
+        (("old.json", "deep.json"), ("deep.json", "nested too deep")),
+        (("old.json", "flat.json"), ("flat.json", "train.loss is not a list of numbers")),
+        (("old.json", "below.json"), ("below.json", "-5 is not a speed")),
+        (("old.json", "old.json"), ("called old", "--labels")),
+        (("old.json", "--published", "TPU"), ("--published TPU", "DGX-A100/TF32")),
+        (("old.json", "new.json", "--labels", "x"), ("--labels", "1 names for 2")),
+        (("old.json", "new.json", "-o", "c.doc"), ("c.doc",)),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_a_line(
+    rn50: Rn50, files: Path, args: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    (files / "other.json").write_text('{"results": {}}')
+    (files / "list.json").write_text("[1]")
+    (files / "flat.json").write_text('{"ngpus": 1, "metrics": {"train.loss": 5}}')
+    (files / "deep.json").write_text("[" * 100_000)
+    benchmark(files / "below.json", {"1": {"64": {"train.total_ips": -5}}})
+    error = rn50("compare", *args).error
+    assert all(word in error for word in words), error

@@ -1,0 +1,110 @@
+"""Exported checkpoints, run by other programs, against the live model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rn50lib import checkpoint, cli
+from rn50lib.errors import UserError
+from rn50lib.tools.predict import Files, predict, trained_as
+from tests.conftest import clean_environment
+from tests.support import Photos
+
+pytestmark = pytest.mark.needs("torch")
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images as validation prepares them, uint8 (N, size, size, 3), and the live probabilities."""
+    from rn50lib.tools.predict import prepare
+
+    files = Files(tuple(sorted((photos.root / "val").rglob("*.jpg"))[:7]))
+    done = trained_as(trained / "m", 2)
+    images = np.stack([prepare(files, i, done) for i in range(len(files))])
+    return images, predict(trained / "m", 2, files)
+
+
+@pytest.mark.needs("onnx")
+def test_onnx_runtime_gives_the_same(trained: Path, pictures, tmp_path: Path, capsys) -> None:
+    import onnxruntime
+
+    images, expected = pictures
+    file = tmp_path / "model.onnx"
+    assert cli.main(["export", str(trained / "m"), "2", "-o", str(file)]) == 0
+    assert capsys.readouterr().out.strip() == str(file)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"images": images})
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(softmax(logits), expected, atol=1e-4)
+    (one,) = session.run(["logits"], {"images": images[:1]})  # any number of images
+    np.testing.assert_allclose(one, logits[:1], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_a_fresh_tensorflow_process_gives_the_same(trained: Path, pictures, tmp_path) -> None:
+    """The process knows nothing of this library."""
+    images, expected = pictures
+    folder = tmp_path / "saved"
+    assert cli.main(["export", str(trained / "m"), "2", "-o", str(folder)]) == 0
+    np.save(tmp_path / "images.npy", images)
+    program = (
+        "import numpy as np, sys, tensorflow as tf\n"
+        "loaded = tf.saved_model.load('saved').signatures['serving_default']\n"
+        "logits = loaded(images=tf.constant(np.load('images.npy')))['logits']\n"
+        "np.save('logits.npy', logits.numpy())\n"
+        "assert 'rn50lib' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(softmax(np.load(tmp_path / "logits.npy")), expected, atol=1e-4)
+
+
+def test_nothing_that_was_there_is_lost(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.txt").write_text("keep")
+    with pytest.raises(UserError, match="is there already"):
+        from rn50lib.tools.export import export
+
+        export(trained / "m", 2, tmp_path / "folder")
+    assert (tmp_path / "folder" / "mine.txt").read_text() == "keep"
+
+
+def test_a_place_that_cannot_be_written_is_named(trained: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file/m.onnx", "file/m"):
+        assert cli.main(["export", str(trained / "m"), "2", "-o", str(tmp_path / place)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{place} cannot be written (a file is in the way)" in line
+        assert "checkpoint" not in line
+
+
+def test_a_missing_checkpoint_is_named(trained: Path, tmp_path: Path, capsys) -> None:
+    assert cli.main(["export", str(trained / "m"), "7", "-o", str(tmp_path / "a.onnx")]) == 2
+    assert str(checkpoint.path(trained / "m", 7)) in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_predict_is_a_verb(trained: Path, photos: Photos, tmp_path: Path) -> None:
+    file = next((photos.root / "val").rglob("*.jpg"))
+    done = subprocess.run(
+        [sys.executable, "-m", "rn50lib.cli", "predict", trained / "m", "2", file],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{file}: ") and "%" in done.stdout

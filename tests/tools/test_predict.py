@@ -1,0 +1,105 @@
+"""Predictions from a checkpoint: the same pictures and the same answers as validation has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+
+from rn50lib import checkpoint
+from rn50lib.errors import UserError
+from rn50lib.report import load
+from rn50lib.tools import predict
+from tests.support import Photos
+
+pytestmark = pytest.mark.needs("torch")
+
+
+def test_a_split_gives_the_accuracy_of_the_report(trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.npz"
+    assert predict.main([str(trained / "m"), "2", "--split", "val", "-o", str(file)]) == 0
+    with np.load(file) as out:  # plain arrays: no pickle is needed to read them
+        probabilities, labels = out["probabilities"], out["labels"]
+        assert len(out["names"]) == len(labels) and len(out["classes"]) == probabilities.shape[1]
+    assert probabilities.dtype == np.float32
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-5) and (probabilities >= 0).all()
+    right = 100 * (probabilities.argmax(axis=1) == labels).sum() / len(labels)
+    loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()
+    metrics = load(trained / "report.json")["metrics"]
+    assert right == metrics["val.top1"][-1]
+    assert loss == pytest.approx(metrics["val.loss"][-1], rel=1e-4)
+
+
+def test_files_are_answered_in_order_and_like_the_data_set(
+    trained: Path, photos: Photos, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted((photos.root / "val").rglob("*.jpg"))[:3]
+    assert predict.main([str(trained / "m"), "2", *map(str, files[::-1])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in lines] == [str(file) for file in files[::-1]]
+    one = predict.predict(trained / "m", 2, predict.Files(tuple(files[:1])))
+    three = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
+    assert one.shape == (1, three.shape[1]) and np.array_equal(one[0], three[0])
+
+
+def test_the_three_best_classes_in_words() -> None:
+    text = predict.best(np.array([0.05, 0.7, 0.05, 0.2]), ("a", "b", "c", "d"))
+    assert text == "b 70.0 %, d 20.0 %, a 5.0 %"
+
+
+def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
+    prefix = str(trained / "m")
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"broken\.jpg is not an image"):
+        predict.main([prefix, "2", str(broken)])
+    with pytest.raises(UserError, match=r"gone\.jpg cannot be read"):
+        predict.main([prefix, "2", str(tmp_path / "gone.jpg")])
+    with pytest.raises(UserError, match=r"is a folder: give .*/\*\.jpg"):
+        predict.main([prefix, "2", str(broken), str(tmp_path)])
+    with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
+        predict.main([prefix, "7", str(broken)])
+    with pytest.raises(UserError, match="none-symbol.json cannot be read"):
+        predict.main([str(tmp_path / "none"), "1", str(broken)])
+    with pytest.raises(SystemExit) as ended:
+        predict.main([prefix, "2"])
+    assert ended.value.code == 2
+
+
+def test_an_output_that_cannot_be_written_is_told_first(
+    trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path, "it is a folder"), (tmp_path / "file" / "o.npz", "in the way")):
+        with pytest.raises(UserError, match=f"--output {place} cannot be written.*{why}"):
+            predict.main([str(trained / "m"), "2", "--split", "val", "-o", str(place)])
+    assert "pictures" not in capsys.readouterr().err  # none was looked at
+
+
+def test_an_earlier_output_stays_until_the_new_one_is_whole(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "o.npz").write_text("of yesterday")
+    files = predict.Files(tuple(photos.files("val")[:2]))
+
+    def full_disk(stream: BinaryIO, **arrays: np.ndarray) -> None:
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    with pytest.raises(UserError, match="o.npz cannot be written: No space left"):
+        predict.write(tmp_path / "o.npz", np.zeros((2, 6), np.float32), files, tuple("abcdef"))
+    assert (tmp_path / "o.npz").read_text() == "of yesterday"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["o.npz"]
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(trained: Path, tmp_path: Path) -> None:
+    for file in trained.glob("m-*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    symbol = checkpoint.symbol_path(tmp_path / "m")
+    symbol.write_text(symbol.read_text().replace('"num_classes": 6', '"num_classes": 7'))
+    files = predict.Files((trained / "m-0002.safetensors",))
+    with pytest.raises(UserError, match="is not a resnet-tiny: fc.weight should have shape"):
+        predict.predict(tmp_path / "m", 2, files)

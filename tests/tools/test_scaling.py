@@ -1,0 +1,456 @@
+"""The scaling model: its parts against hand-computed numbers, its arithmetic against a simulation,
+its errors on published rows against a second computation, and `rn50 scale` as a user calls it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50lib.network import resnet
+from rn50lib.network import tiny as tiny_network
+from rn50lib.tools.scaling import Cluster, Training, links, predict
+from rn50lib.tools.scaling.fit import MODEL, fit
+from rn50lib.tools.scaling.links import Link
+from rn50lib.tools.scaling.model import all_reduce_s, expected_max
+from rn50lib.tools.scaling.published import load
+from tests.cluster_simulation import simulate
+
+Rn50 = Callable[..., Any]
+V100 = Training(1442.6, 208)
+DGX = Cluster(*links.parse("nvlink+100g"))
+SLOW = Cluster(Link("a", 1e9, 10e-6, ""), Link("b", 1e8, 50e-6, ""), start_s=0.0)
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_a_ring_takes_what_one_computes_by_hand() -> None:
+    # 4 workers, 8 MB, 1 GB/s, 10 us: 6 steps of 2 MB, each 2 ms + 10 us
+    assert all_reduce_s(SLOW, 4, 8e6) == pytest.approx(6 * (0.002 + 10e-6))
+    assert all_reduce_s(SLOW, 1, 8e6) == 0
+    assert all_reduce_s(replace(SLOW, start_s=1.0), 4, 8e6) == pytest.approx(1 + 6 * 0.00201)
+
+
+def test_a_hierarchical_all_reduce_takes_what_one_computes_by_hand() -> None:
+    # 3 hosts of 8, 24 MB. In a host: 2 x 7 steps of 3 MB at 1 GB/s. Between: each GPU's 3 MB in a
+    # ring of 3, 4 steps of 1 MB, with an eighth of 100 MB/s.
+    in_host = 14 * (0.003 + 10e-6)
+    between = 4 * (1e6 / (1e8 / 8) + 50e-6)
+    assert all_reduce_s(SLOW, 24, 24e6) == pytest.approx(in_host + between)
+    # one ring through all: 46 steps of 1 MB, each as slow as the network
+    ring = replace(SLOW, algorithm="ring")
+    assert all_reduce_s(ring, 24, 24e6) == pytest.approx(46 * (0.01 + 50e-6))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_on_one_host_both_are_the_same_ring(n: int) -> None:
+    for size in (1e3, 1e8):
+        assert all_reduce_s(replace(SLOW, algorithm="ring"), n, size) == all_reduce_s(SLOW, n, size)
+
+
+def test_messages_hold_every_gradient_once() -> None:
+    for depth, layer_bytes in itertools.product((18, 50), (2, 4)):
+        training = Training(100, 32, layer_bytes, resnet(depth))
+        found = training.buckets
+        assert sum(b.size for b in found) == resnet(depth).num_parameters * layer_bytes
+        assert all(b.size >= 25 * 2**20 for b in found[:-1])
+        ready = [b.ready for b in found]
+        assert ready == sorted(ready) and ready[0] > 1 / 3 and ready[-1] == pytest.approx(1)
+    # the fully-connected layer is first: it does little work, and its gradient is there at once
+    first = Training(100, 32, 4, resnet(50), bucket_bytes=1).buckets[0]
+    assert first.size == 4 * (2048 * 1000 + 1000) and first.ready < 0.335
+
+
+def test_the_slowest_of_n() -> None:
+    assert expected_max(1) == pytest.approx(0, abs=1e-9)
+    assert expected_max(2) == pytest.approx(1 / math.sqrt(math.pi), abs=1e-6)
+    assert expected_max(3) == pytest.approx(1.5 / math.sqrt(math.pi), abs=1e-6)
+    drawn = np.random.default_rng(0).standard_normal((4000, 64)).max(axis=1).mean()
+    assert expected_max(64) == pytest.approx(drawn, abs=0.03)
+    # Blom's approximation, which is good to about one per cent
+    blom = NormalDist().inv_cdf((4096 - 0.375) / (4096 + 0.25))
+    assert expected_max(4096) == pytest.approx(blom, rel=0.02)
+
+
+# --- the step -------------------------------------------------------------------------------------
+
+
+def test_one_gpu_takes_exactly_what_was_measured() -> None:
+    for overlap, noise, contention in itertools.product((True, False), (0, 0.2), (0, 1e-5)):
+        cluster = replace(DGX, overlap=overlap, noise=noise, contention_s=contention)
+        step = predict(V100, cluster, 1)
+        assert step.ips == pytest.approx(1442.6) and step.efficiency == pytest.approx(1)
+        assert step.hours() == pytest.approx(90 * 1_281_167 / 1442.6 / 3600)
+
+
+def test_more_never_helps_a_step_and_better_never_hurts_it() -> None:
+    def step(**changes: Any) -> float:
+        return predict(V100, replace(DGX, noise=0.02, input_ips=12e3, **changes), 64).step_s
+
+    sizes = [1, 2, 4, 8, 16, 64, 512, 4096]
+    worse = replace(DGX, noise=0.02, input_ips=12e3)
+    steps = [predict(V100, worse, n).step_s for n in sizes]
+    assert steps == sorted(steps) and steps[-1] > 1.05 * steps[0]
+    speeds = [predict(V100, worse, n).ips for n in sizes]
+    assert speeds == sorted(speeds)
+    for name, values in {
+        "bandwidth_share": [1.0, 0.5, 0.1, 0.01],
+        "contention_s": [0.0, 1e-6, 1e-4],
+        "overlap": [True, False],
+    }.items():
+        times = [step(**{name: value}) for value in values]
+        assert times == sorted(times) and times[-1] > times[0], name
+    for key, values in {"noise": [0.0, 0.01, 0.1], "input_ips": [None, 9000, 900]}.items():
+        times = [predict(V100, replace(DGX, **{key: v}), 64).step_s for v in values]
+        assert times == sorted(times) and times[-1] > times[0], key
+
+
+def test_without_cost_of_any_kind_scaling_is_perfect() -> None:
+    free = Link("free", math.inf, 0.0, "")
+    ideal = Cluster(free, free, start_s=0.0)
+    for n, overlap in itertools.product((2, 8, 64, 4096), (True, False)):
+        assert predict(V100, replace(ideal, overlap=overlap), n).ips == pytest.approx(n * 1442.6)
+
+
+def test_the_parts_add_up_and_the_largest_loss_is_named() -> None:
+    step = predict(V100, replace(DGX, noise=0.05), 64)
+    parts = (step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
+    assert sum(parts) == pytest.approx(step.step_s) and step.limit == "stragglers"
+    assert predict(V100, DGX, 8).limit == "compute"
+    ten = replace(DGX, between=links.between_hosts("10g"))
+    assert predict(V100, ten, 64).limit == "exchange"
+    # eight GPUs that each want 1442.6 img/s from loaders with 5000 together
+    fed = predict(V100, replace(DGX, input_ips=5000), 64)
+    assert fed.limit == "input" and fed.ips == pytest.approx(8 * 5000)
+
+
+# --- the simulation -------------------------------------------------------------------------------
+
+HIDES = replace(V100, bucket_bytes=400_000)  # the last bucket is small: the rest is hidden
+GRID = [
+    ("overlap", V100, DGX),
+    ("all hidden", HIDES, replace(DGX, start_s=0.0)),
+    ("one bucket: nothing hidden", replace(V100, bucket_bytes=2**30), DGX),
+    ("no overlap", V100, replace(DGX, overlap=False)),
+    ("exchange is all", Training(5000, 32), Cluster(*links.parse("pcie+10g"))),
+    ("one ring", V100, replace(DGX, algorithm="ring")),
+    ("input", V100, replace(DGX, input_ips=5000)),
+    ("contention", V100, replace(DGX, contention_s=2e-5)),
+]
+
+
+@pytest.mark.parametrize("name, training, cluster", GRID, ids=[case[0] for case in GRID])
+def test_without_noise_model_and_simulation_agree_to_rounding(
+    name: str, training: Training, cluster: Cluster
+) -> None:
+    for n in (1, 2, 8, 16, 64):
+        step = predict(training, cluster, n)
+        assert step.step_s == pytest.approx(simulate(training, cluster, n, steps=4), rel=1e-6)
+        if name == "all hidden" and 1 < n <= 8:
+            assert step.exposed_s < 0.02 * step.hidden_s and step.efficiency > 0.999
+        if "nothing hidden" in name or name == "no overlap":
+            assert step.hidden_s == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("n, steps", [(1, 1000), (2, 500), (8, 250), (64, 30), (512, 12)])
+def test_with_stragglers_they_agree_to_one_and_a_half_per_cent(n: int, steps: int) -> None:
+    for training, cluster in (
+        (V100, DGX),
+        (V100, replace(DGX, overlap=False)),
+        (Training(400, 32), Cluster(*links.parse("pcie+10g"))),
+        (V100, replace(DGX, input_ips=10300)),
+    ):
+        noisy = replace(cluster, noise=0.05)
+        found = simulate(training, noisy, n, steps)
+        assert predict(training, noisy, n).step_s == pytest.approx(found, rel=0.015)
+
+
+def test_4096_workers_agree_too() -> None:
+    noisy = replace(DGX, noise=0.05)
+    found = simulate(V100, noisy, 4096, steps=6)
+    assert predict(V100, noisy, 4096).step_s == pytest.approx(found, rel=0.02)
+
+
+def test_one_ring_through_slow_links_hides_some_of_the_stragglers() -> None:
+    """There the model is on the safe side, by less than 5 %."""
+    noisy = replace(Cluster(*links.parse("pcie+10g")), noise=0.05, algorithm="ring")
+    for n in (16, 64):
+        found = simulate(V100, noisy, n, steps=60)
+        assert 1.0 < predict(V100, noisy, n).step_s / found < 1.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["hierarchical", "ring"])
+def test_4096_workers_without_noise_agree_to_rounding(algorithm: str) -> None:
+    cluster = replace(DGX, algorithm=algorithm)
+    found = simulate(V100, cluster, 4096, steps=1)
+    assert predict(V100, cluster, 4096).step_s == pytest.approx(found, rel=1e-6)
+
+
+# --- published rows -------------------------------------------------------------------------------
+
+
+def test_the_published_rows_are_those_of_the_notebooks(repository: Path) -> None:
+    told = json.loads((repository / "notebooks/expected/published.json").read_text())["results"]
+    for precision, name in (("mixed", "fp16"), ("FP32", "fp32")):
+        for n, ips in load()["DGX-1", precision].ips.items():
+            assert told[f"published.v100.{n}gpu.{name}.ips"]["value"] == ips
+    # and the others as they were published
+    rows = {key: series.ips for key, series in load().items()}
+    assert rows["DLPerf", "mixed"] == {1: 1393.87, 8: 9621.31, 16: 16219.03, 32: 30713.68}
+    assert rows["DLPerf", "FP32"] == {1: 392.24, 8: 3006.98, 16: 5758.49, 32: 11331.93}
+    assert rows["DGX A100", "mixed"][8] == 26673.72 and rows["DGX A100", "TF32"][8] == 8247.44
+    assert all(series.source and series.remark for series in load().values())
+
+
+def test_only_the_rows_named_are_fitted() -> None:
+    fitted = {key: series.fit_on for key, series in load().items()}
+    assert fitted["DGX-1", "mixed"] == fitted["DGX-1", "FP32"] == (1, 4)
+    assert fitted["DLPerf", "mixed"] == fitted["DLPerf", "FP32"] == (1, 8, 16)
+    assert fitted["DGX A100", "mixed"] == fitted["DGX A100", "TF32"] == ()
+    assert [load()[key].held_out for key in fitted] == [(8,), (8,), (32,), (32,), (4, 8), (4, 8)]
+
+
+@functools.cache
+def largest_of(n: int) -> float:
+    """The mean largest of n standard normal numbers, from as many as it takes."""
+    draws = np.random.default_rng(1).standard_normal((150_000, n), np.float32)
+    return float(draws.max(axis=1).mean())
+
+
+def by_hand(ips: float, batch: int, size: int, n: int, noise: float, nvlink: float) -> float:
+    """img/s of n V100s or A100s, written down again: its own buckets, ring and maximum."""
+    alone = batch / ips
+    layers = list(resnet(50).layers(224))
+    total = sum(layer.macs for layer in layers)
+    slowest = alone * (1 + noise * largest_of(n))
+    on_host, hosts = min(n, 8), max(1, n // 8)
+    end, waiting, done = 0.0, 0.0, 0
+    for i, layer in enumerate(reversed(layers)):
+        done += layer.macs
+        waiting += layer.parameters * size
+        if waiting >= 26_214_400 or i == len(layers) - 1:
+            seconds = 8.4e-6 + 2 * (on_host - 1) * (3.4e-6 + waiting / on_host / nvlink)
+            if hosts > 1:
+                seconds += 2 * (hosts - 1) * (14e-6 + waiting / hosts / 12e9)
+            end = max(end, slowest / 3 * (1 + 2 * done / total)) + seconds
+            waiting = 0.0
+    return n * batch / max(end, slowest)
+
+
+def test_the_errors_that_check_prints_are_those_of_a_second_computation(rn50: Rn50) -> None:
+    told = json.loads(rn50("scale", "--check", "--json").out)
+    noises = {(s["name"], s["precision"]): s["parameters"]["noise"] for s in told["series"]}
+    seen = 0
+    for row in told["rows"]:
+        series = load()[row["name"], row["precision"]]
+        published = series.ips[row["gpus"]]
+        naive = row["gpus"] * series.ips[1]
+        assert row["error"]["perfect"] == pytest.approx(naive / published - 1)
+        nvlink = 240e9 if row["name"] == "DGX A100" else 120e9
+        expected = by_hand(
+            series.ips[1], series.batch, 4 if "32" in row["precision"] else 2, row["gpus"],
+            noises[row["name"], row["precision"]], nvlink,
+        )  # fmt: skip
+        assert row["error"]["stragglers"] == pytest.approx(expected / published - 1, abs=1e-3)
+        seen += 1
+    assert seen == len(told["rows"]) == 14
+    # one row and one number: fitted exactly, and Amdahl's law by solving it for the serial share
+    first = told["rows"][0]
+    assert first["fitted"] and abs(first["error"]["stragglers"]) < 1e-6
+    speedup = 5391.8 / 1442.6
+    serial = (4 / speedup - 1) / 3
+    eight = next(r for r in told["rows"] if r["gpus"] == 8)
+    assert eight["predicted"]["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
+
+
+def test_check_prints_every_error_beside_the_naive_ones(rn50: Rn50) -> None:
+    told = json.loads(rn50("scale", "--check", "--json").out)
+    text = rn50("scale", "--check").out
+    for row in told["rows"]:
+        line = next(
+            line for line in text.splitlines()
+            if line.split()[:1] == [str(row["gpus"])] and f"{row['published']:.1f}" in line
+        )  # fmt: skip
+        assert ("fitted" if row["fitted"] else "held out") in line
+        for name, error in row["error"].items():
+            assert f"({100 * error:+5.1f} %)" in line, name
+    assert "cannot tell apart" in text and "V100, MXNet 18.12" in text
+
+
+# --- calibration ----------------------------------------------------------------------------------
+
+
+def test_a_fit_finds_the_noise_that_made_the_rows() -> None:
+    for noise in (0.0, 0.004, 0.03, 0.3):
+        rows = [(n, predict(V100, replace(DGX, noise=noise), n).ips) for n in (4, 8, 32)]
+        assert fit(MODEL, V100, DGX, rows) == pytest.approx(noise, abs=1e-6)
+
+
+def test_scale_takes_what_files_measured(rn50: Rn50, tmp_path: Path) -> None:
+    noisy = replace(DGX, noise=0.03)
+    axes = {"batch_size": {"value": 208}, "dtype": {"value": "float16"}}
+    tiny = {"image_shape": {"value": 32}, "num_classes": {"value": 12}}
+    for n in (1, 8):
+        ips = predict(V100, noisy, n).ips
+        report = {"model": "resnet50", "ngpus": n, "metrics": {"train.total_ips": [5.0, ips, ips]}}
+        (tmp_path / f"{n}.json").write_text(json.dumps(report | {"env": {"axes": axes}}))
+    ended = rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json", "--json")
+    told = json.loads(ended.out)
+    assert told["one_gpu"]["compute_ips"] == pytest.approx(1442.6)
+    assert told["cluster"]["noise"] == pytest.approx(0.03, abs=1e-6)
+    # a loss that is no noise is called so
+    assert "other losses" not in rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json").out
+    report["metrics"] = {"train.total_ips": [4 * 1442.6]}
+    (tmp_path / "8.json").write_text(json.dumps(report | {"env": {"axes": axes}}))
+    text = rn50("scale", "--calibrate", "1.json", "--calibrate", "8.json").out
+    assert "too much for stragglers" in text
+    # the network is the report's: the tiny one has few gradients
+    report = {"model": "resnet-tiny", "ngpus": 1, "metrics": {"train.total_ips": [500.0]}}
+    (tmp_path / "t.json").write_text(json.dumps(report | {"env": {"axes": axes | tiny}}))
+    buckets = json.loads(rn50("scale", "--calibrate", "t.json", "--json").out)["one_gpu"]["buckets"]
+    assert sum(b["size"] for b in buckets) == 4 * tiny_network(12).num_parameters
+    (tmp_path / "t.json").write_text(json.dumps(report | {"model": "vgg", "env": {"axes": axes}}))
+    assert "--num-layers" in rn50("scale", "--calibrate", "t.json").error
+    # the same as a benchmark writes it
+    cells = {
+        str(n): {"208": {"train.total_ips": predict(V100, noisy, n).ips}, "64": None}
+        for n in (1, 8)
+    }  # fmt: skip
+    bench = {"model": "resnet50", "ngpus": [1, 8], "bs": [64, 208], "metrics": cells}
+    (tmp_path / "b.json").write_text(json.dumps(bench | {"metric_keys": ["train.total_ips"]}))
+    assert json.loads(rn50("scale", "--calibrate", "b.json", "--json").out)["cluster"][
+        "noise"
+    ] == pytest.approx(0.03, abs=1e-6)
+
+
+def test_a_measured_all_reduce_gives_the_link(rn50: Rn50, tmp_path: Path) -> None:
+    measured = {"n": 2, "latency_s": 0.001, "bytes_per_s": 1.6e9, "comm": "horovod"}
+    numbers = {"batch": 16, "compute_ips": 42, "input_ips": 80, "noise": 0.02, "dtype": "float32"}
+    (tmp_path / "d.json").write_text(json.dumps({"scaling": numbers | {"allreduce": measured}}))
+    told = json.loads(rn50("scale", "--gpus", "1,2", "--calibrate", "d.json", "--json").out)
+    # two steps of half the data each: the link's own rate is that of the whole
+    assert told["cluster"]["local"]["bytes_per_s"] == pytest.approx(1.6e9)
+    assert told["cluster"]["local"]["latency_s"] == pytest.approx(0.0005)
+    two = told["rows"][1]
+    alone = 16 / 42
+    sent = [0.001 + bucket["size"] / 1.6e9 for bucket in told["one_gpu"]["buckets"]]
+    assert two["exposed_s"] + two["hidden_s"] == pytest.approx(sum(sent))
+    assert two["stragglers_s"] == pytest.approx(alone * 0.02 / math.sqrt(math.pi), rel=1e-4)
+
+
+def test_a_diagnosis_gives_compute_input_link_and_noise(rn50: Rn50, tmp_path: Path) -> None:
+    """Written as `rn50 diagnose --json` writes it, for a machine whose numbers are known."""
+    training = Training(40.0, 16, 4, resnet(50, 12), 64)
+    wire = Cluster(Link("wire", 2e9, 0.0, ""), start_s=0.0, noise=0.03)
+    size = 4 * resnet(50, 12).num_parameters
+    told = {
+        "experiment": {"n": 2, "batch_size": 16, "dtype": "float32", "network": "resnet",
+                       "num_layers": 50, "num_classes": 12, "image_shape": 64},
+        "rates": {"loader": 900.0, "compute": predict(training, wire, 2).ips,
+                  "without_exchange": 80.0, "both": 70.0},
+        "exchange": {"bytes": size, "all_reduce_s": all_reduce_s(wire, 2, size)},
+    }  # fmt: skip
+    (tmp_path / "d.json").write_text(json.dumps(told))
+    found = json.loads(rn50("scale", "--gpus", "1,2", "--calibrate", "d.json", "--json").out)
+    assert found["one_gpu"]["compute_ips"] == 40.0 and found["one_gpu"]["batch"] == 16
+    assert found["cluster"]["input_ips"] == 900.0
+    assert found["cluster"]["local"]["bytes_per_s"] == pytest.approx(2e9)
+    assert found["cluster"]["noise"] == pytest.approx(0.03, abs=1e-5)
+    assert found["rows"][1]["ips"] == pytest.approx(told["rates"]["compute"])  # type: ignore
+    # one worker: nothing to say about an exchange
+    told |= {"exchange": None, "experiment": {"n": 1, "batch_size": 16, "dtype": "float32"}}
+    (tmp_path / "d.json").write_text(json.dumps(told))
+    found = json.loads(rn50("scale", "--calibrate", "d.json", "--json").out)
+    assert found["one_gpu"]["compute_ips"] == 80.0 and found["cluster"]["local"]["name"] == "nvlink"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+GIVEN = ("--compute-ips", "1442.6", "--batch", "208", "--network", "nvlink+100g")
+
+
+def test_the_table_has_a_line_for_each_number_of_gpus(rn50: Rn50, tmp_path: Path) -> None:
+    flags = ("scale", "--gpus", "1,8,64,512", *GIVEN, "--noise", "2", "--price", "2.5")
+    text = rn50(*flags).out
+    told = json.loads(rn50(*flags, "--json").out)
+    lines = [line.split() for line in text.splitlines()]
+    for row in told["rows"]:
+        line = next(x for x in lines if x[:1] == [str(row["gpus"])] and len(x) > 10)
+        assert line[2] == f"{row['ips']:,.1f}" and line[3] == f"{100 * row['efficiency']:.1f}"
+        expected = predict(V100, replace(DGX, noise=0.02), row["gpus"])
+        assert row["ips"] == pytest.approx(expected.ips)
+        hours = 90 * 1_281_167 / row["ips"] / 3600
+        assert row["hours"] == pytest.approx(hours)
+        assert row["cost"] == pytest.approx(hours * row["gpus"] * 2.5)
+        assert line[-1] == f"{row['cost']:,.2f}"
+
+
+def test_the_front_page_tells_the_errors_that_check_prints(rn50: Rn50, repository: Path) -> None:
+    text = " ".join((repository / "README.md").read_text().split())
+    rows = [
+        r for r in json.loads(rn50("scale", "--check", "--json").out)["rows"] if not r["fitted"]
+    ]
+    mean = {
+        name: f"{100 * sum(abs(r['error'][name]) for r in rows) / len(rows):.1f} %"
+        for name in ("stragglers", "communication", "Amdahl", "perfect")
+    }
+    worst = f"{100 * max(abs(r['error']['stragglers']) for r in rows):.1f} %"
+    assert f"misses by {mean['stragglers']} in the mean and {worst} at most" in text
+    assert f"misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in text
+    assert f"not hidden misses them by {mean['communication']}" in text
+
+
+def test_a_large_global_batch_gets_a_remark(rn50: Rn50) -> None:
+    assert "global batch of 106,496" in rn50("scale", "--gpus", "512", *GIVEN).out
+    assert "global batch" not in rn50("scale", "--gpus", "8", *GIVEN).out
+
+
+def test_a_picture_and_a_json_file(rn50: Rn50, tmp_path: Path) -> None:
+    assert rn50("scale", "--gpus", "1,8", *GIVEN, "-o", "out/s.json").status == 0
+    assert [r["gpus"] for r in json.loads((tmp_path / "out/s.json").read_text())["rows"]] == [1, 8]
+    assert rn50("scale", "--gpus", "1,8", *GIVEN, "-o", "out/s.svg").status == 0
+    assert "<svg" in (tmp_path / "out/s.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (("--gpus", "1,x"), ("--gpus", "1,8,64")),
+        (("--gpus", "0"), ("--gpus", "from 1 on")),
+        (("--gpus", "12"), ("--gpus 12", "multiple of 8", "--gpus-per-host")),
+        (("--gpus", "16", "--network", "nvlink"), ("--gpus 16", "--network nvlink+100g")),
+        (("--network", "token-ring"), ("--network token-ring", "nvlink+100g")),
+        (("--network", "pcie+fast"), ("--network pcie+fast", "100g")),
+        (("--compute-ips", "-3"), ("--compute-ips", "greater than 0")),
+        (("--compute-ips", "40"), ("--batch",)),
+        (("--batch", "64"), ("--batch 64", "--compute-ips")),
+        (("--dtype", "bfloat16"), ("--dtype bfloat16", "--compute-ips")),
+        (("--noise", "101"), ("--noise", "per cent")),
+        (("--calibrate", "none.json"), ("--calibrate none.json",)),
+        (("--calibrate", "list.json"), ("list.json", "doctor --allreduce")),
+        (("--calibrate", "two.json"), ("two.json", "-n 1")),
+        (("--overlap",), ("--overlap", "--no-overlap")),
+        (("-o", "x.doc"), ("x.doc",)),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_a_line(
+    rn50: Rn50, tmp_path: Path, flags: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    (tmp_path / "list.json").write_text("[1, 2]")
+    two = {"model": "resnet50", "ngpus": 2, "metrics": {"train.total_ips": [80.0]}, "env": {}}
+    (tmp_path / "two.json").write_text(json.dumps(two))
+    ended = rn50("scale", *flags)
+    assert ended.status == 2
+    assert all(word in ended.err for word in words), ended.err
+    assert len(ended.err.strip().splitlines()) == 1 and ended.err.startswith("error: ")

@@ -1,0 +1,35 @@
+"""What the notebooks use: `import workshop`, then `workshop.start("02", profile)`.
+
+Only names are taken here; plotting and widgets are imported when they are first used.
+"""
+
+from workshop.checks.ask import CheckFailed, check, hint, solution
+from workshop.checks.use import use
+from workshop.course.progress_page import progress, summary
+from workshop.errors import RunFailed
+from workshop.map import course_map
+from workshop.output import explore, figure, images, table
+from workshop.runs import Run, train
+from workshop.session import Session, start
+from workshop.source import show
+
+__all__ = [
+    "CheckFailed",
+    "Run",
+    "RunFailed",
+    "Session",
+    "check",
+    "course_map",
+    "explore",
+    "figure",
+    "hint",
+    "images",
+    "progress",
+    "show",
+    "solution",
+    "start",
+    "summary",
+    "table",
+    "train",
+    "use",
+]

@@ -1,0 +1,133 @@
+"""What a learner calls: `check`, `hint`, `solution`, and the list of a notebook's exercises."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from rn50lib.errors import UserError
+from workshop import output, places
+from workshop.checks import engine, records, table
+from workshop.errors import show_user_errors_plainly
+
+
+class CheckFailed(UserError):
+    """An exercise that is not passed, in two lines: what is the matter, and what to do."""
+
+    def __init__(self, result: engine.Result) -> None:
+        super().__init__("\n".join(result.lines))
+        self.result = result
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints in place of a traceback."""
+        return list(self.result.lines)
+
+
+def recording() -> bool:
+    """Whether checks only take notes, and the notebook goes on: RN50_CHECK=record."""
+    return os.environ.get("RN50_CHECK") == "record"
+
+
+def check(name: str, answer: Any) -> None:
+    """Check an answer, say how it went, and write it down.
+
+    Raises CheckFailed unless it is passed; with RN50_CHECK=record it never does, nor where the
+    exercise needs a package that is not installed.
+    """
+    result = engine.judge(name, answer)
+    records.store(result)
+    lacks = table.find(name).lacks
+    if not result.passed and not recording() and not lacks:
+        show_user_errors_plainly()
+        raise CheckFailed(result)
+    first, then = result.lines
+    kind = "box" if result.passed else "box warn"
+    html = f'<div class="{kind}"><b>{escape(first)}</b><br>{escape(then.strip())}</div>'
+    say(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
+
+
+def hint(name: str, level: int | None = None) -> None:
+    """The next hint for an exercise: 1 is a nudge, 3 nearly the answer. `level` shows one again."""
+    exercise = table.find(name)
+    seen = int(records.load(exercise.notebook).get(name, {}).get("hints", 0))
+    number = level if level is not None else min(seen + 1, 3)
+    if number not in (1, 2, 3):
+        raise UserError(f"hint({name!r}, {level!r}): the levels are 1, 2 and 3")
+    records.update(name, hints=max(seen, number))
+    after = f'workshop.hint("{name}")' if number < 3 else f'workshop.solution("{name}")'
+    text = f"Hint {number} of 3: {exercise.hints[number - 1]}"
+    html = f'<div class="box">{escape(text)}<br><span class="dim">After this: {after}</span></div>'
+    say(html, f"{text}\nAfter this: {after}")
+
+
+def solution(name: str, now: bool = False) -> None:
+    """Show the solution, once the three hints have been seen; `now=True` does not wait for them."""
+    exercise = table.find(name)
+    record = records.load(exercise.notebook).get(name, {})
+    seen = int(record.get("hints", 0))
+    if seen < 3 and not record.get("passed_at") and not now:
+        text = (
+            f'You have seen {seen} of 3 hints: workshop.hint("{name}") shows the next one.\n'
+            f'If you would rather have the solution: workshop.solution("{name}", now=True)'
+        )
+        say(f'<div class="box">{escape(text).replace(chr(10), "<br>")}</div>', text)
+        return
+    code = solution_source(exercise)
+    records.update(name, solution=True)
+    text = f"A solution of {name} (yours may look different and be right):\n\n{code}"
+    head = escape(text.partition("\n")[0])
+    say(f'<div class="box">{head}<pre>{escape(code)}</pre></div>', text)
+
+
+def solution_source(exercise: table.Exercise) -> str:
+    """The solved answer cell of an exercise, from its master.
+
+    Raises UserError in a copy of the course without solutions.
+    """
+    from workshop.course import build, solutions
+
+    root = places.checkout()
+    found = sorted((root / "exercises/source").glob(f"{exercise.notebook}_*.py")) if root else []
+    for master in found:
+        for cell in build.read_master(master):
+            here = {"answer", exercise.name} <= set(cell["tags"])
+            if here and solutions.BEGIN in cell["source"]:  # a learners' copy has stubs there
+                return solutions.solved(cell["source"], str(master))
+    raise UserError(
+        f"this copy of the course has no solution of {exercise.name}: your instructor holds it"
+    )
+
+
+def show_exercises(notebook: str) -> None:
+    """The exercises of a notebook as a table, with what has been passed."""
+    found = records.load(notebook)
+    rows = [
+        [state(found.get(item.name, {})), item.name, item.kind, item.difficulty,
+         f"{item.minutes}\N{NO-BREAK SPACE}min", f"You {item.goal}."]
+        for item in table.of_notebook(notebook)
+    ]  # fmt: skip
+    columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
+    say(output.table_html(rows, columns), output.table_text(rows, columns))
+
+
+def state(record: Mapping[str, Any]) -> str:
+    """'✓ passed', 'tried', or nothing."""
+    if record.get("passed_at"):
+        return "✓ passed"
+    return "tried" if record.get("tries") else ""
+
+
+def say(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
+    """Show HTML in a notebook, and print the text elsewhere."""
+    try:
+        from IPython import get_ipython
+
+        shell = get_ipython()
+    except ImportError:
+        shell = None
+    if shell is None:
+        print(text)
+    else:
+        output.show(html, text, extra)

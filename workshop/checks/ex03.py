@@ -1,0 +1,291 @@
+"""Checks of ex03: shards, the common start, sums against means of means, and the ring."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from workshop.checks import ranks
+from workshop.checks.engine import wrong
+
+# --- ex03.shard -----------------------------------------------------------------------------------
+
+Shard = Callable[[np.ndarray, int, int, int], np.ndarray]
+GROUPS = (
+    (11, 2, 3),
+    (48, 2, 4),
+    (50, 3, 4),
+    (7, 1, 2),
+    (23, 4, 5),
+    (40, 8, 2),
+)  # images, ranks, batch
+
+
+def shard(answer: Shard) -> str:
+    for images, size, batch in GROUPS:
+        order = np.array(random.Random(images).sample(range(images), images))
+        steps = images // (size * batch)
+        got = [np.asarray(answer(order.copy(), rank, size, batch)) for rank in range(size)]
+        _same_steps(got, images, size, batch, steps)
+        _distinct(got, size, batch)
+        right = [
+            [[order[(s * size + r) * batch + b] for b in range(batch)] for s in range(steps)]
+            for r in range(size)
+        ]
+        if all(np.array_equal(g, np.reshape(r, g.shape)) for g, r in zip(got, right, strict=True)):
+            continue
+        if steps and set(map(int, np.concatenate([g[0] for g in got]))) == set(
+            map(int, order[: size * batch])
+        ):
+            wrong(
+                "every image is read once, but within a step the ranks take the images in turn.",
+                "Rank r takes the r-th run of `batch` images in a row, so that N ranks see the"
+                " batches that one rank would have seen.",
+            )
+        wrong(
+            "every image is read once, but a step of all ranks is no run of the order.",
+            "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the"
+            " same training as 1 × 32.",
+        )
+    return f"{len(GROUPS)} groups of 1 to 8 ranks: nothing twice, and equal steps for all."
+
+
+def _same_steps(got: list[np.ndarray], images: int, size: int, batch: int, steps: int) -> None:
+    case = f"{images} images, {size} ranks, batch {batch}"
+    shapes = [g.shape for g in got]
+    if len({shape[0] if shape else 0 for shape in shapes}) > 1:
+        wrong(
+            f"the ranks do not take the same number of steps ({case}).",
+            "One that takes a step more waits for the others' gradients for ever: drop the rest.",
+        )
+    if shapes[0] == (steps, batch):
+        return
+    if shapes[0] == (steps * batch,):
+        wrong(f"the shape is {shapes[0]} ({case}).", "Return (steps, batch): one row for a step.")
+    if size > 1 and shapes[0] == (images // batch, batch):
+        wrong(
+            f"each rank takes {images // batch} steps ({case}), as many as one rank alone.",
+            "A step of all ranks takes size · batch images.",
+        )
+    if len(shapes[0]) == 2 and shapes[0][1] != batch:
+        wrong(
+            f"a step has {shapes[0][1]} images for each rank ({case}).",
+            f"`batch` is what each rank takes in a step: {batch}.",
+        )
+    wrong(f"the shape is {shapes[0]} ({case}).", f"It should be {(steps, batch)}.")
+
+
+def _distinct(got: list[np.ndarray], size: int, batch: int) -> None:
+    if size == 1 or not got[0].size:
+        return
+    if all(np.array_equal(g, got[0]) for g in got):
+        wrong("every rank reads the same images.", "Use the rank as the offset within a step.")
+    together = np.concatenate([g.ravel() for g in got])
+    if len(np.unique(together)) < len(together):
+        twice = len(together) - len(np.unique(together))
+        wrong(
+            f"{twice} of {len(together)} images are read twice in an epoch.",
+            f"Step s begins at s · size · batch, and rank r at r · batch behind that; here size is"
+            f" {size} and batch {batch}.",
+        )
+
+
+# --- ex03.start -----------------------------------------------------------------------------------
+
+Arrays = dict[str, np.ndarray]
+
+
+def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
+    for size in (1, 3, 4):
+        own = [
+            {
+                "conv1.weight": np.full((2, 3), 10.0 + rank**2, np.float32),
+                "bn1.running_mean": np.full(3, 20.0 + rank**2, np.float32),
+                "fc.bias": np.full(4, 30.0 + rank**2, np.float32),
+            }
+            for rank in range(size)
+        ]
+        given = [{name: a.copy() for name, a in arrays.items()} for arrays in own]
+        try:
+            got = ranks.together(size, _ask_with(answer, given))
+        except ranks.Stuck:
+            wrong(
+                "some ranks called the group and others did not, so that all wait for ever.",
+                "Let every rank call comm.broadcast, rank 0 too.",
+            )
+        if any(item is None for item in got):
+            wrong("nothing comes back on some rank.", "Return the arrays on every rank.")
+        for rank, arrays in enumerate(got):
+            _like_first(arrays, own, rank, size)
+    return "1, 3 and 4 ranks, weights and running statistics: all have rank 0's."
+
+
+def _ask_with(answer: Callable[..., Any], given: list[Arrays]) -> Callable[[ranks.Threads], Any]:
+    return lambda comm: answer(given[comm.rank], comm)
+
+
+def _like_first(got: Arrays, own: list[Arrays], rank: int, size: int) -> None:
+    if missing := [name for name in own[0] if name not in got]:
+        wrong(f"{missing[0]} is missing on rank {rank}.", "Return all arrays, by their names.")
+    off = [name for name, a in own[0].items() if not np.array_equal(got[name], a)]
+    if not off:
+        return
+    if all(np.array_equal(got[name], own[rank][name]) for name in own[0]):
+        wrong(f"rank {rank} keeps its own weights.", "Return what rank 0 has.")
+    if all(
+        np.allclose(got[name], np.mean([arrays[name] for arrays in own], axis=0)) for name in off
+    ):
+        wrong(
+            "all ranks get the average of their weights.",
+            "They are equal then, but an average of random weights is smaller than the"
+            " initialisation asks for, and a resumed rank 0 would lose what it has learned.",
+        )
+    if all(np.array_equal(got[name], own[-1][name]) for name in off):
+        wrong("the last rank's weights went to all.", "Rank 0 is the one that reads checkpoints.")
+    if all(np.array_equal(got[name], own[rank][name]) for name in off):
+        wrong(
+            f"{off[0]} was not sent: rank {rank} keeps its own.",
+            "Send all arrays: running statistics and biases belong to the model too.",
+        )
+    wrong(f"{off[0]} on rank {rank} of {size} is neither rank 0's nor its own.", "Only send it.")
+
+
+# --- ex03.sums ------------------------------------------------------------------------------------
+
+VALIDATIONS = (  # of each rank: summed loss, first guesses right, among five right, images
+    ((64.0, 24, 30, 32), (16.0, 2, 6, 8)),
+    ((30.0, 10, 15, 20), (30.0, 10, 15, 20)),
+    ((50.0, 9, 20, 25), (0.0, 0, 0, 0), (8.0, 3, 4, 4)),
+    ((2.0, 1, 1, 1),),
+)
+
+
+def sums(answer: Callable[[np.ndarray, Any], Mapping[str, float | None]]) -> str:
+    for case in VALIDATIONS:
+        got = _asked(answer, case)
+        for rank, values in enumerate(got):
+            if values is None or not {"loss", "top1", "top5"} <= set(values):
+                wrong("what comes back lacks loss, top1 or top5.", "Return a dictionary of three.")
+            _right_metrics(values, case, rank)
+    nothing = ((0.0, 0, 0, 0), (0.0, 0, 0, 0))
+    try:
+        got = _asked(answer, nothing)
+    except ZeroDivisionError:
+        wrong("no images at all make it divide by zero.", "Then each metric is None.")
+    if any(values[name] is not None for values in got for name in ("loss", "top1", "top5")):
+        wrong(
+            "without any image it still gives a number.",
+            "Not measured is None: 0 % would look like a result.",
+        )
+    return f"{len(VALIDATIONS)} validations, with a rank that has no images, and with none at all."
+
+
+def _asked(answer: Callable[..., Any], case: tuple[tuple[float, ...], ...]) -> list[Any]:
+    def ask(comm: ranks.Threads) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return answer(np.array(case[comm.rank], np.float64), comm)
+
+    try:
+        return ranks.together(len(case), ask)
+    except ranks.Stuck:
+        wrong(
+            "some ranks called the group and others did not, so that all wait for ever.",
+            "A rank without images must call comm.sum too.",
+        )
+
+
+def _right_metrics(
+    values: Mapping[str, float | None], case: tuple[tuple[float, ...], ...], rank: int
+) -> None:
+    loss, top1, top5, images = (sum(column) for column in zip(*case, strict=True))
+    right = {"loss": loss / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images}
+    got = {name: values[name] for name in right}
+    if None in got.values():
+        wrong(f"rank {rank} gets None, although there are images.", "Only none at all is None.")
+    number = {name: float(value or 0) for name, value in got.items()}
+    if all(np.isclose(number[name], right[name]) for name in right):
+        return
+
+    def means(one: tuple[float, ...]) -> list[float]:
+        n = one[3] or np.nan
+        return [one[0] / n, 100 * one[1] / n, 100 * one[2] / n]
+
+    values_ = list(number.values())
+    with_images = [means(one) for one in case if one[3]]
+    zeros = [means(one) if one[3] else [0.0, 0.0, 0.0] for one in case]
+    candidates = (np.mean(with_images, axis=0), np.mean(zeros, axis=0), np.full(3, np.nan))
+    if any(np.allclose(values_, c, equal_nan=True) for c in candidates):
+        wrong(
+            f"this is the mean of the ranks' means: top1 {number['top1']:.4g}, where "
+            f"{right['top1']:.4g} of 100 images are right.",
+            "Add up over all ranks first, and divide once, by all images.",
+        )
+    if np.allclose(values_, means(case[rank]), equal_nan=True):
+        wrong("each rank reports its own images only.", "comm.sum adds up over all ranks.")
+    own = case[rank][3] or np.nan
+    if np.allclose(values_, [loss / own, 100 * top1 / own, 100 * top5 / own], equal_nan=True):
+        wrong("the sum of all is divided by one rank's images.", "Sum the numbers of images too.")
+    if np.isclose(number["loss"], right["loss"]) and np.isclose(
+        100 * number["top1"], right["top1"]
+    ):
+        wrong("top1 is a fraction.", "The report has per cent, from 0 to 100.")
+    if np.isclose(number["loss"], loss):
+        wrong("the loss is a sum.", "Divide it by the number of all images.")
+    name = next(name for name in right if not np.isclose(number[name], right[name]))
+    wrong(f"{name} is {number[name]:.4g} on rank {rank}.", f"It should be {right[name]:.4g}.")
+
+
+# --- ex03.ring ------------------------------------------------------------------------------------
+
+WORKERS = (2, 8, 64)
+
+
+def ring(answer: Any) -> str:
+    if not isinstance(answer, Mapping):
+        wrong(
+            f"the answer is of type {type(answer).__name__}, not a dictionary.",
+            "Write a prediction for each number of workers: {2: …, 8: …, 64: …}.",
+        )
+    got = {int(n): float(value) for n, value in dict(answer).items()}
+    if missing := [n for n in WORKERS if n not in got]:
+        wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
+    right = {n: counted(n) for n in WORKERS}
+    if all(abs(got[n] - right[n]) <= 0.02 * right[n] for n in WORKERS):
+        return "the messages of the algorithm, counted for 2, 8 and 64 workers, agree."
+
+    def said(formula: Callable[[int], float]) -> bool:
+        return all(abs(got[n] - formula(n)) <= 0.02 * formula(n) for n in WORKERS)
+
+    if said(lambda n: (n - 1) / n):
+        wrong("this is half of it: the scatter-reduce.", "The finished sums travel around too.")
+    if said(lambda n: n - 1) or said(lambda n: 2 * (n - 1)):
+        wrong(
+            "this is what it takes where all gradients go to every other worker.",
+            "In the ring a message is a chunk, 1/n of the gradients.",
+        )
+    if said(lambda n: n):
+        wrong("the sum over all workers is n times as much.", "Asked for is what one worker sends.")
+    if said(lambda n: 2 / n):
+        wrong("this is two messages.", "A worker sends one in each of 2 (n − 1) steps.")
+    off = next(n for n in WORKERS if abs(got[n] - right[n]) > 0.02 * right[n])
+    wrong(
+        f"with {off} workers each sends {right[off]:.3g} times the gradients, not {got[off]:.3g}.",
+        "Count steps, and what a worker sends in each.",
+    )
+
+
+def counted(workers: int) -> float:
+    """What worker 0 sends in a ring all-reduce, in sizes of the gradients, chunk by chunk."""
+    have = [[{w} for _ in range(workers)] for w in range(workers)]
+    sent = 0
+    for step in range(2 * (workers - 1)):
+        chunk = [(w - step) % workers for w in range(workers)]
+        moving = [set(have[w][chunk[w]]) for w in range(workers)]
+        for w in range(workers):
+            have[(w + 1) % workers][chunk[w]] |= moving[w]
+        sent += 1
+    assert all(len(part) == workers for row in have for part in row), "all have the sum of all"
+    return sent / workers

@@ -1,0 +1,211 @@
+"""Checks of ex04: a hurried script, the order of the stages, and a tf.data pipeline."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib.errors import UserError
+from workshop import places
+from workshop.checks.engine import wrong
+
+# --- ex04.hunt ------------------------------------------------------------------------------------
+
+MISTAKES = {  # a text that stands in one line of the script only: what is wrong with it
+    "gpus[hvd.rank()]": "on a second machine rank 8 has no GPU 8: take hvd.local_rank()",
+    "Softmax()": "the loss expects logits (from_logits=True), and does its own softmax",
+    "LR * hvd.size()": "the full rate from the first step on: there is no warm-up",
+    "from_seed(SEED)": "the same seed on every rank: all draw the same flips",
+    "np.random.uniform": "drawn once, when the graph is built: one angle for all pictures",
+    "// BATCH": "every rank takes all the steps of one process: divide by hvd.size() too",
+    "chosen = order[": "no shard: every rank reads the same pictures",
+    "checkpoint.save": "all ranks write the same file at once: only rank 0 should",
+}
+RIGHT = {  # lines that look suspicious and are right
+    "default_rng([SEED, epoch])": "all ranks need the same order, to take different parts of it",
+    "hvd.broadcast": "all ranks call it, and all get rank 0's weights",
+    "hvd.allreduce": "the average over all ranks is what the larger batch's gradient is",
+    "if hvd.rank() == 0": "one rank that prints is enough",
+    "set_memory_growth": "it keeps TensorFlow from taking all GPU memory at once",
+    "from_logits=True": "that is what gives stable numbers; look at what it is given",
+    "optimizer.build": "it makes the optimizer's variables, so that they can be broadcast",
+}
+
+
+def script() -> Path:
+    """The script with the mistakes. Raises UserError where it is missing."""
+    root = places.checkout()
+    path = (root or Path()) / "exercises" / "hunt" / "train_parallel.py"
+    if not path.exists():
+        raise UserError(f"{path} is missing: ex04.hunt needs the checkout with its exercises")
+    return path
+
+
+def listing() -> str:
+    """The script with the number of each line."""
+    lines = script().read_text(encoding="utf-8").splitlines()
+    return "\n".join(f"{number:3}  {line}".rstrip() for number, line in enumerate(lines, 1))
+
+
+def line_of(text: str) -> int:
+    """The number of the only line of the script that holds `text`."""
+    lines = script().read_text(encoding="utf-8").splitlines()
+    (found,) = [number for number, line in enumerate(lines, 1) if text in line]
+    return found
+
+
+def hunt(answer: Iterable[int]) -> str:
+    named = {int(number) for number in answer}
+    wrong_lines = {line_of(text): what for text, what in MISTAKES.items()}
+    fine = {line_of(text): why for text, why in RIGHT.items()}
+    count = len(script().read_text(encoding="utf-8").splitlines())
+    if len(named) > 20:
+        wrong(f"{len(named)} lines are named.", "There are eight mistakes, each in one line.")
+    for number in sorted(named - set(wrong_lines)):
+        if not 1 <= number <= count:
+            wrong(f"there is no line {number}.", f"The script has {count} lines.")
+        reason = fine.get(number)
+        wrong(
+            f"line {number} is right" + (f": {reason}." if reason else "."),
+            f"{len(named & set(wrong_lines))} of your lines are mistakes.",
+        )
+    if left := sorted(set(wrong_lines) - named):
+        third = ("first", "middle", "last")[min(2, 3 * left[0] // count)]
+        found = len(named & set(wrong_lines))
+        wrong(
+            f"{found} of {len(wrong_lines)} mistakes are found, and no line is named in vain.",
+            f"One that is missing stands in the {third} third of the script.",
+        )
+    return " ".join(f"Line {n}: {what}." for n, what in sorted(wrong_lines.items()))
+
+
+# --- ex04.order -----------------------------------------------------------------------------------
+
+STAGES = ("list files", "shard", "interleave", "shuffle", "map", "batch", "prefetch")
+PAIRS = (  # the first must come before the second, because otherwise …
+    ("list files", "shard", "there is nothing to share out before the files are listed.",
+     "List them first, in the same order on every rank."),
+    ("list files", "interleave", "files are opened before they are listed.", "List them first."),
+    ("shard", "interleave", "every rank opens all files and throws most of what it reads away.",
+     "Share out the names of the files, before any of them is opened."),
+    ("shard", "shuffle", "what each rank shuffled in its own way is shared out afterwards: some "
+     "pictures are read twice, others never.", "Shard before you shuffle."),
+    ("interleave", "shuffle", "only the names of the files are shuffled, and the records of a file "
+     "stay together.", "Shuffle the records, behind interleave."),
+    ("interleave", "map", "map would decode the names of files.", "Open the files first."),
+    ("shuffle", "map", "the shuffle buffer holds decoded pictures: 1,000 of them at 224 pixels are "
+     "150 MB and more, and JPEGs a tenth of that.", "Shuffle the records before they are decoded."),
+    ("map", "batch", "JPEGs of different lengths cannot be put into one array.",
+     "Decode and crop each picture first."),
+    ("shuffle", "batch", "whole batches are shuffled: the pictures of a batch stay together for "
+     "ever.", "Shuffle before you batch."),
+    ("batch", "prefetch", "single pictures are read ahead, and the batch is put together while the "
+     "step waits for it.", "Read ahead what the step takes: batches."),
+)  # fmt: skip
+
+
+def order(answer: Iterable[str]) -> str:
+    given = [str(stage) for stage in answer]
+    unknown = [stage for stage in given if stage not in STAGES]
+    if unknown:
+        wrong(f"{unknown[0]!r} is no stage of the list.", "Write the names as they stand there.")
+    for stage in STAGES:
+        if given.count(stage) != 1:
+            how = "missing" if stage not in given else "there twice"
+            wrong(f"{stage!r} is {how}.", "Use each of the seven stages once.")
+    for before, after, why, remedy in PAIRS:
+        if given.index(before) > given.index(after):
+            wrong(why, remedy)
+    return "shared out before anything is opened, decoded late, read ahead in whole batches."
+
+
+# --- ex04.feed ------------------------------------------------------------------------------------
+
+Feed = Callable[[np.ndarray, np.ndarray, int, int, int, int], Any]
+
+
+def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 (count, 4, 4, 3) whose pixels say which one it is, and labels int32."""
+    numbers = np.arange(count)
+    images = np.broadcast_to(numbers[:, None, None, None], (count, 4, 4, 3)).astype(np.uint8)
+    return images.copy(), (numbers * 7 % 5).astype(np.int32)
+
+
+def feed(answer: Feed) -> str:
+    for count, size, batch in ((32, 2, 4), (11, 2, 3), (9, 1, 2)):
+        images, labels = pictures(count)
+        made = [answer(images, labels, rank, size, batch, 5) for rank in range(size)]
+        if not hasattr(made[0], "as_numpy_iterator"):
+            wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
+        epochs = [[_read(d, 4 * count) for d in made] for _ in range(2)]
+        steps = count // (size * batch)
+        for epoch in epochs:
+            _right_batches(epoch, count, size, batch, steps, labels)
+        if size == 2 and count == 32:
+            _shuffled(epochs, images)
+        if "prefetch" not in type(made[0]).__name__.lower():
+            wrong("nothing is read ahead: the step waits for each batch.", "End with prefetch.")
+    return "two epochs on 1 and 2 ranks: equal steps, nothing twice, labels with their pictures."
+
+
+def _read(dataset: Any, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    batches = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
+    if len(batches) > most:
+        wrong("the dataset never ends.", "One pass over it is one epoch: no repeat().")
+    if batches and (not isinstance(batches[0], tuple) or len(batches[0]) != 2):
+        wrong("an element is no pair.", "Give (images, labels).")
+    return batches
+
+
+def _right_batches(
+    epoch: list[list[tuple[np.ndarray, np.ndarray]]],
+    count: int, size: int, batch: int, steps: int, labels: np.ndarray,
+) -> None:  # fmt: skip
+    case = f"{count} pictures, {size} ranks, batch {batch}"
+    first = epoch[0][0][0] if epoch[0] else np.zeros(0)
+    if first.ndim == 3:
+        wrong("the pictures come one by one.", "Put them together with batch(batch).")
+    if first.dtype != np.float32 or first.max() > 1:
+        wrong(
+            f"the pictures are {first.dtype}, up to {first.max():g}.",
+            "The network takes float32 from 0 to 1: map with tf.cast(image, tf.float32) / 255.",
+        )
+    if any(len(images) != batch for part in epoch for images, _ in part):
+        wrong(f"a batch has not {batch} pictures ({case}).", "batch(batch, drop_remainder=True)")
+    seen = [np.rint(255 * i[:, 0, 0, 0]).astype(int) for part in epoch for i, _ in part]
+    given = [y for part in epoch for _, y in part]
+    if any(not np.array_equal(labels[n], y) for n, y in zip(seen, given, strict=True)):
+        wrong("pictures and labels are out of step.", "Shuffle the pairs, not each by itself.")
+    together = np.concatenate(seen)
+    if len(np.unique(together)) < len(together):
+        wrong(
+            f"a picture is read twice in an epoch ({case}).",
+            "Share them out with shard(size, rank), before you shuffle.",
+        )
+    if len({len(part) for part in epoch}) > 1:
+        numbers = ", ".join(str(len(part)) for part in epoch)
+        wrong(
+            f"the ranks take {numbers} steps ({case}): the first waits for ever.",
+            "Take count // (size · batch) batches on every rank.",
+        )
+    if len(epoch[0]) != steps:
+        wrong(f"a rank takes {len(epoch[0])} steps ({case}).", f"It should take {steps}.")
+
+
+def _shuffled(epochs: list[list[list[tuple[np.ndarray, np.ndarray]]]], images: np.ndarray) -> None:
+    first, second = (
+        [int(n) for part in epoch for i, _ in part for n in np.rint(255 * i[:, 0, 0, 0])]
+        for epoch in epochs
+    )
+    half = len(first) // 2
+    if first[:half] == sorted(first[:half]):
+        wrong("the pictures come in the order of the files.", "Shuffle them, with the seed.")
+    if first == second:
+        wrong(
+            "both epochs have the same order.",
+            "shuffle() draws a new one each time, unless reshuffle_each_iteration is False.",
+        )

@@ -1,0 +1,177 @@
+"""Running a learner's DALI graph, on pictures that say which they are and where they were cut.
+
+Red grows from left to right, green from top to bottom, and blue is the picture's number: so the
+pixels that come out tell which part of which picture they are, whoever has cut it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib.records.source import open_source
+from workshop import output
+from workshop.checks import engine, table
+from workshop.checks.engine import wrong
+
+Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
+COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
+DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from picture to picture
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MIDDLE = slice(4, SIDE - 4)  # away from the edges, which resizing repeats
+BLURRED = 0.25  # levels by which an average over a JPEG's pixels may be off
+
+
+@contextmanager
+def pictures() -> Iterator[list[str]]:
+    """The files of COUNT pictures, in a folder that goes away."""
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        pixels = np.zeros((HEIGHT, WIDTH, 3))
+        pixels[..., 0] = np.linspace(DARK, LIGHT, WIDTH)
+        pixels[..., 1] = np.linspace(DARK, LIGHT, HEIGHT)[:, None]
+        for number in range(COUNT):
+            pixels[..., 2] = DARK + STEP * number
+            files.append(f"{folder}/{number:02d}.jpg")
+            image = Image.fromarray(np.rint(pixels).astype(np.uint8))
+            image.save(files[-1], quality=95, subsampling=0)
+        yield files
+
+
+@engine.beside
+def run(
+    answer: Graph, files: list[str], labels: list[int], rank: int, size: int, batch: int, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The pictures (steps · batch, …) and labels that a rank's graph gives on the CPU.
+
+    Raises Wrong for a graph that cannot be built or gives no batches.
+    """
+    from rn50lib.pipelines.dali import in_short
+    from workshop.lessons.dali import dali_steps
+
+    written: list[Any] = []
+
+    def steps_of_rank() -> list[Any]:
+        found = answer(list(files), list(labels), rank, size)
+        if isinstance(found, dali_steps.Pipeline):
+            wrong("the answer is a whole pipeline.", "Leave pipeline_def out: the check adds it.")
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            wrong("the answer is no pair.", "Return images and labels, in this order.")
+        written.extend(found)
+        return written
+
+    try:
+        pipeline = dali_steps.graph(steps_of_rank, batch, seed=11 + rank)
+        batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
+    except RuntimeError as error:
+        if not written:  # the learner's own line
+            raise
+        said = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
+        wrong(f"DALI refuses the graph: {said}", "This graph runs on the CPU, without a GPU.")
+    images, given = (np.concatenate(values) for values in zip(*batches, strict=True))
+    return images, given.reshape(len(given), -1).squeeze(1) if given.size == len(given) else given
+
+
+def dense(values: Any) -> np.ndarray:
+    """A batch as one array. Raises Wrong where its pictures differ in size."""
+    values = values.as_cpu() if hasattr(values, "as_cpu") else values
+    if not values.is_dense_tensor():
+        wrong("the pictures of a batch have different sizes.",
+              f"Make them {SIDE} × {SIDE} with fn.resize.")  # fmt: skip
+    return np.array(values.as_array())
+
+
+# -- what the pixels say ---------------------------------------------------------------------------
+
+
+def flat(plane: np.ndarray) -> bool:
+    """Whether each of the planes (n, SIDE, SIDE) has one colour all over, as blue has."""
+    return bool((plane.max((1, 2)) - plane.min((1, 2)) < 8).all())
+
+
+def possible(values: np.ndarray) -> bool:
+    """Whether pixels (n, 3, SIDE, SIDE) can be those of the pictures."""
+    if values.min() < DARK - 8 or values.max() > LIGHT + 8:
+        return False
+    for plane in (values[:, 2], values[:, 0]):  # blue, or blue in the place of red
+        if flat(plane):
+            found = (plane.mean((1, 2)) - DARK) / STEP
+            return bool(np.abs(found - np.rint(found)).max() * STEP < BLURRED)
+    return False
+
+
+def original(pixels: np.ndarray) -> np.ndarray:
+    """Normalised pictures (n, 3, SIDE, SIDE) as levels from 0 to 255."""
+    mean, std = (np.reshape(values, (3, 1, 1)) for values in (MEAN, STD))
+    levels: np.ndarray = 255 * (pixels * std + mean)
+    return levels
+
+
+def numbers(pixels: np.ndarray) -> np.ndarray:
+    """Which picture each of the normalised ones is."""
+    return np.rint((original(pixels)[:, 2].mean((1, 2)) - DARK) / STEP).astype(int)
+
+
+def crops(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Width and height of each crop in pixels of its picture; negative where it is mirrored."""
+    levels = original(pixels)
+    across, down = levels[:, 0].mean(1), levels[:, 1].mean(2)
+    return _extent(across, WIDTH), _extent(down, HEIGHT)
+
+
+def _extent(ramps: np.ndarray, length: int) -> np.ndarray:
+    """How many pixels of a picture SIDE pixels of each ramp (n, SIDE) cover."""
+    slope = np.polyfit(np.arange(SIDE)[MIDDLE], ramps[:, MIDDLE].T, 1)[0]
+    extent: np.ndarray = slope * SIDE * (length - 1) / (LIGHT - DARK)
+    return extent
+
+
+# -- what a learner sees ---------------------------------------------------------------------------
+
+
+def show(graph: Graph, data_root: Path, count: int = 8) -> None:
+    """Road signs as the learner's graph gives them, with the normalisation undone."""
+    lacks = table.find("ex05.graph").lacks
+    if left := f"it needs {lacks}." if lacks else engine.unanswered(graph):
+        print(f"Not run: {left}")
+        return
+    source = open_source(data_root, "train", "files")
+    chosen = np.linspace(0, len(source) - 1, 4 * count).astype(int)
+    files = [str(source.path / source.name(number)) for number in chosen]
+    labels = [int(source.labels[number]) for number in chosen]
+    pixels, given = run(graph, files, labels, 0, 1, count, 1)
+    levels = np.clip(np.rint(original(pixels)), 0, 255).astype(np.uint8).transpose(0, 2, 3, 1)
+    names = [source.classes[int(label)] for label in given]
+    output.images(list(levels), alt=f"Crops from your graph: {', '.join(names)}", labels=names)
+
+
+def shares(images: int, size: int, batch: int) -> list[list[list[int]]]:
+    """Which pictures DALI's reader puts into the rows of each rank's batches, [rank][step][row],
+    when it fills the last batch up."""
+    from workshop.lessons.dali import dali_steps
+
+    with pictures() as files:
+        return [dali_steps.padded(files[:images], rank, size, batch) for rank in range(size)]
+
+
+def show_counted(valid: Callable[[int, int, int, int], Sequence[int]], images: int = 27) -> None:
+    """What two of DALI's readers give, and how many rows the learner's function counts."""
+    lacks = table.find("ex05.graph").lacks
+    if left := f"it needs {lacks}." if lacks else engine.unanswered(valid):
+        print(f"Not run: {left}")
+        return
+    size, batch, counted = 2, 8, []
+    for rank, batches in enumerate(shares(images, size, batch)):
+        for rows, count in zip(batches, valid(images, rank, size, batch), strict=True):
+            print(f"rank {rank}: {rows[:count]} count, {rows[count:]} do not")
+            counted += rows[:count]
+    once = sorted(counted) == list(range(images))
+    print(f"{len(counted)} rows count: {'each picture once' if once else 'not each picture once'}.")

@@ -1,0 +1,300 @@
+"""Checks of ex07: a percentile of latencies, a batch norm inside its convolution, and the likeliest
+classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from workshop.checks.engine import wrong
+
+# --- ex07.percentile ------------------------------------------------------------------------------
+
+LATENCIES = (  # seconds, as they were measured
+    (0.02, 0.05, 0.01, 0.04, 0.03),
+    (0.3, 0.1, 0.2, 0.4),
+    (0.5,),
+    tuple((37 * i % 100 + 1) / 1000 for i in range(100)),
+    (0.2, 0.2, 0.9, 0.2),
+)
+ASKED = (50, 90, 95, 99, 100, 1, 0)
+
+
+CASES = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
+
+
+def percentile(answer: Callable[[list[float], float], float]) -> str:
+    got = []
+    for values, per_cent in CASES:
+        given = list(values)
+        got.append(_at(answer, given, per_cent))
+        if given != list(values):
+            wrong(
+                "the list that it was given has another order afterwards.",
+                "sorted(seconds) makes a new list; seconds.sort() changes the caller's.",
+            )
+    right = [counted(values, per_cent) for values, per_cent in CASES]
+    if got == right:
+        return f"{len(LATENCIES)} lists, from p0 to p100, also where values are equal."
+    off = next(i for i, pair in enumerate(zip(got, right, strict=True)) if pair[0] != pair[1])
+    values, per_cent = CASES[off]
+    shown = ", ".join(f"{value:g}" for value in values[:5]) + (", …" if len(values) > 5 else "")
+    for mistake, said, then in MISTAKES:
+        theirs = [_at(mistake, list(values), per_cent) for values, per_cent in CASES]
+        if all(
+            a == b or (a and b and math.isclose(a, b)) for a, b in zip(got, theirs, strict=True)
+        ):
+            wrong(f"{said} (p{per_cent} of {shown}).", then)
+    if got[off] is None:
+        wrong(
+            f"p{per_cent} of {shown} asks for a value that is not there.",
+            "Places of a list count from 0: of 100 values the last one is number 99.",
+        )
+    wrong(
+        f"p{per_cent} of {shown} is {right[off]:g}, not {got[off]:g}.",
+        f"{100 * sum(v <= right[off] for v in values) / len(values):g} % of them do not exceed it.",
+    )
+
+
+def _at(answer: Callable[[list[float], float], float], values: list[float], p: float) -> Any:
+    """What it says; None where it asks for a place that the list does not have."""
+    try:
+        return float(answer(values, p))
+    except IndexError:
+        return None
+
+
+def counted(values: tuple[float, ...], per_cent: float) -> float:
+    """The smallest value that at least `per_cent` of all do not exceed, found by counting."""
+    return min(
+        value
+        for value in values
+        if 100 * sum(other <= value for other in values) >= per_cent * len(values)
+    )
+
+
+def _rank(values: list[float], per_cent: float) -> int:
+    return max(0, math.ceil(len(values) * per_cent / 100) - 1)
+
+
+MISTAKES: tuple[tuple[Callable[[list[float], float], float], str, str], ...] = (
+    (lambda v, p: v[_rank(v, p)], "the values are not sorted",
+     "The requests are in the order of time: sort them first."),
+    (lambda v, p: sorted(v)[::-1][_rank(v, p)], "it counts from the slowest",
+     "p99 is near the slow end."),
+    (lambda v, p: sum(v) / len(v), "this is the mean", "The mean hides the slow ones."),
+    (lambda v, p: sorted(v)[math.ceil(len(v) * p / 100)], "it counts places from 1",
+     "Places of a list count from 0: the rank less 1."),
+    (lambda v, p: sorted(v)[int(len(v) * p / 100)], "it is one place too far",
+     "The value in front of it is enough. And p100 is the last one, which has no place behind it."),
+    (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one place too far",
+     "The value in front of it is enough."),
+    (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],
+     "too few of them do not exceed the answer", "Round the number of values up, not down."),
+    (lambda v, p: sorted(v)[max(0, round(len(v) * p / 100) - 1)],
+     "too few of them do not exceed the answer", "Round the number of values up, not to the next."),
+    (lambda v, p: float(np.percentile(v, p)), "the answer was never measured",
+     "Do not interpolate: it is one of the values."),
+)  # fmt: skip
+
+
+# --- ex07.fold ------------------------------------------------------------------------------------
+
+Norm = dict[str, np.ndarray]
+LAYERS = ((4, 4, 3), (6, 3, 1), (3, 5, 3))  # channels out, channels in, width of the kernel
+EPS = 1e-2  # large enough to be seen when it is forgotten
+
+
+def fold(
+    answer: Callable[[np.ndarray, Norm, float], tuple[np.ndarray, np.ndarray]],
+) -> str:
+    worst = 0.0
+    for number, (out, into, side) in enumerate(LAYERS):
+        weight, norm, x = layer(number, out, into, side)
+        given = {name: values.copy() for name, values in norm.items()}
+        try:
+            found = answer(weight.copy(), given, EPS)
+        except ValueError as error:
+            if "broadcast" in str(error):
+                wrong(
+                    f"{error}.",
+                    "A factor for each channel *out* is a column: factor[:, None, None, None].",
+                )
+            raise
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            wrong("what comes back is no pair.", "Return weight and bias.")
+        got_weight, got_bias = (np.asarray(part, np.float64) for part in found)
+        if got_weight.shape != weight.shape or got_bias.shape != (out,):
+            wrong(
+                f"the shapes are {got_weight.shape} and {got_bias.shape}.",
+                f"They should be {weight.shape} and {(out,)}.",
+            )
+        right = normalised(convolved(x, weight), norm)
+        got = convolved(x, got_weight) + got_bias[:, None, None]
+        apart = float(np.abs(got - right).max())
+        if apart > 1e-6 * np.abs(right).max():
+            _wrong_fold(got_weight, got_bias, weight, norm, apart)
+        worst = max(worst, apart)
+    return f"{len(LAYERS)} layers, with and without: the outputs differ by {worst:.0e} at most."
+
+
+def layer(number: int, out: int, into: int, side: int) -> tuple[np.ndarray, Norm, np.ndarray]:
+    """A convolution (OIHW), the batch norm behind it, and a picture (C, H, W)."""
+    draw = np.random.default_rng(number)
+    norm = {
+        "gamma": draw.normal(1, 0.5, out),
+        "beta": draw.normal(0, 1, out),
+        "running_mean": draw.normal(0, 1, out),
+        "running_var": draw.uniform(0.1, 4, out),
+    }
+    norm["gamma"][0] = -0.7
+    return draw.normal(0, 1, (out, into, side, side)), norm, draw.normal(0, 1, (into, 9, 8))
+
+
+def convolved(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """A convolution without padding: (C, H, W) -> (O, H', W')."""
+    side = weight.shape[2]
+    windows = np.lib.stride_tricks.sliding_window_view(x, (side, side), axis=(1, 2))
+    result: np.ndarray = np.einsum("chwij,ocij->ohw", windows, weight)
+    return result
+
+
+def normalised(x: np.ndarray, norm: Norm) -> np.ndarray:
+    """A batch norm as it stands in inference, on (O, H, W)."""
+    gamma, beta, mean, var = (
+        norm[name][:, None, None] for name in ("gamma", "beta", "running_mean", "running_var")
+    )
+    return gamma * (x - mean) / np.sqrt(var + EPS) + beta
+
+
+def _wrong_fold(
+    weight: np.ndarray, bias: np.ndarray, plain: np.ndarray, norm: Norm, apart: float
+) -> None:
+    gamma, beta, mean, var = (
+        norm[name] for name in ("gamma", "beta", "running_mean", "running_var")
+    )
+    scale = gamma / np.sqrt(var + EPS)
+
+    def scaled(by: np.ndarray, axis: int = 0) -> np.ndarray:
+        shape = [1, 1, 1, 1]
+        shape[axis] = -1
+        return plain * by.reshape(shape)
+
+    if not np.allclose(weight, scaled(scale)):
+        if np.allclose(weight, plain):
+            wrong("the weight is as it was.", "The factor gamma / std belongs to the weight.")
+        if np.allclose(weight, scaled(gamma / np.sqrt(var))):
+            wrong("eps is forgotten.", "std is sqrt(running_var + eps), as in the batch norm.")
+        if np.allclose(weight, scaled(gamma / (np.sqrt(var) + EPS))):
+            wrong("eps is added to the root.", "It stands inside: sqrt(running_var + eps).")
+        if np.allclose(weight, scaled(gamma / (var + EPS))):
+            wrong("it divides by the variance.", "Divide by its root.")
+        if np.allclose(weight, scaled(1 / np.sqrt(var + EPS))):
+            wrong("gamma is forgotten.", "The factor is gamma / std.")
+        if plain.shape[0] == plain.shape[1] and np.allclose(weight, scaled(scale, 1)):
+            wrong(
+                "the factor is put on the channels in.",
+                "The weight has the shape (out, in, height, width): factor[:, None, None, None].",
+            )
+        if plain.shape[0] == plain.shape[3] and np.allclose(weight, scaled(scale, 3)):
+            wrong("the factor is put on the width.", "Use factor[:, None, None, None].")
+        off = np.abs(weight / plain / scale[:, None, None, None] - 1).max()
+        wrong(f"the weight is off by up to {100 * off:.0f} %.", "It is gamma / std times W.")
+    if np.allclose(bias, beta):
+        wrong("the mean is forgotten in the bias.", "It is beta − gamma · mean / std.")
+    if np.allclose(bias, beta - mean):
+        wrong("the mean goes into the bias without its factor.", "It is beta − gamma · mean / std.")
+    if np.allclose(bias, beta + scale * mean):
+        wrong("the mean is added.", "Batch norm subtracts it: beta − gamma · mean / std.")
+    if np.allclose(bias, -scale * mean):
+        wrong("beta is forgotten.", "The bias is beta − gamma · mean / std.")
+    if np.allclose(bias, scale * (beta - mean)):
+        wrong("beta is multiplied too.", "Batch norm adds beta last.")
+    wrong(f"outputs differ by up to {apart:.2g}.", "Compare your bias with the formula.")
+
+
+# --- ex07.likeliest -------------------------------------------------------------------------------
+
+
+def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]) -> str:
+    draw = np.random.default_rng(7)
+    cases = [
+        (draw.normal(0, 3, (5, 12)), 3),
+        (draw.normal(0, 3, (1, 12)), 5),
+        (draw.normal(0, 3, (4, 4)), 4),
+        (np.array([[1000.0, 990.0, -1000.0], [0.0, 1.0, 2.0]]), 2),
+    ]
+    for logits, k in cases:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            found: Any = answer(logits.copy(), k)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            wrong("what comes back is no pair.", "Return classes and probabilities.")
+        classes, sure = (np.asarray(part) for part in found)
+        if classes.shape != (len(logits), k) or sure.shape != (len(logits), k):
+            wrong(
+                f"the shapes are {classes.shape} and {sure.shape}.",
+                f"For {len(logits)} pictures and k = {k} both are {(len(logits), k)}.",
+            )
+        _right_classes(classes, logits, k)
+        _right_probabilities(sure, classes, logits)
+    return "1 to 5 pictures, 3 to 12 classes, and logits of a thousand."
+
+
+def _right_classes(classes: np.ndarray, logits: np.ndarray, k: int) -> None:
+    for row, found in zip(logits, classes.tolist(), strict=True):
+        right = sorted(range(len(row)), key=lambda i: -row[i])[:k]
+        if found == right:
+            continue
+        if found == right[::-1]:
+            wrong("the likeliest class comes last.", "np.argsort goes upwards: turn it round.")
+        if found == sorted(range(len(row)), key=lambda i: row[i])[:k]:
+            wrong("these are the least likely classes.", "np.argsort goes upwards: take the end.")
+        if sorted(found) == sorted(right):
+            wrong("the classes are right, their order is not.", "The likeliest comes first.")
+        if np.abs(row).max() > 700:
+            wrong(
+                "with logits of 1000 the classes are wrong.",
+                "exp(1000) is infinite: subtract the picture's largest logit before exp.",
+            )
+        wrong(
+            f"of {len(logits)} pictures one gets the classes {found}, and should get {right}.",
+            "Each picture by itself: what another one shows makes no difference.",
+        )
+
+
+def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarray) -> None:
+    if not np.isfinite(sure).all():
+        wrong(
+            "with logits of 1000 a probability is no number.",
+            "exp(1000) is infinite: subtract the picture's largest logit before exp.",
+        )
+    rows = np.arange(len(logits))[:, None]
+    power = np.array([[math.exp(x - max(row)) for x in row] for row in logits])
+    right = (power / power.sum(1, keepdims=True))[rows, classes]
+    if np.allclose(sure, right):
+        return
+    over_batch = np.exp(logits - logits.max(0))
+    if np.allclose(sure, (over_batch / over_batch.sum(0))[rows, classes]):
+        wrong(
+            "a probability depends on the other pictures of the batch: those of a class add up to"
+            " 1, not those of a picture.",
+            "Sum over the classes: axis=1, and keepdims=True.",
+        )
+    if np.allclose(sure, logits[rows, classes]):
+        wrong("these are logits.", "Softmax makes probabilities of them.")
+    if np.allclose(sure, right / right.sum(1, keepdims=True)):
+        wrong("the k probabilities add up to 1.", "The sum goes over all classes, not over k.")
+    if np.allclose(sure, (power / power.sum())[rows, classes]):
+        wrong("those of the whole batch add up to 1.", "Sum over the classes: axis=1.")
+    if np.allclose(sure, 100 * right):
+        wrong("these are per cent.", "Probabilities go from 0 to 1.")
+    if np.allclose(sure, right[:, ::-1]):
+        wrong("the probabilities are in the other order.", "As the classes: the highest first.")
+    wrong(
+        f"a probability is {sure.ravel()[np.abs(sure - right).argmax()]:.3g}, where"
+        f" {right.ravel()[np.abs(sure - right).argmax()]:.3g} is right.",
+        "exp of each logit over the sum of the picture's.",
+    )

@@ -1,0 +1,279 @@
+"""Checks of ex08: the rate of a benchmark, the time of a ring, an exchange that hides, and the
+capstone."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from workshop.checks import capstone as script
+from workshop.checks import capstone_judge
+from workshop.checks.engine import wrong
+
+# --- ex08.rate ------------------------------------------------------------------------------------
+
+Run = tuple[tuple[int, ...], tuple[float, ...], int]
+
+RUNS: tuple[Run, ...] = (  # images and seconds of each iteration, and how many of them are warm-up
+    ((32, 32, 32, 32), (4.0, 0.25, 0.5, 1.0), 1),
+    ((32, 32, 32, 8), (1.0, 0.5, 0.25, 0.5), 0),
+    ((16, 64, 8, 16, 64), (9.0, 5.0, 0.5, 0.5, 2.0), 2),
+    ((100,), (2.0,), 0),
+)
+NOTHING_LEFT: tuple[Run, ...] = (((32, 32), (1.0, 1.0), 2), ((), (), 0), ((8,), (1.0,), 3))
+
+
+def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
+    for images, seconds, warmup in RUNS:
+        got = answer(list(images), list(seconds), warmup)
+        if got is None:
+            wrong("it gives None although iterations are left.", "None is for none at all.")
+        _right_rate(float(got), images, seconds, warmup)
+    for images, seconds, warmup in NOTHING_LEFT:
+        try:
+            got = answer(list(images), list(seconds), warmup)
+        except (ZeroDivisionError, ValueError, IndexError):
+            wrong(
+                f"{len(images)} iterations, {warmup} of them warm-up, make it fail.",
+                "Where nothing is left there is nothing to divide: return None.",
+            )
+        if got is not None:
+            wrong(
+                f"with nothing left after the warm-up it says {got!r}.",
+                "Not measured is None: 0 would look like a result.",
+            )
+    return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
+
+
+def _right_rate(got: float, images: Sequence[int], seconds: Sequence[float], warmup: int) -> None:
+    kept, took = images[warmup:], seconds[warmup:]
+    right = sum(kept) / sum(took)
+    if np.isclose(got, right):
+        return
+    rates = [n / s for n, s in zip(kept, took, strict=True)]
+    case = f"images {list(images)}, seconds {list(seconds)}, warm-up {warmup}"
+    all_rates = [n / s for n, s in zip(images, seconds, strict=True)]
+    if np.isclose(got, np.mean(rates)):
+        wrong(
+            f"this is the arithmetic mean of the rates: {got:.4g} ({case}).",
+            f"{sum(kept)} images took {sum(took):g} s: {right:.4g} a second.",
+        )
+    if np.isclose(got, sum(images) / sum(seconds)) or np.isclose(got, np.mean(all_rates)):
+        wrong(
+            f"the warm-up is counted: {got:.4g} ({case}).",
+            f"Leave the first {warmup} iterations out.",
+        )
+    if np.isclose(got, len(rates) / sum(1 / one for one in rates)):
+        wrong(
+            f"the harmonic mean counts an iteration of {min(kept)} images as much as one of"
+            f" {max(kept)} ({case}).",
+            "It is right for equal work only: divide all images by all seconds.",
+        )
+    if np.isclose(got, statistics.median(rates)):
+        wrong(f"this is the median: {got:.4g} ({case}).", "It forgets the slow ones altogether.")
+    if np.isclose(got, 1 / right):
+        wrong("these are seconds per image.", "Divide the other way round.")
+    if np.isclose(got, sum(images) / sum(took)):
+        wrong(
+            f"the warm-up's images are counted, but not its seconds ({case}).",
+            "Leave out both.",
+        )
+    if np.isclose(got, sum(kept) / sum(seconds)):
+        wrong(
+            f"the warm-up's seconds are counted, but not its images ({case}).",
+            "Leave out both.",
+        )
+    if np.isclose(got, max(rates)):
+        wrong(f"this is the best iteration: {got:.4g} ({case}).", "All of them count.")
+    if warmup and np.isclose(got, sum(images[:-warmup]) / sum(seconds[:-warmup])):
+        wrong(f"the last {warmup} are left out ({case}).", "The warm-up comes first.")
+    wrong(f"it says {got:.4g} ({case}).", f"It should be {right:.4g}.")
+
+
+# --- ex08.ring ------------------------------------------------------------------------------------
+
+WORKERS = (2, 8, 512)
+BYTES, BANDWIDTH, LATENCY = 100e6, 12.5e9, 20e-6
+
+
+def ring(answer: Any) -> str:
+    got = {int(n): float(value) for n, value in dict(answer).items()}
+    if missing := [n for n in WORKERS if n not in got]:
+        wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
+
+    def said(formula: Callable[[int], float], within: float = 0.02) -> bool:
+        return all(abs(got[n] / 1000 / formula(n) - 1) <= within for n in WORKERS)
+
+    if said(ring_seconds):
+        return f"{', '.join(f'{1000 * ring_seconds(n):.2f}' for n in WORKERS)} ms, sent one by one."
+    whole = BYTES / BANDWIDTH
+    if said(lambda n: ring_seconds(n) / 1000):
+        wrong("these are seconds.", "Asked for are milliseconds.")
+    if said(lambda n: 2 * (n - 1) / n * whole + LATENCY, 5e-4):
+        wrong(
+            "the latency is counted once.",
+            "A message begins when the one before has arrived: it counts for each of them.",
+        )
+    if said(lambda n: 2 * (n - 1) / n * whole):
+        wrong("the latency is forgotten.", "Each of the 2 (n − 1) messages waits for it once.")
+    if said(lambda n: ring_seconds(n) / 2):
+        wrong("this is half of it: the scatter-reduce.", "The sums travel around too: n − 1 more.")
+    if said(lambda n: 2 * (n - 1) * (LATENCY + whole)):
+        wrong("every message carries all gradients.", "In the ring it is a chunk: 1/n of them.")
+    if said(lambda n: 2 * (n - 1) * (LATENCY + 8 * whole / n)):
+        wrong("bytes are divided by bits.", "The bandwidth is in bytes per second already.")
+    if said(lambda n: 2 * n * (LATENCY + whole / n)):
+        wrong("there are 2 n messages.", "n − 1 until the sums are complete, and n − 1 more.")
+    off = next(n for n in WORKERS if abs(got[n] - 1000 * ring_seconds(n)) > 20 * ring_seconds(n))
+    wrong(
+        f"with {off} workers it takes {1000 * ring_seconds(off):.4g} ms, not {got[off]:.4g}.",
+        "Messages of one worker, times what one of them takes.",
+    )
+
+
+def ring_seconds(workers: int) -> float:
+    """The clock at the end of a ring all-reduce in which every message is sent, one by one."""
+    clock = [0.0] * workers
+    for _ in range(2 * (workers - 1)):
+        sent = [now + LATENCY + BYTES / workers / BANDWIDTH for now in clock]
+        clock = [max(clock[w], sent[w - 1]) for w in range(workers)]
+    return max(clock)
+
+
+# --- ex08.overlap ---------------------------------------------------------------------------------
+
+EXCHANGES = (  # compute, when the buckets are ready, what their exchange takes, all in seconds
+    (0.1, (0.04, 0.06, 0.08), (0.01, 0.01, 0.01)),
+    (0.1, (0.04, 0.06, 0.1), (0.01, 0.01, 0.03)),
+    (0.1, (0.04, 0.06, 0.1), (0.05, 0.03, 0.02)),
+    (0.2, (0.2,), (0.05,)),
+    (0.2, (), ()),
+)
+
+
+def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
+    got = [float(answer(c, list(ready), list(takes))) for c, ready, takes in EXCHANGES]
+    right = [case[0] / step_seconds(*case) for case in EXCHANGES]
+    if np.allclose(got, right):
+        return f"{len(EXCHANGES)} steps: hidden, exposed, queueing, in one piece, no exchange."
+    for mistake, said, then in MISTAKES:
+        if np.allclose(got, [mistake(*case) for case in EXCHANGES]):
+            wrong(said, then)
+    off = next(i for i, pair in enumerate(zip(got, right, strict=True)) if not np.isclose(*pair))
+    compute, ready, takes = EXCHANGES[off]
+    case = f"compute {compute:g}, ready {list(ready)}, takes {list(takes)}"
+    if got[off] > 1:
+        wrong(f"the efficiency is {got[off]:.4g} ({case}).", "A step takes at least its compute.")
+    wrong(f"it says {got[off]:.4g} ({case}).", f"It should be {right[off]:.4g}.")
+
+
+def step_seconds(compute: float, ready: Sequence[float], takes: Sequence[float]) -> float:
+    """The end of a step, on a clock of a thousandth of a millisecond: a wire that works whenever a
+    bucket waits."""
+    tick, now, sent, left = 1e-6, 0, 0, 0
+    while sent < len(ready) or now < round(compute / tick):
+        if not left and sent < len(ready) and now >= round(ready[sent] / tick):
+            left = round(takes[sent] / tick)
+        now += 1
+        if left:
+            left -= 1
+            sent += not left
+    return now * tick
+
+
+MISTAKES: tuple[tuple[Callable[..., float], str, str], ...] = (
+    (lambda c, ready, takes: step_seconds(c, ready, takes) / c, "this is step over compute.",
+     "Efficiency is compute over step, at most 1."),
+    (lambda c, ready, takes: step_seconds(c, ready, takes), "these are the seconds of the step.",
+     "Divide the seconds of compute by them."),
+    (lambda c, ready, takes: 100 * c / step_seconds(c, ready, takes), "this is per cent.",
+     "Asked for is a number from 0 to 1."),
+    (lambda c, ready, takes: c / (c + sum(takes)), "nothing is hidden.",
+     "A bucket is sent as soon as it is ready, while the rest is computed."),
+    (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
+     "the buckets are sent at the same time.",
+     "There is one wire: a bucket begins when the one before it is through."),
+    (lambda c, ready, takes: c / max(c, sum(takes)), "the exchange begins with the step.",
+     "A bucket cannot be sent before it is ready."),
+    (lambda c, ready, takes: c / max(c, (ready[0] if ready else 0) + sum(takes)),
+     "only the first bucket waits to be ready.",
+     "Each begins at the later of two times: when it is ready, and when the wire is free."),
+)  # fmt: skip
+
+
+# --- ex08.capstone --------------------------------------------------------------------------------
+
+TARGET = 3.0  # times as fast as the slow script
+TURNS = 3  # at most: the last one decides where the first two do not agree
+
+
+def capstone(answer: Callable[[str, str], None]) -> str:
+    with script.pictures() as case:
+        _right_run(answer, case, "your script, is it right?")
+        if hasattr(type(answer), "beside"):  # a class is graded, and others work on this machine
+            return "all is right; how fast it is was not measured here."
+        ratios: list[float] = []
+        for turn in range(1, TURNS + 1):
+            slow = _slow_run(case, f"turn {turn}, the slow script").ips
+            fast = _right_run(answer, case, f"turn {turn}, your script").ips
+            ratios.append(fast / slow)
+            if turn > 1 and len({one >= TARGET for one in ratios}) == 1:
+                break  # both say the same: the third is for a tie
+    ratio = statistics.median(ratios)
+    told = ", ".join(f"{one:.1f}" for one in ratios)
+    if ratio < TARGET:
+        wrong(
+            f"all is right, and {ratio:.1f} times as fast as the slow script; {TARGET:g} times is"
+            f" the target ({told} in {len(ratios)} turns).",
+            "Which work is done again in every epoch, which for every single pixel in Python?",
+        )
+    return (
+        f"all is right, and {ratio:.1f} times as fast as the slow script ({told} in"
+        f" {len(ratios)} turns; in the last {fast:.0f} against {slow:.0f} images per second)."
+    )
+
+
+def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
+    """A run of the learner's script, found to keep all the rules."""
+    say = None if hasattr(type(answer), "beside") else script.progress(doing)
+    seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), say)))
+    if found := capstone_judge.problems(seen, case):
+        more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
+        wrong(found[0][0] + more, found[0][1])
+    return seen
+
+
+def _slow_run(case: script.Case, doing: str) -> script.Seen:
+    return _ended(script.observe(case, [script.baseline()], script.progress(doing))[0])
+
+
+def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
+    """What was seen of a script that came to its end; Wrong for one that did not."""
+    if isinstance(seen, script.Seen):
+        return seen
+    place = "Run a cell with the line train(…) to see more of it."
+    if "line" in seen:
+        place = f"In {seen['function']}, line {seen['line']} of the cell: `{seen['text']}`."
+    wrong(f"the script stopped with {seen['error']}.", place)
+
+
+def look(function: Callable[[str, str], None] | None = None) -> None:
+    """Run a script once, the slow one unless given, and print how fast it was and what it says of
+    its validation."""
+    if importlib.util.find_spec("torch") is None:
+        print("Not run: PyTorch is not installed here.")
+        return
+    with script.pictures() as case:
+        if function is None:
+            seen = _slow_run(case, "the slow script")
+        else:
+            raw = script.run_answer(function, str(case.folder), script.progress("your script"))
+            seen = _ended(script.understood(case, raw))
+    print(f"{seen.trained.sum():,} pictures were trained on in {seen.seconds:.1f} s:"
+          f" {seen.ips:.0f} a second.")  # fmt: skip
+    for name, values in (seen.report or {}).items():
+        print(f"The script says {name}: {', '.join(f'{value:.3g}' for value in values)}")

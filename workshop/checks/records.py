@@ -1,0 +1,73 @@
+"""What a learner has done, in `answers/ex03.json`: outcomes, tries, hints seen.
+
+The folder is `answers/` of the checkout; where RN50_RUNS leads elsewhere, as for the learners of a
+class who share one checkout, it is `$RN50_RUNS/answers`.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rn50lib.errors import UserError
+from rn50lib.report import write_json
+from workshop import places
+from workshop.checks.engine import NOT_ATTEMPTED, Result
+
+Record = dict[str, Any]
+
+_unwritten: dict[str, dict[str, Record]] = {}  # by notebook, where the folder cannot be written
+
+
+def answers_home() -> Path:
+    """The folder of a learner's answers and records."""
+    runs, root = places.runs_home(), places.checkout()
+    if root is not None and runs == root / "runs":
+        return root / "answers"
+    return runs / "answers"
+
+
+def load(notebook: str) -> dict[str, Record]:
+    """The records of "ex03" by exercise; none where there is no file, or no readable one."""
+    if notebook in _unwritten:
+        return _unwritten[notebook]
+    try:
+        found = json.loads((answers_home() / f"{notebook}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: item for name, item in found.items() if isinstance(item, dict)}
+
+
+def update(name: str, **values: Any) -> Record:
+    """Set fields in the record of an exercise; returns the record.
+
+    Where the folder cannot be written, that is said once, and the records last as long as the
+    kernel.
+    """
+    notebook = name[:4]
+    found = load(notebook)
+    found[name] = found.get(name, {}) | values
+    try:
+        write_json(answers_home() / f"{notebook}.json", found)
+        _unwritten.pop(notebook, None)
+    except UserError as problem:
+        if notebook not in _unwritten:
+            print(f"Your progress is not kept ({problem}): set RN50_RUNS to a folder of your own.")
+        _unwritten[notebook] = found
+    return found[name]
+
+
+def store(result: Result) -> Record:
+    """Note how a check went. What was passed once stays passed, with the help taken until then."""
+    before = load(result.exercise[:4]).get(result.exercise, {})
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    tries = int(before.get("tries", 0)) + (result.outcome != NOT_ATTEMPTED)
+    fields = {"tries": tries, "passed_at": before.get("passed_at"), "at": now}
+    if result.passed and not before.get("passed_at"):
+        help_ = {"hints": before.get("hints", 0), "solution": bool(before.get("solution"))}
+        fields |= {"passed_at": now, "passed_with": help_}
+    return update(result.exercise, **result.record, **fields)

@@ -1,0 +1,160 @@
+"""The exercises as data: name, notebook, kind, difficulty, minutes, goal."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from rn50lib.errors import UserError
+from workshop.checks.hints import HINTS
+
+FILL, HUNT, PREDICT, TEST, TUNE = KINDS = (
+    "fill in",
+    "find the bug",
+    "predict, then measure",
+    "write the test",
+    "tune to a target",
+)
+DIFFICULTIES = ("easy", "medium", "hard")
+PACKAGES = {"nvidia.dali": "DALI", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise. `answer` is the name that the learner's cell defines; `goal` ends the sentence
+    "in this exercise you …"."""
+
+    name: str
+    answer: str
+    kind: str
+    difficulty: str
+    minutes: int
+    goal: str
+    function: bool = True  # whether the answer is a function, else a value
+    needs: str = ""  # a package without which the check cannot run
+
+    @property
+    def notebook(self) -> str:
+        return self.name[:4]
+
+    @property
+    def module(self) -> ModuleType:
+        return importlib.import_module(f"workshop.checks.{self.notebook}")
+
+    @property
+    def check(self) -> Callable[[Any], str]:
+        """The function that looks at an answer."""
+        function: Callable[[Any], str] = getattr(self.module, self.name[5:])
+        return function
+
+    @property
+    def lacks(self) -> str:
+        """The name of the package that it needs and this environment does not have; else empty."""
+        try:
+            there = not self.needs or importlib.util.find_spec(self.needs) is not None
+        except ModuleNotFoundError:  # of what it is a part
+            there = False
+        return "" if there else PACKAGES[self.needs]
+
+    @property
+    def hints(self) -> tuple[str, str, str]:
+        """From a nudge to nearly the answer."""
+        return HINTS[self.name]
+
+
+EXERCISES = (
+    Exercise("ex01.frame", "frame", FILL, "medium", 12,
+             "write the bytes of a RecordIO record, also for a payload that holds the magic"),
+    Exercise("ex01.crc", "tfrecord", FILL, "medium", 10,
+             "frame a TFRecord with its two masked checksums"),
+    Exercise("ex01.index", "index", FILL, "easy", 8,
+             "find where each record of a TFRecord shard starts, as DALI wants to know it"),
+    Exercise("ex01.leak", "test_split", TEST, "medium", 12,
+             "write the test that notices when a split leaks"),
+    Exercise("ex02.stride", "strides", FILL, "easy", 8,
+             "move the stride of a bottleneck, and so turn ResNet v1 into v1.5"),
+    Exercise("ex02.work", "extra_percent", PREDICT, "medium", 6,
+             "predict what moving the stride costs, then count it", function=False),
+    Exercise("ex02.schedule", "schedule", FILL, "medium", 12,
+             "write the learning rate with linear scaling, warm-up and decay"),
+    Exercise("ex02.decay", "decay_groups", FILL, "easy", 8,
+             "keep weight decay away from batch norm and biases"),
+    Exercise("ex02.tune", "settings", TUNE, "hard", 10,
+             "tune learning rate and momentum until a valley is crossed in 60 steps",
+             function=False),
+    Exercise("ex03.shard", "shard", FILL, "medium", 10,
+             "give every rank its own pictures, and all the same number of steps"),
+    Exercise("ex03.start", "broadcast_start", FILL, "easy", 6,
+             "make all ranks start from the same weights"),
+    Exercise("ex03.sums", "metric_sums", HUNT, "medium", 10,
+             "find out why the validation accuracy of two ranks is wrong, and mend it"),
+    Exercise("ex03.ring", "sent", PREDICT, "medium", 8,
+             "predict what a worker sends in a ring all-reduce, then count it", function=False),
+    Exercise("ex04.hunt", "wrong_lines", HUNT, "hard", 15,
+             "find eight mistakes in a script that somebody made parallel in a hurry",
+             function=False),
+    Exercise("ex04.order", "stages", FILL, "medium", 8,
+             "put the stages of an input pipeline into an order that is right and fast",
+             function=False),
+    Exercise("ex04.feed", "dataset", FILL, "hard", 15,
+             "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
+    Exercise("ex05.bottleneck", "rates", PREDICT, "medium", 10,
+             "predict how fast loader and device are together, then let them be measured",
+             function=False),
+    Exercise("ex05.graph", "graph", FILL, "hard", 16,
+             "build a DALI graph that reads, crops, mirrors and normalises",
+             needs="nvidia.dali"),
+    Exercise("ex05.exact", "valid", FILL, "medium", 10,
+             "count every picture once in a validation whose batches are filled up"),
+    Exercise("ex06.memory", "megabytes", PREDICT, "medium", 8,
+             "predict what a batch takes in float32 and in float16, then count it",
+             function=False),
+    Exercise("ex06.scaler", "loss_scale_update", FILL, "medium", 10,
+             "write the rule that finds the loss scale"),
+    Exercise("ex06.step", "train_step", HUNT, "hard", 14,
+             "find out why a training step goes too far, too short and into the infinite",
+             needs="torch"),
+    Exercise("ex06.layout", "strides", FILL, "medium", 8,
+             "say where the numbers of NCHW and NHWC lie, with channels padded"),
+    Exercise("ex07.percentile", "percentile", FILL, "easy", 8,
+             "compute the percentile by which services promise their answers"),
+    Exercise("ex07.fold", "fold", FILL, "medium", 12,
+             "put a batch norm into the convolution before it, and change no answer"),
+    Exercise("ex07.likeliest", "likeliest", HUNT, "medium", 12,
+             "find out why a server's answer depends on who else is asking, and mend it"),
+    Exercise("ex08.rate", "rate", HUNT, "easy", 8,
+             "find out why a benchmark says more than was done, and mend it"),
+    Exercise("ex08.ring", "milliseconds", PREDICT, "medium", 10,
+             "predict how long a ring all-reduce takes, then watch it on a clock", function=False),
+    Exercise("ex08.overlap", "efficiency", FILL, "medium", 12,
+             "compute the efficiency of a step whose exchange hides in part"),
+    Exercise("ex08.capstone", "train", TUNE, "hard", 60,
+             "make a slow, wrong training script right, and at least 3 times as fast",
+             needs="torch"),
+)  # fmt: skip
+
+
+def find(name: str) -> Exercise:
+    """The exercise of a name such as "ex03.shard". Raises UserError for any other."""
+    for item in EXERCISES:
+        if item.name == name:
+            return item
+    names = [item.name for item in EXERCISES]
+    near = difflib.get_close_matches(str(name), names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    raise UserError(f"there is no exercise {name!r}: {hint}")
+
+
+def of_notebook(notebook: str) -> tuple[Exercise, ...]:
+    """The exercises of "ex03", in order."""
+    return tuple(item for item in EXERCISES if item.notebook == notebook)
+
+
+def notebooks() -> list[str]:
+    """The exercise notebooks that the table knows: ex01, ex02 …"""
+    return list(dict.fromkeys(item.notebook for item in EXERCISES))

@@ -1,0 +1,202 @@
+"""`rn50 workshop grade SUBMISSIONS -o class.html`: from what a class handed in to a page, a table
+and a page for each learner."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rn50lib import launch
+from rn50lib.errors import UserError
+from workshop import places
+from workshop.checks import engine, table
+from workshop.classroom import box, collect, pages, points, probe
+from workshop.classroom.collect import Submission
+from workshop.course import build, solutions
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The command line."""
+
+    submissions: Path
+    out: Path
+    points: Path | None = None
+    jobs: int = 1
+    full: bool = False
+    limits: box.Limits = box.Limits()
+    said: str = ""  # the command, for the page
+
+
+def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
+    """Grade everything; returns 0, whatever the learners' code did.
+
+    Raises UserError where there is nothing to grade, or a file cannot be written.
+    """
+    begin = time.monotonic()
+    root = places.need_checkout()
+    if not wanted.submissions.exists():
+        raise UserError(f"there is no {wanted.submissions}")
+    place = wanted.out.parent
+    if not place.is_dir():
+        raise UserError(f"-o {wanted.out}: there is no folder {place}")
+    worth, notes = points.load(wanted.points or place / "points.csv")
+    masters = [path for path in build.masters(root) if build.is_exercise(path)]
+    with workplace() as folder:
+        collector = collect.Collector(private(folder), [path.stem for path in masters])
+        handed_in = collector.collect(wanted.submissions)
+        notes += collector.notes
+        ways = probe.open_ways(open_folder(folder, "probe"))
+        say(limits_said(ways))
+        say(f"{len(handed_in)} submissions, {wanted.jobs} at a time")
+        results = []
+        for told in run(wanted, handed_in, masters, open_folder(folder, "boxes")):
+            own = next(one for one in handed_in if one.learner == told["learner"])
+            results.append(result_of(told, own, worth))
+            say(line_of(results[-1]))
+    results.sort(key=lambda one: one.learner.casefold())
+    course = pages.Class(
+        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        seconds=time.monotonic() - begin, results=results, points=worth, notes=notes,
+        open_ways=[probe.WAYS[way] for way in ways], command=wanted.said, full=wanted.full,
+        limits=asdict(time_for(wanted)),
+    )  # fmt: skip
+    for path in pages.write(course, wanted.out):
+        say(str(path))
+    for note in notes:
+        say(f"note: {note}")
+    times = sorted(one.seconds for one in results)
+    say(
+        f"{len(results)} submissions graded in {course.seconds:.1f} s; per submission"
+        f" {times[len(times) // 2]:.1f} s in the median, {times[-1]:.1f} s at most"
+    )
+    return 0
+
+
+def time_for(wanted: Wanted) -> box.Limits:
+    """The limits as given; ten times the seconds where lessons and their runs come along."""
+    times = 10 if wanted.full else 1
+    return replace(wanted.limits, seconds=wanted.limits.seconds * times)
+
+
+def limits_said(ways: list[str]) -> str:
+    if not ways:
+        return "Each answer runs closed in: own files, no network, limits on time and memory."
+    open_ = "; ".join(probe.WAYS[way] for way in ways)
+    return f"What this machine cannot enforce: {open_}."
+
+
+def line_of(one: pages.Result) -> str:
+    counts = [sum(e.outcome == outcome for e in one.exercises) for outcome in engine.OUTCOMES]
+    told = ", ".join(f"{n} {o}" for n, o in zip(counts, engine.OUTCOMES, strict=True) if n)
+    return f"{one.learner}: {told} ({one.points:g} points, {one.seconds:.1f} s)"
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[Path]:
+    """A temporary folder through which others can pass, and see nothing."""
+    with tempfile.TemporaryDirectory(prefix="rn50-grade-") as folder:
+        os.chmod(folder, 0o711)
+        yield Path(folder)
+
+
+def private(folder: Path) -> Path:
+    (folder / "in").mkdir(mode=0o700)
+    return folder / "in"
+
+
+def open_folder(folder: Path, name: str) -> Path:
+    made = folder / name
+    made.mkdir(mode=0o711)
+    return made
+
+
+def run(
+    wanted: Wanted, handed_in: list[Submission], masters: list[Path], folder: Path
+) -> Iterator[dict[str, Any]]:
+    """What the grading server tells of each submission, as it is done."""
+    root = masters[0].parents[2]
+    order = {
+        "learners": [
+            (one.learner, {k: str(p.absolute()) for k, p in one.notebooks.items()})
+            for one in handed_in
+        ],
+        "masters": {path.stem[:4]: build.build(root, path).text for path in masters},
+        "imports": packages(masters, {name for one in handed_in for name in one.notebooks}),
+        "folder": str(folder),
+        "jobs": wanted.jobs,
+        "full": wanted.full,
+        "limits": asdict(time_for(wanted)),
+    }  # fmt: skip
+    log = folder / "server.txt"
+    with open(log, "w", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workshop.classroom.server"], env=environment(), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=folder,
+        )  # fmt: skip
+    assert process.stdin and process.stdout
+    waiting = {one.learner for one in handed_in}
+    try:
+        with process.stdin as pipe:
+            json.dump(order, pipe)
+        for line in process.stdout:
+            told = json.loads(line)
+            waiting.discard(told["learner"])
+            yield told
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    if waiting:
+        last = log.read_text(errors="replace").strip().splitlines()[-3:]
+        raise UserError(f"the grading process ended before {min(waiting)}: {' '.join(last)}")
+
+
+def environment() -> dict[str, str]:
+    """For the grading server: nothing of the instructor's that an answer could find."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "RN50_GRADE_DEBUG")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    data, runs = str(places.data_home()), str(places.runs_home())
+    env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env |= {"RN50_DATA": data, "RN50_RUNS": runs, "PYTHONDONTWRITEBYTECODE": "1"}
+    return launch.with_library(env)
+
+
+def packages(masters: list[Path], handed_in: set[str]) -> list[str]:
+    """The packages that answers use, by their masters; loaded once for all submissions."""
+    found = ["numpy", "IPython.core.inputtransformer2"]
+    found += [item.needs for item in table.EXERCISES if item.needs and item.notebook in handed_in]
+    for master in masters:
+        if master.stem[:4] not in handed_in:
+            continue
+        for cell in build.read_master(master):
+            if "answer" not in cell["tags"]:
+                continue
+            with contextlib.suppress(SyntaxError):
+                for node in ast.walk(ast.parse(solutions.solved(cell["source"]))):
+                    if isinstance(node, ast.Import):
+                        found += [name.name for name in node.names]
+                    elif isinstance(node, ast.ImportFrom) and node.module:
+                        found += [node.module, *(f"{node.module}.{n.name}" for n in node.names)]
+    known = sys.stdlib_module_names
+    return list(dict.fromkeys(name for name in found if name.split(".")[0] not in known))
+
+
+def result_of(told: dict[str, Any], own: Submission, worth: dict[str, float]) -> pages.Result:
+    exercises = []
+    for item in told["results"]:
+        most = worth[item["exercise"]]
+        got = most if item["outcome"] == engine.PASSED else 0.0
+        exercises.append(pages.Line(**item, points=got, most=most))
+    return pages.Result(told["learner"], exercises, [*own.notes, *told["notes"]], told["seconds"])

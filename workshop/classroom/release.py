@@ -1,0 +1,110 @@
+"""`rn50 workshop release DIR --no-solutions`: the copy of the course that learners get.
+
+Everything that the course needs to run is in it, and no solution: not in a master, not in a script,
+not in a test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rn50lib.errors import UserError
+from workshop.course import build, solutions
+
+FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", "pyproject.toml",
+         "requirements-cpu.txt", "requirements-gpu.txt", ".gitignore")  # fmt: skip
+FOLDERS = ("rn50lib", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
+           "benchmarks")  # fmt: skip
+LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
+TEXT = (".md", ".py")
+INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to what is left out
+# in the README; the page that it leads to is left out
+FOR_INSTRUCTORS = "; [instructor.md](docs/instructor.md): running the course with a class"
+
+CONTRIBUTING = """# The learners' copy
+
+This copy of the course has everything that is needed to run the notebooks and to solve the
+exercises. It has no solutions and no tests: whoever gave it to you holds them.
+
+- `make lab` opens the course in JupyterLab; `make run` executes it from end to end.
+- Work on `exercises/ex01_….ipynb` and so on. `rn50 workshop status` lists what you have passed.
+- `rn50 workshop reset ex03` puts an exercise back as it was, and keeps a copy of yours.
+- `rn50 workshop submit` packs what you have done into a zip to hand in.
+"""
+HELD = "In this copy of the course the folder `solutions/` is missing: your instructor holds it.\n"
+
+
+def release(root: Path, target: Path) -> list[str]:
+    """Write the learners' copy to `target`; returns the names of its files.
+
+    Raises UserError where `target` holds something already, or cannot be written.
+    """
+    target = target.absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target} is not empty: give a new folder")
+    if target.is_relative_to(root) and not target.is_relative_to(root / "runs"):
+        raise UserError(f"{target} lies inside the course itself: give a folder outside of it")
+    beside = target.with_name(f"{target.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        names = []
+        for path in wanted(root):
+            name = path.relative_to(root)
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(path, beside / name)
+            names.append(str(name))
+        for master in build.masters(beside):
+            made = build.build(beside, master)
+            build.write(made)
+            names.append(str(made.path.relative_to(beside)))
+        (beside / "CONTRIBUTING.md").write_text(CONTRIBUTING, encoding="utf-8")
+        if target.exists():
+            target.rmdir()
+        os.replace(beside, target)
+    except OSError as problem:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise UserError(f"{target} cannot be written: {problem}") from None
+    return sorted({*names, "CONTRIBUTING.md"})
+
+
+def wanted(root: Path) -> Iterator[Path]:
+    """The files of the course that learners get; notebooks are built anew from their masters."""
+    for name in FILES:
+        if (root / name).is_file():
+            yield root / name
+    for name in FOLDERS:
+        for path in sorted((root / name).rglob("*")):
+            parts = path.relative_to(root).parts
+            hidden = any(part.startswith(".") or part in LEFT_OUT for part in parts)
+            if path.is_file() and not path.is_symlink() and not hidden and not built(parts):
+                yield path
+
+
+def built(parts: tuple[str, ...]) -> bool:
+    """Whether a file is a notebook, or made by Python."""
+    return parts[-1].endswith((".ipynb", ".pyc", ".so")) or any(
+        part.endswith(".egg-info") for part in parts
+    )
+
+
+def copy(path: Path, target: Path) -> None:
+    """Copy a file; where it has solutions, with stubs in their place."""
+    if path.suffix in TEXT:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md" and INSTRUCTOR.search(text):
+            target.write_text(INSTRUCTOR.sub(r"\1", text), encoding="utf-8")
+            return
+        if path.parent.name == "source" and solutions.BEGIN in text:
+            target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
+            return
+        if FOR_INSTRUCTORS in text and path.name == "README.md":
+            target.write_text(text.replace(FOR_INSTRUCTORS, ""), encoding="utf-8")
+            return
+        if path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
+            target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
+            return
+    shutil.copy2(path, target)

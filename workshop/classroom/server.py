@@ -1,0 +1,184 @@
+"""`python -m workshop.classroom.server`: frameworks loaded once, a fork per submission.
+
+Reads one JSON object on its standard input (`Order`) and writes a JSON line per graded submission.
+It never runs a learner's code itself, and holds no submission in its memory, because what it holds
+is in every box.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workshop.checks import engine, table
+from workshop.classroom import box
+from workshop.classroom.checker import GRACE_S, Checker, Job, limits_of
+from workshop.classroom.remote import note_parts
+
+OWN_MEMORY = (
+    4 * 2**30
+)  # of a checker, so that a flood of data from an answer ends the checker alone
+USER = 64_000  # the first of the accounts, one for each job at a time, that learners' code gets
+
+
+@dataclass
+class Order:
+    """What to grade. `learners` are (name, {notebook: file}, {name: file} of answers/)."""
+
+    learners: list[tuple[str, dict[str, str]]]  # name, and exercise notebook → file
+    masters: dict[str, str]
+    imports: list[str]
+    folder: str
+    jobs: int
+    full: bool
+    limits: box.Limits
+
+    def job(self, number: int, slot: int) -> Job:
+        name, notebooks = self.learners[number]
+        folder = Path(self.folder) / f"slot{slot}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o711)
+        return Job(name, notebooks, self.masters, str(folder), USER + slot, self.limits, self.full)
+
+
+@dataclass
+class Running:
+    """A submission that is being graded."""
+
+    number: int
+    slot: int
+    pid: int
+    begin: float
+    said: bytes = b""
+
+
+def warm(names: list[str]) -> None:
+    """Import what the exercises use, as far as it is installed here."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    for notebook in table.notebooks():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"workshop.checks.{notebook}")
+    checks = "workshop.checks."
+    note_parts([m for name, m in sorted(sys.modules.items()) if name.startswith(checks)])
+
+
+class Server:
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.waiting = list(range(len(order.learners)))
+        self.free = list(range(order.jobs))[::-1]
+        self.running: dict[int, Running] = {}  # by the pipe's end
+        self.selector = selectors.DefaultSelector()
+        each = [limits_of(item, order.limits).seconds + GRACE_S + 5 for item in table.EXERCISES]
+        self.limit = sum(each) + 60
+
+    def run(self) -> None:
+        """Grade everything, some at a time."""
+        while self.waiting or self.running:
+            while self.waiting and self.free:
+                self.begin(self.waiting.pop(0), self.free.pop())
+            for key, _ in self.selector.select(timeout=1.0):
+                self.read(key.fd)
+            for pipe, one in list(self.running.items()):
+                if time.monotonic() - one.begin > self.limit:
+                    self.end(pipe, "the whole submission took too long")
+
+    def begin(self, number: int, slot: int) -> None:
+        job = self.order.job(number, slot)
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            grade_one(job, theirs)
+        os.close(theirs)
+        self.running[ours] = Running(number, slot, pid, time.monotonic())
+        self.selector.register(ours, selectors.EVENT_READ)
+
+    def read(self, pipe: int) -> None:
+        part = os.read(pipe, 2**16)
+        self.running[pipe].said += part
+        if not part:
+            self.end(pipe, "")
+
+    def end(self, pipe: int, problem: str) -> None:
+        """Tell how a submission went, and make room for the next."""
+        one = self.running.pop(pipe)
+        self.selector.unregister(pipe)
+        os.close(pipe)
+        with contextlib.suppress(OSError):
+            os.kill(one.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(one.pid, 0)
+        self.end_strays()
+        name = self.order.learners[one.number][0]
+        try:
+            found: dict[str, Any] = json.loads(one.said)
+        except ValueError:
+            said = problem or "grading this submission ended in the middle"
+            lost = [{"exercise": item.name, "outcome": engine.ERROR, "said": said, "then": "",
+                     "seconds": 0.0} for item in table.EXERCISES]  # fmt: skip
+            found = {"results": lost, "notes": [said]}
+        found |= {"learner": name, "seconds": round(time.monotonic() - one.begin, 2)}
+        print(json.dumps(found), flush=True)
+        self.free.append(one.slot)
+
+    def end_strays(self) -> None:
+        """End what a submission left behind and nobody else has caught."""
+        checkers = {one.pid for one in self.running.values()}
+        for _ in range(100):
+            direct = Path(f"/proc/self/task/{os.getpid()}/children")
+            left = [int(pid) for pid in direct.read_text().split()] if direct.exists() else []
+            strays = [pid for pid in left if pid not in checkers]
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+def grade_one(job: Job, pipe: int) -> None:
+    """In a fork of its own: grade one submission, tell the result, end."""
+    try:
+        box.limit_data(OWN_MEMORY)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        checker = Checker(job)
+        results = checker.run()
+        told = {"results": [asdict(item) for item in results], "notes": checker.notes}
+        with os.fdopen(pipe, "w") as file:
+            json.dump(told, file)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def main() -> int:
+    given = json.load(sys.stdin)
+    given["limits"] = box.Limits(**given["limits"])
+    given["learners"] = [tuple(item) for item in given["learners"]]
+    order = Order(**given)
+    box.kernel_says(box.kernel.control, box.kernel.SUBREAPER, 1)
+    box.kernel_says(box.kernel.control, box.kernel.PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    warm(order.imports)
+    Server(order).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""`rn50 workshop submit`: a learner's exercises as a zip to hand in, and nothing else.
+
+In it are the exercise notebooks that were worked on, without outputs (which may show paths, and
+which grading does not read), and the files that the learner's cells wrote to `answers/`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from rn50lib.errors import UserError
+from workshop.checks import records
+from workshop.course import build
+
+EARLY = (1980, 1, 1, 0, 0, 0)  # the same work gives the same zip
+KEPT = ("kernelspec", "language_info", "rn50")
+
+
+def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -> str:
+    """Write the zip; returns the line that says what is in it.
+
+    Raises UserError where there is nothing to hand in, or no name for whose it is.
+    """
+    learner = name_of(learner)
+    entries: dict[str, str] = {}
+    for master in build.masters(root):
+        path = notebooks / f"{master.stem}.ipynb"
+        if build.is_exercise(master) and path.exists():
+            text = bare(path)
+            if sources(text) != sources(build.build(root, master).text):
+                entries[path.name] = text
+    worked_on = len(entries)
+    entries |= answer_files()
+    if not entries:
+        raise UserError(
+            f"there is nothing to hand in: no exercise in {notebooks} has been changed. Work on"
+            " one, save it in JupyterLab (Ctrl-S), and try again"
+        )
+    path = out or Path(f"rn50-{slug(learner)}.zip")
+    write(path, entries)
+    files = len(entries) - worked_on
+    inside = f"{worked_on} exercise notebook{'s' * (worked_on != 1)}"
+    inside += f" and {files} file{'s' * (files != 1)} of answers/" if files else ""
+    home = str(Path.home())
+    shown = [name for name, text in entries.items() if len(home) > 3 and home in text]
+    seen = f" Your home folder's path stands in {', '.join(shown)}." if shown else ""
+    return f"{path}: {inside} of {learner}: {', '.join(entries)}.{seen}"
+
+
+def name_of(given: str | None) -> str:
+    """The learner's name: the one given, else the account's, unless everybody has that one."""
+    name = given if given is not None else os.environ.get("RN50_LEARNER") or _account()
+    name = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    if not slug(name) or (given is None and name in ("root", "jovyan", "user")):
+        raise UserError('say whose work this is: rn50 workshop submit --name "Anna Berg"')
+    return name
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name; letters of every language stay."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-._")[:60]
+
+
+def bare(path: Path) -> str:
+    """A notebook with its cells alone: no outputs, no counts, no settings of an editor.
+
+    Raises UserError for a file that is no notebook.
+    """
+    try:
+        book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        cells = []
+        for cell in book["cells"]:
+            tags = cell.get("metadata", {}).get("tags", [])
+            kept = {key: cell[key] for key in ("cell_type", "id", "source") if key in cell}
+            kept["metadata"] = {"tags": tags} if tags else {}
+            if cell["cell_type"] == "code":
+                kept |= {"execution_count": None, "outputs": []}
+            cells.append(kept)
+        about = {key: book["metadata"][key] for key in KEPT if key in book["metadata"]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(
+            f"{path} cannot be read as a notebook: save it in JupyterLab, or put it back with"
+            f" `rn50 workshop reset {path.stem}`"
+        ) from None
+    made = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(made, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def sources(text: str) -> list[str]:
+    """The code of a notebook, cell by cell."""
+    cells = json.loads(text)["cells"]
+    return ["".join(c["source"]).rstrip() for c in cells if c["cell_type"] == "code"]
+
+
+def answer_files() -> dict[str, str]:
+    """The Python files of answers/: what `workshop.use` wrote, and scripts of the learner's."""
+    folder, found = records.answers_home(), {}
+    for path in sorted(folder.glob("*.py")) if folder.is_dir() else []:
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20:
+            found[f"answers/{path.name}"] = path.read_text(encoding="utf-8", errors="replace")
+    return found
+
+
+def write(path: Path, entries: dict[str, str]) -> None:
+    """Write the zip beside and rename it. Raises UserError where that fails."""
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as out:
+            for name, text in entries.items():
+                out.writestr(zipfile.ZipInfo(name, EARLY), text, zipfile.ZIP_DEFLATED)
+        os.replace(beside, path)
+    except OSError as problem:
+        raise UserError(f"{path} cannot be written: {problem.strerror}") from None

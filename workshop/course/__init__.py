@@ -1,0 +1,1 @@
+"""The course itself: its notebooks built, checked, run and shown as pages."""

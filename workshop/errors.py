@@ -1,0 +1,63 @@
+"""Errors as a notebook shows them: the message that the user is meant to read, without a
+traceback."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rn50lib.errors import UserError
+
+
+class RunFailed(UserError):
+    """A training run that ended with an error. `log` holds the last lines that it printed."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints in place of a traceback."""
+        return [f"RunFailed: {self}", *(f"    {line}" for line in self.log.splitlines())]
+
+
+def show_user_errors_plainly() -> None:
+    """Make this kernel show a UserError as its one line, and the use of an answer whose cell has
+    not been run as another. Does nothing outside IPython."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return
+    shell = get_ipython()
+    if shell is not None:
+        shell.set_custom_exc((UserError, NameError), _handler)
+
+
+def _handler(
+    shell: Any, kind: type, value: BaseException, trace: TracebackType, tb_offset: int | None = None
+) -> list[str]:
+    if isinstance(value, NameError):
+        lines = _not_run(value, trace)
+        if not lines:
+            shell.showtraceback((kind, value, trace), tb_offset=tb_offset)
+            return []
+    else:
+        render = getattr(value, "_render_traceback_", None)
+        lines = render() if render else [f"error: {value}"]
+    shell._showtraceback(kind, value, lines)
+    return lines
+
+
+def _not_run(value: NameError, trace: TracebackType) -> list[str]:
+    """What to say where a check cell asks for an answer that is not there; nothing elsewhere."""
+    from workshop.checks import table
+
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    in_cell = trace.tb_frame.f_code.co_name == "<module>"
+    if not in_cell or value.name not in {item.answer for item in table.EXERCISES}:
+        return []
+    return [
+        f"○ {value.name} does not exist yet.",
+        "  Run the cell above in which you write it, then this one again.",
+    ]

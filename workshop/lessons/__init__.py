@@ -1,0 +1,1 @@
+"""What the notebooks measure and draw: a folder for each lesson."""

@@ -1,0 +1,1 @@
+"""Notebook 01: what a data set is made of, and how it looks after augmentation."""

@@ -1,0 +1,1 @@
+"""Notebook 03: many workers, their exchange, their mistakes and their timeline."""

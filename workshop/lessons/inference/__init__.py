@@ -1,0 +1,1 @@
+"""Notebook 07: forms of one checkpoint, their speed and their latency."""

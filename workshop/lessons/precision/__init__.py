@@ -1,0 +1,1 @@
+"""Notebook 06: formats, memory, the loss scale and the roofline."""

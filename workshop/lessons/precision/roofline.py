@@ -1,0 +1,175 @@
+"""The roofline of a training step by kind of layer: work and traffic counted, time measured.
+
+    measured = measure(experiment, ("float32", "bfloat16"))
+
+A layer can be no faster than its arithmetic at the machine's peak rate, nor than its reading and
+writing at the memory's bandwidth (Williams et al. 2009). Work and traffic follow from the network;
+the times come from PyTorch's profiler, the two precisions taking turns in one process; peak and
+bandwidth are measured there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from rn50lib import launch, memory
+from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.hardware import machine
+from rn50lib.network import Network
+from workshop import measuring, session
+
+KINDS = ("convolution", "batch norm", "ReLU", "addition", "pooling", "last layer")
+REST = "casts, update, rest"  # of the step: what belongs to no layer
+KIND = {
+    "conv": "convolution", "batchnorm": "batch norm", "relu": "ReLU", "add": "addition",
+    "maxpool": "pooling", "avgpool": "pooling", "linear": "last layer",
+}  # fmt: skip
+# FLOP per element of the output, forward and backward together; of a convolution and the last layer
+# they are counted. Batch norm: two sums, then scale and shift; backward two sums and a combination.
+FLOPS = {"batchnorm": 14, "relu": 2, "add": 2, "maxpool": 10, "avgpool": 2}
+# times that an element of the output is read or written, where every pass goes to memory: a batch
+# norm reads for its sums, reads again to normalise and writes; backward it reads two arrays twice
+# and writes one. A rectifier in place reads and writes; backward it reads two and writes one. The
+# two gradients that meet where a block's input forks are added: one addition forward, one backward.
+PASSES = {"batchnorm": 8, "relu": 5, "add": 6, "avgpool": 0, "maxpool": 4}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one training step: FLOP, and bytes that are read and written."""
+
+    flops: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.bytes
+
+    def floor(self, peak: float, bandwidth: float) -> float:
+        """Seconds that it takes at least, with `peak` in FLOP/s and `bandwidth` in bytes/s."""
+        return max(self.flops / peak, self.bytes / bandwidth)
+
+
+def count(net: Network, image_size: int, batch: int, dtype: str) -> dict[str, Work]:
+    """Work and traffic of a training step by kind of layer, each layer by itself.
+
+    A convolution reads its input and writes its output; backward it reads the gradient of its
+    output twice, for its input's gradient and its weights', reads its input and writes that
+    gradient: three times both. The weights are read twice and their gradient is written.
+    """
+    each = memory.BYTES[dtype]
+    flops, traffic = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
+    inputs = conv_inputs(net, image_size)
+    before = 3 * image_size**2  # elements of the input of the layer, for pooling
+    for layer in net.layers(image_size):
+        kind, out = KIND[layer.kind], batch * layer.activations
+        flops[kind] += 6 * batch * layer.macs + FLOPS.get(layer.kind, 0) * out
+        if layer.kind == "conv":
+            traffic[kind] += 3 * each * (batch * inputs[layer.name] + out + layer.parameters)
+        elif layer.kind == "linear":  # in float32
+            traffic[kind] += 3 * 4 * (batch * net.features + out + layer.parameters)
+        else:
+            traffic[kind] += each * PASSES[layer.kind] * out
+            if "pool" in layer.kind:  # its input is read, and its input's gradient written
+                traffic[kind] += 2 * each * batch * before
+        before = layer.activations
+    return {kind: Work(flops[kind], traffic[kind]) for kind in KINDS}
+
+
+def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
+    """Elements per image that each convolution reads, by its name."""
+    size = net.stem.out_size(image_size)
+    found = {net.stem.name: net.stem.in_channels * image_size**2}
+    size = (size + 2 - 3) // 2 + 1  # the pooling: 3 x 3 with a stride of 2
+    for block in net.blocks():
+        into = size
+        for conv in block.convs:
+            found[conv.name] = conv.in_channels * size**2
+            size = conv.out_size(size)
+        if block.downsample:
+            found[block.downsample.name] = block.downsample.in_channels * into**2
+    return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step by precision: seconds by kind of layer (a value per round), seconds of the whole step
+    without the profiler, and what the machine can do."""
+
+    parts: dict[str, dict[str, list[float]]]
+    steps: dict[str, list[float]]
+    peaks: dict[str, float]  # FLOP per second of a large product of matrices
+    bandwidth: float  # bytes per second of a large copy, read and written
+    experiment: FullExperiment
+
+    @property
+    def dtypes(self) -> list[str]:
+        return list(self.steps)
+
+    def seconds(self, dtype: str, kind: str) -> float:
+        """Of a kind of layer, the median of the rounds."""
+        return median(self.parts[dtype][kind])
+
+    def step(self, dtype: str) -> float:
+        """Of a whole step, the median of the rounds."""
+        return median(self.steps[dtype])
+
+    def ratio(self, kind: str | None = None) -> float:
+        """How many times as fast the second precision is, the median of the rounds' ratios."""
+        slow, fast = self.dtypes
+        chosen = self.steps if kind is None else {d: p[kind] for d, p in self.parts.items()}
+        pairs = zip(chosen[slow], chosen[fast], strict=True)
+        return median(a / b for a, b in pairs if b > 0)
+
+    def work(self, dtype: str) -> dict[str, Work]:
+        """What the step has to do, by kind of layer."""
+        done = self.experiment
+        return count(done.to_network(), done.image_shape, done.batch_size, dtype)
+
+    def floor(self, dtype: str, kind: str) -> float:
+        """Seconds that a kind of layer takes at least on this machine."""
+        return self.work(dtype)[kind].floor(self.peaks[dtype], self.bandwidth)
+
+    def only(self, kind: str) -> float:
+        """The speed-up of the step if this kind alone took the second precision's time."""
+        slow, fast = self.dtypes
+        whole = sum(self.seconds(slow, name) for name in (*KINDS, REST))
+        return whole / (whole - self.seconds(slow, kind) + self.seconds(fast, kind))
+
+
+def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> Measured:
+    """Measure both precisions on random images, in turns; the notebook's profile holds.
+
+    Raises UserError when the process that measures fails.
+    """
+    asked = replace(experiment, loader="synthetic", no_metrics=True, dtype=dtypes[0], n=1)
+    here = session.current()
+    if here is not None and asked.profile == "auto":
+        asked = replace(asked, profile=here.profile)
+    done = resolve(asked, machine(), asked.num_classes or 1000).experiment
+    words = [str(rounds), ",".join(dtypes), *done.to_argv()]
+    env = launch.rank_environment(done)
+    doing = "training steps, layer by layer"
+    found = measuring.ask("workshop.lessons.precision.worker.layers", words, env, doing)
+    return Measured(found["parts"], found["steps"], found["peaks"], found["bandwidth"], done)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a maker says that a device can do: FLOP per second and bytes per second."""
+
+    name: str
+    peaks: dict[str, float]
+    bandwidth: float
+
+
+def bound(
+    device: Device, net: Network, image_size: int, batch: int, dtype: str
+) -> dict[str, float]:
+    """Seconds per image, by kind of layer, that a device needs at least: the roofline's floor."""
+    work = count(net, image_size, batch, dtype)
+    peak = device.peaks[dtype]
+    return {kind: item.floor(peak, device.bandwidth) / batch for kind, item in work.items()}

@@ -1,0 +1,1 @@
+"""Notebook 08: sweeps, and what more GPUs would do."""

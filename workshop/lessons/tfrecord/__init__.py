@@ -1,0 +1,1 @@
+"""Notebook 04: an input pipeline, stage by stage."""

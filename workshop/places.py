@@ -1,0 +1,68 @@
+"""Where the workbook's files are: the checkout, the data and the runs, from any working directory.
+
+A notebook's kernel may run anywhere; these functions find the checkout and set `RN50_DATA` and
+`RN50_RUNS` once, so that everything the kernel starts agrees with it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rn50lib.errors import UserError
+
+
+def checkout() -> Path | None:
+    """The folder that holds `notebooks/source`: around the working directory, else around rn50lib.
+
+    None where the package was installed without a checkout.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents, Path(__file__).resolve().parent.parent):
+        if (folder / "notebooks" / "source").is_dir() and (folder / "rn50lib").is_dir():
+            return folder
+    return None
+
+
+def need_checkout() -> Path:
+    """The checkout, or UserError."""
+    found = checkout()
+    if found is None:
+        raise UserError(
+            "the workbook's notebooks were not found: run this inside the checkout, the folder"
+            " that holds notebooks/source"
+        )
+    return found
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or in the nearest folder above it that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
+
+
+def data_home() -> Path:
+    """`$RN50_DATA`; else `data/` of the checkout, or a cache folder where that cannot be
+    written."""
+    if os.environ.get("RN50_DATA"):
+        return Path(os.environ["RN50_DATA"]).absolute()
+    default = (checkout() or Path.cwd()) / "data"
+    if default.is_dir() or writable(default):
+        return default
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "rn50-workbook" / "data"
+
+
+def runs_home() -> Path:
+    """`$RN50_RUNS`; else `runs/` of the checkout, or of the working directory without one."""
+    if os.environ.get("RN50_RUNS"):
+        return Path(os.environ["RN50_RUNS"]).absolute()
+    return (checkout() or Path.cwd()) / "runs"
+
+
+def settle() -> tuple[Path, Path]:
+    """Fix both places for this process and all that it starts. Returns (data, runs)."""
+    data, runs = data_home(), runs_home()
+    os.environ["RN50_DATA"], os.environ["RN50_RUNS"] = str(data), str(runs)
+    return data, runs

@@ -1,0 +1,260 @@
+"""`start("02", profile)`: what a notebook begins with. It shows the machine, says which profile
+fits and why, and makes sure that the data is there. An exercise notebook, `start("ex02", profile)`,
+shows its exercises instead, and makes the data when a run needs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rn50lib import hardware
+from rn50lib.errors import UserError
+from workshop import errors, expected, gpu_memory, output, places
+from workshop.course import catalogue
+
+PROFILES = ("auto", "ci", "cpu", "gpu")
+CI_IMAGES = (96, 48)  # training and validation images of the small set that profile ci uses
+
+T = TypeVar("T")
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """The session of this kernel, None before `start`."""
+    return _current
+
+
+def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
+    """(profile, why). Raises UserError for an unknown profile, or gpu where there is none."""
+    if asked not in PROFILES:
+        raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(PROFILES)}")
+    if asked == "gpu" and not machine.gpus:
+        raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
+    if asked != "auto":
+        reasons = {
+            "ci": "given; runs are cut to seconds, and their numbers mean nothing",
+            "cpu": "given; lessons are sized for a few cores",
+            "gpu": "given; lessons are sized for a GPU",
+        }
+        return asked, reasons[asked]
+    if machine.gpus:
+        return "gpu", f"{len(machine.gpus)} GPU(s) found"
+    return "cpu", "no GPU found, so the lessons are sized for a few cores"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a notebook works with. `profile` is ci, cpu or gpu, never auto."""
+
+    number: str
+    profile: str
+    reason: str
+    machine: hardware.Machine
+    data_root: Path
+    runs: Path
+    results: dict[str, expected.Expected] = field(default_factory=dict, repr=False)
+
+    def pick(self, *, cpu: T, ci: T | None = None, gpu: T | None = None) -> T:
+        """The value for this profile; one that is not given is the CPU's."""
+        value = {"ci": ci, "cpu": cpu, "gpu": gpu}[self.profile]
+        return cpu if value is None else value
+
+    def note(self, key: str, value: float | int | str, unit: str = "", what: str = "") -> None:
+        """A key result: one line here, and an entry in the index of a course run."""
+        text = f"{what or key}: {output.cell_text(value)}{_unit(unit)}"
+        record = {"kind": "note", "notebook": self.number, "key": key, "value": value}
+        record |= {"unit": unit, "what": what or key}
+        output.show(f'<p class="box">{escape(text)}</p>', text, {output.RESULT_MIME: record})
+
+    def _expected(self, key: str) -> expected.Expected:
+        if key not in self.results:
+            raise UserError(
+                f"there is no recorded result {key!r} in notebooks/expected: there are"
+                f" {', '.join(self.results) or 'none'}"
+            )
+        return self.results[key]
+
+    def recorded(self, key: str) -> float:
+        """Show a stored result in place of one that this machine cannot measure; returns its value.
+
+        It is marked with its provenance, and a course run counts it. Raises UserError for an
+        unknown key.
+        """
+        item = self._expected(key)
+        value = f"{output.cell_text(item.value)}{_unit(item.unit)}"
+        text = f"{item.what}: {value}\nnot measured here; {item.provenance}"
+        html = (
+            f'<div class="box warn">{escape(item.what)}: <b>{escape(value)}</b><br>'
+            f'<span class="dim">Not measured here; {escape(item.provenance)}.</span></div>'
+        )
+        record = {"kind": "recorded", "notebook": self.number, "key": key, "value": item.value}
+        record |= {"unit": item.unit, "what": item.what}
+        output.show(html, text, {output.RESULT_MIME: record})
+        return item.value
+
+    def expect(self, yours: Mapping[str, float | None]) -> None:
+        """Lay your numbers beside the recorded ones: `expect({"roadsigns.top1": 83.1})`.
+
+        None stands for "not measured". Raises UserError for an unknown key.
+        """
+        rows = []
+        for key, value in yours.items():
+            item = self._expected(key)
+            spread = f" ± {output.cell_text(item.spread)}" if item.spread else ""
+            there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
+            here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
+            rows.append([item.what, here, there, item.provenance])
+        columns = ["", "yours", "what you should see", "where that comes from"]
+        html, text = output.table_html(rows, columns), output.table_text(rows, columns)
+        if self.profile == "ci":
+            remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."
+            html, text = f'{html}<p class="dim">{remark}</p>', f"{text}\n{remark}"
+        output.show(html, text)
+
+
+def _unit(unit: str) -> str:
+    return f" {unit}" if unit else ""
+
+
+def start(number: str, profile: str = "auto") -> Session:
+    """Begin notebook `number`: show the machine and the profile, and make sure the data is there.
+
+    For an exercise notebook, "ex02", show its exercises and what has been passed.
+
+    Raises UserError for an unknown number or profile, or where the data cannot be made.
+    """
+    global _current
+    errors.show_user_errors_plainly()
+    catalogue.lesson(number.removeprefix("ex"))
+    machine = hardware.machine()
+    chosen, reason = choose_profile(profile, machine)
+    data, runs = places.settle()
+    root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
+    if number.startswith("ex"):
+        from workshop.checks import ask
+
+        ask.show_exercises(number)
+    else:
+        _show_machine(machine, chosen, reason)
+        ensure_data(root, chosen)
+    checkout = places.checkout()
+    folder = checkout / "notebooks" / "expected" if checkout else None
+    results = expected.load(folder) if folder and folder.is_dir() else {}
+    _current = Session(number, chosen, reason, machine, root, runs, results)
+    return _current
+
+
+def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
+    rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
+    held = gpu_memory.holders()
+    if machine.gpus:
+        rows.append(["GPU memory", gpu_memory.sentence(machine.gpus, held)])
+    html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
+    output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
+
+
+def machine_rows(machine: hardware.Machine) -> list[list[str]]:
+    """The machine as pairs of name and text, for a table."""
+    memory = f"{machine.memory / 2**30:.0f} GiB" if machine.memory else "not known"
+    bfloat16 = machine.bfloat16 or "none: bfloat16 would be emulated, slower than float32"
+    rows = [
+        ["Processor", f"{machine.processor}, {machine.cores} core(s) usable, {memory} of memory"],
+        ["bfloat16 on the CPU", bfloat16],
+    ]
+    for gpu in machine.gpus:
+        capability = ".".join(map(str, gpu.capability))
+        text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, capability {capability}"
+        rows.append([f"GPU {gpu.index}", f"{text}, driver {gpu.driver}"])
+    return rows if machine.gpus else [*rows, ["GPU", "none"]]
+
+
+class _Watch:
+    """Stands for stdout and stderr while the data is made, and draws its progress as one bar."""
+
+    def __init__(self, slot: output.Slot) -> None:
+        self.slot = slot
+
+    def write(self, text: str) -> int:
+        line = text.strip()
+        if line:
+            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
+            part = None
+            if counts:
+                done, total = (int(number.replace(",", "")) for number in counts.groups())
+                part = done / total if total else None
+            self.slot.html(progress_html(line, part), line)
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
+
+
+def progress_html(line: str, part: float | None) -> str:
+    """A line with a bar above it; no bar where `part` (0 to 1) is None."""
+    bar = (
+        f'<div class="bar"><i style="width:{100 * part:.1f}%"></i></div>'
+        if part is not None
+        else ""
+    )
+    return f'{bar}<div class="dim">{escape(line)}</div>'
+
+
+def ensure_data(root: Path, profile: str) -> None:
+    """Draw the built-in data set and its record files where they are not there yet, with a bar.
+
+    Raises UserError where that is not possible.
+    """
+    slot = output.Slot()
+    there = (root / ".complete").exists()
+    if not there:
+        line = f"The road signs are being drawn into {root}; this happens once."
+        slot.html(progress_html(line, 0), line)
+    try:
+        from data_prep import im2rec, roadsigns
+    except ImportError as problem:
+        raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
+    watch: Any = _Watch(slot)
+    with redirect_stderr(watch), redirect_stdout(watch):
+        if profile == "ci":
+            ensure_small(root)
+        else:
+            roadsigns.ensure(root)
+        im2rec.ensure_records(root)
+    line = f"The data is in {root}" + ("." if there else ", drawn just now.")
+    slot.html(progress_html(line, None), line)
+
+
+def ensure_small(root: Path) -> None:
+    """The small set of profile ci. One of another size or drawing is replaced: it takes seconds."""
+    from data_prep import roadsigns
+
+    train, val = CI_IMAGES
+    try:
+        roadsigns.ensure(root, train=train, val=val)
+    except UserError:
+        roadsigns.ensure(root, train=train, val=val, overwrite=True)
+
+
+def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a training run takes over from the session where it is not given: profile and data, and
+    one worker: a lesson that needs more says how many."""
+    if _current is None:
+        return {}
+    fields: dict[str, Any] = {}
+    if "n" not in given:
+        fields["n"] = 1
+    if "profile" not in given:
+        fields["profile"] = _current.profile
+    if given.get("loader") != "synthetic" and "data_root" not in given:
+        fields["data_root"] = str(_current.data_root)
+        if "recipe" not in given:
+            fields["recipe"] = "roadsigns"
+    return fields
