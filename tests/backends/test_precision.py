@@ -135,13 +135,13 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
         return gradients
 
     if backend == "torch":
-        from rn50lib.backends.torch.exchange import Replaced
+        from rn50lib.backends.torch.exchange import OverriddenExchange
 
-        step.exchange = Replaced(spoil, Local(), step.model)
+        step.exchange = OverriddenExchange(spoil, Local(), step.model)
     else:
-        from rn50lib.backends.tensorflow.exchange import Replaced as TfReplaced
+        from rn50lib.backends.tensorflow.exchange import OverriddenExchange as TfOverridden
 
-        step.exchange = TfReplaced(spoil, Local())
+        step.exchange = TfOverridden(spoil, Local())
 
 
 @pytest.mark.parametrize("backend", LARGE)

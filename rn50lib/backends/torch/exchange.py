@@ -43,15 +43,15 @@ def exchange_for(
     """The exchange for a group of workers. `named` holds the parameters by canonical name."""
     function = seams.get("exchange_gradients")
     if function is not groups.average:
-        return Replaced(function, comm, model)
+        return OverriddenExchange(function, comm, model)
     if comm.size == 1 or not isinstance(comm, Vectors):
-        return Alone(model)
+        return NoExchange(model)
     if hasattr(comm, "hvd"):
         return HorovodExchange(experiment, comm, model, named)
     return DdpExchange(experiment, model)
 
 
-class Alone:
+class NoExchange:
     """One worker has nobody to exchange with."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -64,7 +64,7 @@ class Alone:
         return contextlib.nullcontext()
 
 
-class Replaced:
+class OverriddenExchange:
     """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
 
     def __init__(self, function: Callable[..., Any], comm: groups.Comm, model: nn.Module) -> None:
