@@ -3,7 +3,7 @@
     install(folder, gpus=[V100], driver="450.80.02", cuda="11.0")
 
 As the real one, it refuses a field that its driver does not know: `compute_cap` came later than
-driver 470.
+driver 470. `A100 | slices(("1g.5gb", "MIG-..."))` is a GPU in MIG mode.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ P100 = {"name": "Tesla P100-PCIE-16GB", "memory.total": "16280", "compute_cap": 
 SCENARIO = "scenario.json"
 
 
+def slices(*found: tuple[str, str]) -> dict[str, Any]:
+    """What a GPU is besides when it is divided: (profile, UUID) of each MIG slice."""
+    return {"mig.mode.current": "Enabled", "slices": found}
+
+
 def install(
     folder: Path,
-    gpus: Sequence[dict[str, str]] = (),
+    gpus: Sequence[dict[str, Any]] = (),
     driver: str = "535.104.05",
     cuda: str = "12.2",
     fails: str = "",
@@ -38,7 +43,7 @@ def install(
     rows = []
     for index, gpu in enumerate(gpus):
         row = {"index": str(index), "uuid": f"GPU-{index}a7c1e2d-0000-1111-2222-333344445555"}
-        row |= {"driver_version": driver, "memory.used": "3"}
+        row |= {"driver_version": driver, "memory.used": "3", "mig.mode.current": "[N/A]"}
         rows.append(row | gpu)
     scenario = {"rows": rows, "driver": driver, "cuda": cuda, "fails": fails, "topo": topo}
     (folder / SCENARIO).write_text(json.dumps(scenario))
@@ -68,6 +73,8 @@ def main() -> int:
     if arguments[0] == "-L":
         for row in scenario["rows"]:
             print(f"GPU {row['index']}: {row['name']} (UUID: {row['uuid']})")
+            for number, (profile, uuid) in enumerate(row.get("slices", ())):
+                print(f"  MIG {profile:<11} Device {number:2}: (UUID: {uuid})")
         return 0
     if arguments == ["topo", "-m"]:
         print(scenario["topo"], end="")

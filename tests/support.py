@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import cli, seams
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.config import Experiment, resolve
 from rn50lib.hardware import Machine
 
 CLASSES = ("anvil", "barrel", "candle", "drum", "easel", "flute")
@@ -63,6 +65,29 @@ def write_photo(path: Path, number: int, width: int = 80, height: int = 64) -> N
     Image.new("RGB", (width, height), colour(number)).save(path, quality=95)
 
 
+def png(
+    depth: int,
+    kind: int,
+    samples: tuple[int, ...],
+    *chunks: bytes,
+    size: tuple[int, int] = (90, 60),
+) -> bytes:
+    """A PNG of one colour, put together by hand: bits a sample, colour type, the samples of a pixel
+    (PNG specification, 11.2), further chunks (a palette, transparency)."""
+    width, height = size
+    bits = "".join(f"{sample:0{depth}b}" for sample in samples) * width
+    bits += "0" * (-len(bits) % 8)
+    row = b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0))
+    content = png_chunk(b"IDAT", zlib.compress(row * height))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + content + png_chunk(b"IEND", b"")
+
+
+def png_chunk(name: bytes, content: bytes) -> bytes:
+    check = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + check
+
+
 def make_photos(root: Path) -> Photos:
     """Draw the images and pack their records."""
     from data_prep import im2rec
@@ -79,7 +104,7 @@ def make_photos(root: Path) -> Photos:
     return Photos(root)
 
 
-def full(num_classes: int = len(CLASSES), **fields: Any) -> FullExperiment:
+def full(num_classes: int = len(CLASSES), **fields: Any) -> Experiment:
     """A resolved experiment of a tiny network on a laptop without a GPU."""
     asked: dict[str, Any] = {
         "network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float32",
@@ -124,6 +149,15 @@ def bound_by_permissions() -> list[str]:
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
+
+
+def open_to_all(folder: Path) -> None:
+    """Let every user of the machine into a temporary folder, which pytest keeps to its own."""
+    for place in (folder, *folder.parents):
+        mode = place.stat().st_mode & 0o7777
+        if mode & 0o055 == 0o055:
+            return
+        place.chmod(mode | 0o055)
 
 
 def strict_json(path: Path) -> Any:

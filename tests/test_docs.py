@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib import cli
+from rn50lib import parser as parsers
 from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
@@ -21,6 +21,8 @@ from tests.conftest import clean_environment
 from workshop.course import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ROOT / "docs" / "commands.md"
+REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 CHECKED = re.compile(r"<!-- checked -->\n```console\n(.*?)^```$", re.M | re.S)
@@ -38,9 +40,8 @@ def all_commands() -> list[list[str]]:
         for kind, block in FENCE.findall(page.read_text()):
             if kind == "console":
                 found += commands(block)
-    readme = PAGES[0].read_text()
     # the right column of the table of the reference's commands
-    for cell in re.findall(r"`((?:rn50|python -m) [^`]*)`", readme):
+    for cell in re.findall(r"`((?:rn50|python -m) [^`]*)`", REFERENCE.read_text()):
         found.append(shlex.split(cell))
     return found
 
@@ -49,7 +50,7 @@ def all_commands() -> list[list[str]]:
 
 
 def test_there_are_commands_to_check() -> None:
-    assert len(CHECKED.findall((ROOT / "README.md").read_text())) >= 3
+    assert len(CHECKED.findall(COMMANDS.read_text())) >= 3
     assert len(all_commands()) > 20
 
 
@@ -63,13 +64,13 @@ def test_every_command_exists(words: list[str]) -> None:
         assert (ROOT / f"{words[2].replace('.', '/')}.py").exists()
     elif words[0] == "rn50":
         verb, rest = words[1], words[2:]
-        assert verb in (*cli.VERBS, "--help")
+        assert verb in (*parsers.VERBS, "--help")
         if verb == "benchmark" and {"-o", "--output"} & set(rest):
             benchmark.parse(rest)  # likewise
         if verb == "run" and "--help" not in rest:
-            parser = cli.experiment_parser("run")
+            parser = parsers.experiment_parser("run")
             parser.add_argument("--dry-run", action="store_true")
-            cli.parse_experiment(parser, rest)  # leaves the process on an unknown flag
+            parsers.parse_experiment(parser, rest)  # leaves the process on an unknown flag
     else:
         pytest.fail(f"not a command of the workbook: {' '.join(words)}")
 
@@ -82,7 +83,7 @@ def test_the_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
     for split in ("train", "val"):
         shutil.copytree(roadsigns_small.folder / split, tmp_path / "photos" / split)
     env = clean_environment()
-    for block in CHECKED.findall((ROOT / "README.md").read_text()):
+    for block in CHECKED.findall(COMMANDS.read_text()):
         for words in commands(block):
             done = subprocess.run(
                 small(words),
@@ -111,13 +112,13 @@ def small(words: list[str]) -> list[str]:
 
 
 def test_the_epoch_that_is_scored_is_the_recipes_last() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert re.findall(r"rn50 score signs (\d+)", readme) == [str(RECIPES["roadsigns"].epochs)]
+    scored = re.findall(r"rn50 score signs (\d+)", COMMANDS.read_text())
+    assert scored == [str(RECIPES["roadsigns"].epochs)]
 
 
-def test_the_readme_names_the_presets_that_work() -> None:
-    readme = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"--preset (\w+)", readme))
+def test_the_pages_name_presets_that_work() -> None:
+    text = COMMANDS.read_text() + REFERENCE.read_text()
+    named = set(re.findall(r"--preset (\w+)", text))
     assert named and named <= set(PRESETS)
 
 

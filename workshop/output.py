@@ -175,6 +175,8 @@ def images(
     import numpy as np
     from PIL import Image
 
+    from rn50lib.records.imageinfo import eight_bits
+
     rows = -(-len(pictures) // columns)
     fig, axes = plt.subplots(
         rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
@@ -184,7 +186,7 @@ def images(
         if i < len(pictures):
             item = pictures[i]
             is_path = isinstance(item, str) or hasattr(item, "__fspath__")
-            opened = Image.open(item).convert("RGB") if is_path else item
+            opened = eight_bits(Image.open(item)).convert("RGB") if is_path else item
             axis.imshow(np.asarray(opened), interpolation="nearest")
             if labels is not None:
                 axis.set_title(str(labels[i]), fontsize=9)

@@ -17,8 +17,8 @@ from math import comb
 from statistics import median
 
 from rn50lib import launch
+from rn50lib.config import Experiment, from_json, resolve, to_json
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment, resolve
 from rn50lib.hardware import machine
 from workshop import output, session
 
@@ -117,10 +117,10 @@ def first_steps(experiment: Experiment, count: int) -> list[float]:
 
 
 @contextlib.contextmanager
-def _worker(done: FullExperiment, steps: int) -> Iterator[subprocess.Popen[str]]:
+def _worker(done: Experiment, steps: int) -> Iterator[subprocess.Popen[str]]:
     """A process that times `steps` training steps for every line that it is sent."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "workshop.pairs", str(steps), *done.to_argv()],
+        [sys.executable, "-m", "workshop.pairs", str(steps), to_json(done)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -157,13 +157,11 @@ def main(argv: list[str]) -> int:
     """Says "ready", then prints the seconds per step of a turn for every line on stdin."""
     from rn50lib import comm
     from rn50lib.backends import build_step
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.pipelines import open_pipeline
 
     launch.die_with_parent()
     steps = int(argv[0])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[1:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[1])
     step = build_step(done, done.to_network(), comm.connect())
     batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
     print("ready", flush=True)

@@ -87,7 +87,7 @@ print(f"v1.5 does {100 * (more_work - 1):.1f} % more work with the same number o
 # %%
 from dataclasses import replace
 
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop.lessons.single_gpu import figures_run
 from workshop.pairs import time_pairs
 

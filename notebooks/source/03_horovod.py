@@ -15,14 +15,14 @@ seed: int = 0  # start of all randomness
 
 # %%
 import workshop
-from rn50lib import launchers
+from rn50lib.config.workers import best_comm, horovod_has, horovod_serves
 from workshop import lone_gpu
 
 profile = lone_gpu.hide(profile)
 session = workshop.start("03", profile)
 gpus = session.machine.gpus
 workers = workers or session.pick(cpu=2, gpu=min(8, len(gpus)))
-comm, why = launchers.best_comm(workers, "torch", None, bool(gpus))
+comm, why = best_comm(workers, "torch", None, bool(gpus))
 print(f"The workers of this notebook talk over {comm}: {why}.")
 
 # %% [markdown]
@@ -154,7 +154,7 @@ slides.FIVE.show()
 # %%
 from dataclasses import replace
 
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 
 epochs = session.pick(cpu=epochs, ci=2)
 small = Experiment(
@@ -496,7 +496,7 @@ nccl_log.table(together.log if "NCCL INFO" in together.log else None)
 
 # %%
 tensorflow = None
-if launchers.horovod_has("nccl", "tensorflow") if gpus else launchers.horovod_serves("tensorflow"):
+if horovod_has("nccl", "tensorflow") if gpus else horovod_serves("tensorflow"):
     tensorflow = workshop.train(pair, name="tensorflow", backend="tensorflow").wait()
 else:
     what = "with NCCL, which it needs for GPUs" if gpus else "here: `make horovod` builds it"

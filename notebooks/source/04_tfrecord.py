@@ -35,7 +35,7 @@ workshop.show("workshop.lessons.tfrecord.feeding:Feeding.epoch")
 # The cell measures how long it takes for one picture, with the crops of the published recipe, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
 
 # %%
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from rn50lib.records.source import open_source
 from workshop.lessons.tfrecord import input_data, input_stages
 from workshop.lessons.tfrecord.feeding import Feeding

@@ -27,7 +27,7 @@ session = workshop.start("05", profile)
 # %%
 from dataclasses import replace
 
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop.lessons.dali import dali_lesson
 
 scratch = session.runs / "05-dali"
@@ -41,7 +41,7 @@ if session.profile == "ci":  # the lesson in small; its numbers mean nothing
 paced = replace(fed, step=device, loader="native")
 seconds = ("--seconds", session.pick(ci=0.3, cpu=2))
 change = ("--change", "--loader dali") if dali_lesson.HERE else ()
-before = dali_lesson.diagnose(scratch, "before", *paced.to_argv(), *seconds, *change)
+before = dali_lesson.diagnose(scratch, "before", paced, *seconds, *change)
 
 # %%
 idle = 100 - 100 * before["rates"]["both"] / before["rates"]["compute"]
@@ -553,7 +553,7 @@ program("data_prep.tfrecord", "--index", "tfrecord", folder=bare)
 # %%
 if dali_lesson.here(session, "dali.over_native"):
     with_dali = replace(paced, loader="dali")
-    after = dali_lesson.diagnose(scratch, "after", *with_dali.to_argv(), *seconds)
+    after = dali_lesson.diagnose(scratch, "after", with_dali, *seconds)
     runs = {"PyTorch's loader": before, "DALI": after}
     workshop.table(
         dali_lesson.diagnosed(runs),

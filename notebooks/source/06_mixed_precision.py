@@ -129,7 +129,7 @@ memory_knobs = workshop.explore(
 # A prediction that nobody checks is an opinion. The cell takes real training steps with two batch sizes, each in a process of its own, and asks the operating system (on a GPU, the allocator) how much memory it had at most. Libraries and code are in that number too. They are the same for both batches, so that the *difference* shows what one more image takes.
 
 # %%
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop.lessons.precision import step_memory
 
 at_224 = Experiment(image_shape=64 if emulated else 224, num_classes=1000, seed=seed)

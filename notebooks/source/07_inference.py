@@ -188,7 +188,7 @@ workshop.show("rn50lib.backends.torch.onednn:OnePass.forward")
 # **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
 
 # %%
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 
 half = forms.folded(reduced)
 at_224 = Experiment(

@@ -148,7 +148,7 @@ program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--la
 # A process that has just begun is not what you want to know about: memory is fetched from the system, libraries choose their kernels, GPUs raise their clock. The cell starts a fresh process and times each of its first steps. How many of them would you leave out?
 
 # %%
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop.pairs import first_steps
 
 fresh = Experiment(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rn50lib import memory, optim, seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 
 USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the allocator's
 
 
-def weight_decays(experiment: FullExperiment, names: Iterable[str]) -> dict[str, float]:
+def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, float]:
     """The weight decay of each parameter, by name: `wd` or 0.
 
     Raises UserError where a learner's `decay_groups` leaves a parameter out or has one twice.
@@ -31,7 +31,7 @@ def weight_decays(experiment: FullExperiment, names: Iterable[str]) -> dict[str,
 
 
 def memory_full(
-    experiment: FullExperiment, net: Network, capacity: int | None, training: bool
+    experiment: Experiment, net: Network, capacity: int | None, training: bool
 ) -> UserError:
     """One line that names -b and the batch that would fit a device of `capacity` bytes.
 

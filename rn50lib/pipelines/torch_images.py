@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.images import quick
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.recipe import Box
@@ -44,7 +44,7 @@ marker, 0xd9, and gives another one."""
 class TorchPictures(Pictures):
     """See `Pictures`."""
 
-    def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
         super().__init__(source, train, experiment)
         hurry = quick(experiment, train)
         self.hurry = {"fastdct": hurry, "fastupsample": hurry}

@@ -19,8 +19,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from rn50lib import seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.torch_images import TorchPictures
@@ -32,7 +32,7 @@ Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 class Batches(torch.utils.data.Dataset):
     """Whole batches by their keys. Lives in the workers; `source` opens its files in each."""
 
-    def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
         self.pictures = TorchPictures(source, train, experiment)
         self.pixels = experiment.image_shape
         self.overrides = experiment.override
@@ -59,6 +59,7 @@ def as_it_is(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
 def start_worker(worker: int) -> None:
     """Runs first in each worker: one thread each, and the learner's own functions in force."""
     threading.Thread(target=end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as SIGINT: the training process ends it
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
     assert info is not None
@@ -86,12 +87,15 @@ def fork_server() -> Any:
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.pipelines.torch_loader"])
     if threading.current_thread() is threading.main_thread():
-        # Ctrl-C reaches all processes of a terminal: the training process ends its workers itself
-        earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ctrl-C reaches all processes of a terminal, and a scheduler's SIGTERM all of a job: the
+        # training process ends its workers itself
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        earlier = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         try:
             multiprocessing.forkserver.ensure_running()
         finally:
-            signal.signal(signal.SIGINT, earlier)
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
     return context
 
 
@@ -100,7 +104,7 @@ class TorchLoader:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         source: Source,
         split: str,
         examples: int,

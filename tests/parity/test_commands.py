@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
-from rn50lib import cli
+from rn50lib import parser as parsers
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import SmallDataset
 from tests.support import Ended, Photos, strict_json
@@ -86,10 +86,10 @@ def test_every_line_of_the_document_is_there() -> None:
     assert counts == {"container": 3, "im2rec": 4, "run": 8, "help": 2, "score": 2, "benchmark": 9}
 
 
-def test_the_readme_shows_the_table() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_page_of_the_reference_shows_the_table() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
     for rule in TOLD["translation"]:
-        assert f"| `{rule['there']}` | `{rule['here']}` |" in readme, rule
+        assert f"| `{rule['there']}` | `{rule['here']}` |" in page, rule
 
 
 def test_every_rule_of_the_table_is_used() -> None:
@@ -107,7 +107,9 @@ def test_every_rule_of_the_table_is_used() -> None:
 def test_the_container_is_started_with_the_reference_s_options(told: dict) -> None:
     line = translate(told["there"])
     assert line.startswith("docker ")
-    shown = (ROOT / "README.md").read_text().split("## In an NGC container")[1].split("```")[1]
+    shown = (
+        (ROOT / "docs" / "platforms.md").read_text().split("## NGC containers")[1].split("```")[1]
+    )
     for option in told["options"]:
         assert option in line and option in shown
 
@@ -126,12 +128,12 @@ def test_im2rec_reads_its_lines(told: dict) -> None:
 @pytest.mark.parametrize("told", [*lines("run"), *lines("score")])
 def test_a_run_is_the_experiment_that_it_should_be(told: dict) -> None:
     verb, *words = ours(told, **{"model prefix": "model", "epoch": "90"})
-    parser = cli.experiment_parser(verb)
+    parser = parsers.experiment_parser(verb)
     parser.add_argument("--dry-run", action="store_true")
     if verb == "score":
         parser.add_argument("prefix")
         parser.add_argument("epoch", type=int)
-    asked, rest = cli.parse_experiment(parser, words)
+    asked, rest = parsers.parse_experiment(parser, words)
     assert asked.given() == meant(told)
     if verb == "score":
         assert (rest.prefix, rest.epoch) == ("model", 90)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from rn50lib.recipe import MEAN, STD, Augmentation
 from rn50lib.records.source import open_source
 from tests.conftest import ROOT

@@ -328,7 +328,7 @@ def test_gradients_of_a_real_checkpoint(photos: Photos, tmp_path: Path) -> None:
 
 PROCESSES = """
 import json
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop import output
 from workshop.lessons.precision import roofline, shapes, step_memory
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rn50lib.comm.measure import Measured
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from rn50lib.network import resnet
 from rn50lib.tools.compare import published, read
 from rn50lib.tools.scaling import Training

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rn50lib import network, training
-from rn50lib.experiment import Experiment
+from rn50lib.config import Experiment
 from workshop import pairs
 from workshop.lessons.single_gpu import figures_network, figures_run, reading
 from workshop.lessons.single_gpu.predictions import Predictions

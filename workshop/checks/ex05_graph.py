@@ -60,7 +60,7 @@ def run(
     written: list[Any] = []
 
     def steps_of_rank() -> list[Any]:
-        found = answer(list(files), list(labels), rank, size)
+        found = engine.call(answer, list(files), list(labels), rank, size)
         if isinstance(found, dali_steps.Pipeline):
             wrong("the answer is a whole pipeline.", "Leave pipeline_def out: the check adds it.")
         if not isinstance(found, tuple | list) or len(found) != 2:

@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from rn50lib import comm as groups
 from rn50lib import seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 
 Exchange = Callable[[list[Any]], list[Any]]
 MESSAGES = 4  # groups of gradients that travel one after the other
 
 
-def exchange_for(experiment: FullExperiment, comm: groups.Comm) -> Exchange:
+def exchange_for(experiment: Experiment, comm: groups.Comm) -> Exchange:
     """The exchange for a group of workers: gradients in, averaged gradients out, in one order."""
     function = seams.get("exchange_gradients")
     if function is not groups.average:
@@ -80,7 +80,7 @@ class HorovodExchange:
     The backward pass makes those first, so that they travel while it goes on to the earlier layers.
     """
 
-    def __init__(self, experiment: FullExperiment, comm: Any) -> None:
+    def __init__(self, experiment: Experiment, comm: Any) -> None:
         self.hvd = comm.hvd
         kinds = self.hvd.Compression
         self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none

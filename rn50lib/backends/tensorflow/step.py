@@ -22,8 +22,9 @@ from rn50lib.backends.tensorflow.exchange import exchange_for
 from rn50lib.backends.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.backends.tensorflow.update import Optimizer
 from rn50lib.comm import Comm
+from rn50lib.comm.gpu import own_gpu
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.hardware import machine
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -33,7 +34,7 @@ from rn50lib.recipe import MEAN, STD
 class TensorflowStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
-    def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
         self.device = configure(experiment.threads, comm.local_rank)
         precision.configure(self.device, experiment.dtype)
         self.experiment, self.net, self.local_rank = experiment, net, comm.local_rank
@@ -173,7 +174,7 @@ class TensorflowStep:
             yield
         except tf.errors.ResourceExhaustedError:
             gpus = machine().gpus if self.device == "gpu" else ()
-            capacity = gpus[self.local_rank % len(gpus)].memory if gpus else None
+            capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
             raise memory_full(self.experiment, self.net, capacity, training) from None
         except tf.errors.OpError:
             for holder in (self.exchange, self.scaler):
@@ -263,7 +264,7 @@ def configure(threads: int, local_rank: int) -> str:
             # the gradients of a convolution's input and of its weights are made side by side
             tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))
         if gpus:
-            mine = gpus[local_rank % len(gpus)]
+            mine = gpus[own_gpu(local_rank, len(gpus))]
             if tf.config.get_visible_devices("GPU") != [mine]:
                 tf.config.set_visible_devices([mine], "GPU")
             tf.config.experimental.set_memory_growth(mine, True)

@@ -20,7 +20,7 @@ from rn50lib import comm as groups
 from rn50lib import seams, timeline
 from rn50lib.comm.horovod import check_gpu_exchange
 from rn50lib.comm.vectors import Vectors
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 
 
 class Exchange(Protocol):
@@ -38,7 +38,7 @@ class Exchange(Protocol):
 
 
 def exchange_for(
-    experiment: FullExperiment, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
+    experiment: Experiment, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
 ) -> Exchange:
     """The exchange for a group of workers. `named` holds the parameters by canonical name."""
     function = seams.get("exchange_gradients")
@@ -90,7 +90,7 @@ class HorovodExchange:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         comm: Any,
         model: nn.Module,
         named: Mapping[str, Tensor],
@@ -139,7 +139,7 @@ class HorovodExchange:
 class DdpExchange:
     """PyTorch's own: the wrapper's hooks send buckets of gradients during the backward pass."""
 
-    def __init__(self, experiment: FullExperiment, model: nn.Module) -> None:
+    def __init__(self, experiment: Experiment, model: nn.Module) -> None:
         options: dict[str, Any] = {}
         if experiment.fusion_mb:
             options["bucket_cap_mb"] = experiment.fusion_mb
@@ -169,7 +169,8 @@ def bare_all_reduce(comm: Any) -> tuple[str, str, Callable[[int], Callable[[], o
     The tensor is on this rank's GPU where there is one.
     """
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", comm.local_rank) if gpu else torch.device("cpu")
+    # the group has chosen this worker's GPU
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     wait = torch.cuda.synchronize if gpu else lambda: None
     hvd = getattr(comm, "hvd", None)
     if gpu and hvd is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rn50lib.backends.torch.model import ResNet
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.hardware import machine
 from rn50lib.network import Network
 
@@ -40,7 +40,7 @@ def has_onednn(device: str, dtype: torch.dtype) -> bool:
 
 
 def for_training(
-    model: ResNet, net: Network, experiment: FullExperiment, dtype: torch.dtype
+    model: ResNet, net: Network, experiment: Experiment, dtype: torch.dtype
 ) -> nn.Module:
     """The form in which `model` trains fastest on the experiment's batches; it shares its weights.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rn50lib.backends.shared import memory_full
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines import Batch
 
 WARM_UP = 3  # steps before one is recorded: cuDNN chooses its algorithms in them
@@ -145,7 +145,7 @@ ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
 """Functions of a learner's own (`--override`) that a step would wait for the GPU to call."""
 
 
-def no_graphs(device: str, experiment: FullExperiment) -> str | None:
+def no_graphs(device: str, experiment: Experiment) -> str | None:
     """Why --cuda-graphs cannot be had, in one line; None where it can."""
     own = [text for text in experiment.override if text.startswith(ON_THE_HOST)]
     why = None

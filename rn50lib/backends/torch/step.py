@@ -25,7 +25,8 @@ from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 from rn50lib.backends.torch.trace import Spans, recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
-from rn50lib.experiment import FullExperiment
+from rn50lib.comm.gpu import choose_gpu
+from rn50lib.config import Experiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 from rn50lib.recipe import MEAN, STD
@@ -34,12 +35,11 @@ from rn50lib.recipe import MEAN, STD
 class TorchStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
-    def __init__(self, experiment: FullExperiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = precision.configure(self.device, experiment.dtype)
         torch.set_num_threads(experiment.threads)
-        if self.device == "cuda":
-            torch.cuda.set_device(comm.local_rank)
+        choose_gpu("torch", comm.local_rank)
         self.experiment, self.net = experiment, net
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from rn50lib.backends.shared import weight_decays
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.optim import TRUST
 
 
 def optimizer_for(
-    experiment: FullExperiment, named: Mapping[str, Tensor], names: list[str], lr: Tensor
+    experiment: Experiment, named: Mapping[str, Tensor], names: list[str], lr: Tensor
 ) -> torch.optim.SGD:
     """The optimizer of an experiment over the parameters `names`, in at most two groups.
 

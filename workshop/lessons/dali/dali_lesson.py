@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib import recipe
-from rn50lib.experiment import FullExperiment, has_dali
+from rn50lib.config import Experiment, has_dali, to_json
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import MEAN, STD, Augmentation
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.order import image_seed
 from workshop import output, places
 from workshop.programs import program
@@ -35,7 +36,7 @@ def here(session: Session, *keys: str) -> bool:
     return HERE
 
 
-def look(done: FullExperiment) -> Look:
+def look(done: Experiment) -> Look:
     """What the loader makes of images on a CPU: its `Dali.look`, without a data set."""
     from rn50lib.pipelines.dali_graph import Look
 
@@ -47,7 +48,7 @@ def look(done: FullExperiment) -> Look:
     )
 
 
-def outputs(done: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarray]:
+def outputs(done: Experiment, file: Path, seed: int) -> dict[str, np.ndarray]:
     """What each operator of the training graph gives for one image, by name."""
     if HERE:
         from workshop.lessons.dali import dali_steps
@@ -57,7 +58,7 @@ def outputs(done: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarray
     opened = open_image(data, file.name)
     box, mirror = recipe.augment(seed, *opened.size, done.to_recipe().augmentation)
     left, top, width, height = box
-    part = np.asarray(opened.convert("RGB"))[top : top + height, left : left + width]
+    part = np.asarray(eight_bits(opened).convert("RGB"))[top : top + height, left : left + width]
     small = crop(open_image(data, file.name), box, done.image_shape, file.name)
     small = small[:, ::-1] if mirror else small
     planes = ((small - np.array(MEAN)) / np.array(STD)).astype(np.float32).transpose(2, 0, 1)
@@ -67,7 +68,7 @@ def outputs(done: FullExperiment, file: Path, seed: int) -> dict[str, np.ndarray
 
 
 def crops(
-    done: FullExperiment, file: Path, augmentation: Augmentation, count: int, seed: int
+    done: Experiment, file: Path, augmentation: Augmentation, count: int, seed: int
 ) -> np.ndarray:
     """Random crops of one image, uint8 (count, pixels, pixels, 3)."""
     if HERE:
@@ -87,11 +88,18 @@ def crops(
 
 
 def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
-    """Run `rn50 diagnose`, show what it prints and its picture; returns its JSON."""
+    """Run `rn50 diagnose` with these flags, an experiment among them, show what it prints and its
+    picture; returns its JSON."""
     places.settle()
+    flags = []
+    for argument in arguments:
+        if isinstance(argument, Experiment):
+            (folder / f"{name}.config.json").write_text(to_json(argument))
+            argument = f"--config={name}.config.json"
+        flags.append(argument)
     files = [folder / f"{name}.json", folder / f"{name}.png"]
     program(
-        "rn50lib.cli", "diagnose", *arguments, "--json", files[0].name, "-o", files[1].name,
+        "rn50lib.cli", "diagnose", *flags, "--json", files[0].name, "-o", files[1].name,
         folder=folder,
     )  # fmt: skip
     found = dict(json.loads(files[0].read_text(encoding="utf-8")))

@@ -18,10 +18,10 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import launch, recipe
-from rn50lib.experiment import Experiment, FullExperiment, resolve
-from rn50lib.hardware import machine
+from rn50lib.config import Experiment, from_json, to_json
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.source import Source, open_source
 from workshop import measuring
 from workshop.lessons.tfrecord.input_stages import resolved
@@ -46,7 +46,7 @@ def seen(
     for name, fields in chosen.items():
         done = resolved(replace(experiment, **fields))
         with tempfile.TemporaryDirectory(prefix="rn50-pictures-") as folder:
-            words = [folder, str(count), ",".join(map(str, sizes)), *done.to_argv()]
+            words = [folder, str(count), ",".join(map(str, sizes)), to_json(done)]
             env = launch.rank_environment(done)
             for way in measuring.ask(MODULE, words, env, f"{name}: {count} pictures"):
                 title = name if way == "antialias" else f"{name}, fast"
@@ -59,7 +59,7 @@ def plain(source: Source, count: int, size: int) -> np.ndarray:
     """The same pictures by Pillow without any shortcut: decoded whole, cut, averaged."""
     made = []
     for i in range(count):
-        image = Image.open(io.BytesIO(source.read(i))).convert("RGB")
+        image = eight_bits(Image.open(io.BytesIO(source.read(i)))).convert("RGB")
         left, top, width, height = recipe.center_crop_box(
             *image.size, size, recipe.val_resize(size)
         )
@@ -71,13 +71,11 @@ def plain(source: Source, count: int, size: int) -> np.ndarray:
 def main(argv: list[str]) -> int:
     """Writes FOLDER/antialias-SIZE.npy, and fast-SIZE.npy where the loader knows that; answers with
     the ways there are."""
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.pipelines import open_pipeline
 
     launch.die_with_parent()
     folder, count, sizes = Path(argv[0]), int(argv[1]), argv[2].split(",")
-    asked, _ = parse_experiment(experiment_parser("train"), argv[3:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[3])
     source = open_source(Path(done.data_root), "val", done.data_format)
     ways = ["antialias"]
     if done.loader == "dali" or done.backend == "tensorflow":
@@ -137,7 +135,7 @@ class Reads:
         return [number for rank in self.epochs[0] for number in rank]
 
 
-def reads(experiment: FullExperiment, source: Source, ranks: int = 2) -> Reads:
+def reads(experiment: Experiment, source: Source, ranks: int = 2) -> Reads:
     """Ask DALI's readers, as the loader sets them up, for the images of two epochs.
 
     What comes is the encoded image; its checksum says which one it is.
@@ -153,9 +151,7 @@ def reads(experiment: FullExperiment, source: Source, ranks: int = 2) -> Reads:
     return Reads([epoch(0), epoch(1)], epoch(0))
 
 
-def encoded(
-    experiment: FullExperiment, source: Source, epoch: int, rank: int, ranks: int
-) -> list[int]:
+def encoded(experiment: Experiment, source: Source, epoch: int, rank: int, ranks: int) -> list[int]:
     """The checksums of the encoded images that a rank reads in an epoch, in its order."""
     from rn50lib.pipelines.dali_readers import Numbered, Stream
     from workshop.lessons.dali import dali_steps

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, has_dali, resolve
+from rn50lib.config import Experiment, from_json, has_dali, resolve, to_json
 from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.lessons.tfrecord.input_stages import resolved
@@ -40,7 +40,7 @@ class Turns:
     alone: dict[str, list[float]]
     paced: dict[str, list[float]]
     model: list[float]
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def rounds(self) -> int:
@@ -135,12 +135,12 @@ def compare(
     return measured
 
 
-def _worker(done: FullExperiment, words: list[str], on_cpu: bool) -> Worker:
+def _worker(done: Experiment, words: list[str], on_cpu: bool) -> Worker:
     env = launch.rank_environment(done)
     if on_cpu:
         env["CUDA_VISIBLE_DEVICES"] = ""
         done = replace(done, profile="cpu", dtype="float32", loss_scale=None)
-    return Worker(MODULE, [*words, *done.to_argv()], env)
+    return Worker(MODULE, [*words, to_json(done)], env)
 
 
 # --- in the process that measures -----------------------------------------------------------------
@@ -151,14 +151,12 @@ def main(argv: list[str]) -> int:
     from rn50lib import comm
     from rn50lib.backends import build_step
     from rn50lib.backends.paced import PacedStep
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.pipelines import open_pipeline
     from rn50lib.records.source import open_source
 
     launch.die_with_parent()
     steps, warm_up, device = int(argv[0]), int(argv[1]), float(argv[2])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[3:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[3])
     source = None
     if done.loader != "synthetic":
         source = open_source(Path(done.data_root), "train", done.data_format)

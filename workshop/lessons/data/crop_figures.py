@@ -16,6 +16,7 @@ from PIL import Image
 from rn50lib import recipe
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.tools.plot import COLOURS, MARKERS, style
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.order import image_seed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def training_crops(
     import matplotlib.pyplot as plt
 
     width, height = open_image(picture, "the picture").size
-    whole = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
+    whole = np.asarray(eight_bits(Image.open(io.BytesIO(picture))).convert("RGB"))
     shares = []
     with style():
         fig = plt.figure(figsize=(11, 4.3))
@@ -126,7 +127,7 @@ def share_histogram(shares: Mapping[str, np.ndarray], limit: float) -> Figure:
 
 def resize_then_crop(picture: bytes, size: int, resize: int) -> np.ndarray:
     """Validation as it is described: the shorter side to `resize`, then the centre, uint8."""
-    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    image = eight_bits(Image.open(io.BytesIO(picture))).convert("RGB")
     scale = resize / min(image.size)
     width, height = (round(side * scale) for side in image.size)
     small = image.resize((width, height), Image.Resampling.BILINEAR)
@@ -145,7 +146,7 @@ def validation_figure(picture: bytes, results: Sequence[np.ndarray], box: recipe
     """The picture with the validation box, the two results, and twenty times their difference."""
     import matplotlib.pyplot as plt
 
-    whole = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
+    whole = np.asarray(eight_bits(Image.open(io.BytesIO(picture))).convert("RGB"))
     first, second = results
     difference = np.abs(first.astype(int) - second.astype(int))
     with style():

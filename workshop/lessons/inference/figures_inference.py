@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.tools import plot
 from workshop.lessons.inference.inference_sums import line
 from workshop.pairs import Pairs, median_interval
@@ -42,7 +43,7 @@ def answers(
         for (picture, bars), file, row in zip(grid.T, files, probabilities, strict=True):
             picture.axis("off")
             bars.axis("off")
-            picture.imshow(np.asarray(Image.open(file).convert("RGB")))
+            picture.imshow(np.asarray(eight_bits(Image.open(file)).convert("RGB")))
             said = classes[int(row.argmax())]
             known = file.stem in classes
             mark = "" if not known else "✓ " if said == file.stem else "✗ "

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.config import Experiment, resolve, to_json
 from rn50lib.hardware import machine
 from rn50lib.tools.predict import trained_as
 from workshop import measuring, output, session
@@ -89,7 +89,7 @@ class Turns:
     """Seconds per batch by form; entry i of every list was measured in round i."""
 
     seconds: dict[str, list[float]]
-    experiment: FullExperiment
+    experiment: Experiment
 
     def pair(self, first: str, second: str) -> Pairs:
         """Two of the forms as pairs: the ratio is the second's time over the first's."""
@@ -121,7 +121,7 @@ def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> T
             own = [form for form in forms if (form == ONNX) == (module == IN_ONNX)]
             if own:
                 head = ["speed", *own, "--"] if module == IN_TORCH else []
-                worker = stack.enter_context(Worker(module, [*head, *done.to_argv()], env))
+                worker = stack.enter_context(Worker(module, [*head, to_json(done)], env))
                 workers |= dict.fromkeys(own, worker)
         for worker in dict.fromkeys(workers.values()):
             worker.hear(lambda _: tell(f"starting, {time.monotonic() - begin:.0f} s"))

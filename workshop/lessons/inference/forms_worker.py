@@ -20,8 +20,7 @@ from rn50lib import launch
 from rn50lib.backends.torch import precision
 from rn50lib.backends.torch.inference import Predictor
 from rn50lib.backends.torch.model import ResNet, load_arrays
-from rn50lib.experiment import FullExperiment, resolve
-from rn50lib.hardware import machine
+from rn50lib.config import Experiment, from_json
 from rn50lib.recipe import MEAN, STD
 from workshop import measuring
 
@@ -33,7 +32,7 @@ class Forms:
     """A network with its weights, by form: uint8 images (N, H, W, 3) to float32 logits."""
 
     def __init__(
-        self, done: FullExperiment, arrays: Mapping[str, np.ndarray], forms: Sequence[str]
+        self, done: Experiment, arrays: Mapping[str, np.ndarray], forms: Sequence[str]
     ) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         precision.configure(self.device, "float32")  # on a GPU: no TF32 under the name of float32
@@ -73,10 +72,8 @@ class Forms:
 
 def speed(forms: Sequence[str], argv: list[str]) -> int:
     """Says "ready", then answers every form on stdin with the seconds of a batch."""
-    from rn50lib.cli import experiment_parser, parse_experiment
 
-    asked, _ = parse_experiment(experiment_parser("train"), argv)
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[0])
     models = Forms(done, done.to_network().initial_arrays(done.seed), forms)
     shape = (done.batch_size, done.image_shape, done.image_shape, 3)
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, np.uint8))

@@ -12,8 +12,7 @@ import time
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.experiment import resolve
-from rn50lib.hardware import machine
+from rn50lib.config import from_json
 from rn50lib.tools.export import folded, to_onnx
 
 TURN_S = 0.05  # a turn repeats the batch for about so long
@@ -23,11 +22,8 @@ def main(argv: list[str]) -> int:
     """Says "ready", then answers every line on stdin with the seconds of a batch."""
     import onnxruntime
 
-    from rn50lib.cli import experiment_parser, parse_experiment
-
     launch.die_with_parent()
-    asked, _ = parse_experiment(experiment_parser("train"), argv)
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[0])
     net = done.to_network()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = done.threads

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
 from workshop import measuring
 from workshop.lessons.precision.formats import Format
@@ -73,7 +73,7 @@ class Look:
     """What one step's gradients are, and the experiment that it belongs to."""
 
     kinds: tuple[Gradients, Gradients]
-    experiment: FullExperiment
+    experiment: Experiment
     loss: float
 
     def __iter__(self) -> Iterator[Gradients]:

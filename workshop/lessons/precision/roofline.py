@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from rn50lib import launch, memory
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.config import Experiment, resolve, to_json
 from rn50lib.hardware import machine
 from rn50lib.network import Network
 from workshop import measuring, session
@@ -103,7 +103,7 @@ class Measured:
     steps: dict[str, list[float]]
     peaks: dict[str, float]  # FLOP per second of a large product of matrices
     bandwidth: float  # bytes per second of a large copy, read and written
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def dtypes(self) -> list[str]:
@@ -150,7 +150,7 @@ def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> M
     if here is not None and asked.profile == "auto":
         asked = replace(asked, profile=here.profile)
     done = resolve(asked, machine(), asked.num_classes or 1000).experiment
-    words = [str(rounds), ",".join(dtypes), *done.to_argv()]
+    words = [str(rounds), ",".join(dtypes), to_json(done)]
     env = launch.rank_environment(done)
     doing = "training steps, layer by layer"
     found = measuring.ask("workshop.lessons.precision.worker.layers", words, env, doing)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from rn50lib import launch
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from workshop import measuring
 
 NHWC, NCHW = "NHWC", "NCHW"
@@ -49,7 +49,7 @@ class Rates:
 
 
 def measure(
-    done: FullExperiment,
+    done: Experiment,
     dtypes: Sequence[str],
     channels: Sequence[int],
     rounds: int,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rn50lib import launch, memory
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.config import Experiment, resolve, to_json
 from rn50lib.hardware import machine
 from workshop import measuring, session
 
@@ -25,7 +25,7 @@ class Peaks:
     """The most memory in bytes by (dtype, batch), and the experiment it was measured with."""
 
     bytes: dict[tuple[str, int], int]
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def dtypes(self) -> list[str]:
@@ -59,7 +59,7 @@ def measure(experiment: Experiment, batches: Sequence[int], dtypes: Sequence[str
     done = resolve(asked, machine(), asked.num_classes or 1000).experiment
     points = [(dtype, batch) for dtype in dtypes for batch in batches]
     env = launch.rank_environment(done) | {"GLIBC_TUNABLES": GIVE_BACK}
-    words = [",".join(f"{dtype}:{batch}" for dtype, batch in points), *done.to_argv()]
+    words = [",".join(f"{dtype}:{batch}" for dtype, batch in points), to_json(done)]
     found = measuring.ask(
         "workshop.lessons.precision.worker.memory", words, env, "steps at two batch sizes"
     )

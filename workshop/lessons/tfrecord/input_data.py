@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records.source import Source
@@ -80,7 +80,7 @@ def seconds(work: Callable[[], object], times: int = 3) -> float:
     return min(found)
 
 
-def rate(source: Source, experiment: FullExperiment, count: int = 48) -> float:
+def rate(source: Source, experiment: Experiment, count: int = 48) -> float:
     """Training pictures per second on one core: read, cropped and made small, with Pillow."""
     pictures = Pictures(source, True, experiment)
     count = min(count, len(source))

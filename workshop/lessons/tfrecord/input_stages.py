@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.config import Experiment, from_json, resolve, to_json
 from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.turns import Worker
@@ -34,7 +34,7 @@ class Measured:
 
     rates: dict[str, list[float]]
     busy: dict[str, list[float]]
-    experiment: FullExperiment
+    experiment: Experiment
 
     @property
     def variants(self) -> list[str]:
@@ -90,7 +90,7 @@ def compare(
 
     tell("the process that measures is starting")
     begin = time.monotonic()
-    words = [str(steps), str(warm_up), *done.to_argv()]
+    words = [str(steps), str(warm_up), to_json(done)]
     with Worker(MODULE, words, launch.rank_environment(done)) as worker:
         names: list[str] = worker.hear(lambda s: tell(f"TensorFlow is starting: {s:.0f} s"))
         rates: dict[str, list[float]] = {name: [] for name in names}
@@ -109,7 +109,7 @@ def compare(
     return Measured(rates, busy, done)
 
 
-def resolved(experiment: Experiment) -> FullExperiment:
+def resolved(experiment: Experiment) -> Experiment:
     """An experiment with every axis filled in, as a run from this notebook would have it."""
     from rn50lib.records.source import open_source
 
@@ -126,14 +126,12 @@ def main(argv: list[str]) -> int:
     """Says the variants' names, then times one for every name on stdin."""
     from rn50lib import comm
     from rn50lib.backends import build_step
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.records.source import open_source
     from workshop.lessons.tfrecord.feeding import Feeding
 
     launch.die_with_parent()
     steps, warm_up = map(int, argv[:2])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[2:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[2])
     source = open_source(Path(done.data_root), "train", done.data_format)
     examples = min(len(source), done.num_examples or len(source))
     rest = (done, source, "train", examples, 0, 1)

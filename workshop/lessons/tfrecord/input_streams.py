@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
+from rn50lib.config import Experiment, from_json, resolve, to_json
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, resolve
 from rn50lib.hardware import machine
 from workshop import output, session
 
@@ -78,8 +78,9 @@ def look(experiment: Experiment, ranks: int = 2, pictures: int = 6) -> Look:
     asked = replace(experiment, **session.session_fields(experiment.given()))
     asked = replace(asked, backend="tensorflow", data_format="tfrecord")
     if asked.profile == "gpu":  # the process that reads sees none
-        asked = replace(asked, profile="cpu", dtype=None, loss_scale=None)
-    words = [str(ranks), str(pictures), *asked.to_argv()]
+        open_again: dict[str, Any] = {"profile": "cpu", "dtype": None, "loss_scale": None}
+        asked = replace(asked, **open_again)
+    words = [str(ranks), str(pictures), to_json(asked)]
     slot = output.Slot()
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -113,12 +114,11 @@ def main(argv: list[str]) -> int:
     """Prints a `Look` as one line of JSON."""
     import numpy as np
 
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.records.source import open_source
 
     launch.die_with_parent()
     ranks, pictures = map(int, argv[:2])
-    asked, _ = parse_experiment(experiment_parser("train"), argv[2:])
+    asked = from_json(argv[2])
     source = open_source(Path(str(asked.data_root)), "train", "tfrecord")
     done = resolve(asked, machine(), len(source.classes)).experiment
     done = replace(done, benchmark_iters=None)  # type: ignore[assignment]

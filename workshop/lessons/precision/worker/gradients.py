@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from rn50lib import checkpoint, launch
 from rn50lib.backends.torch.model import ResNet, load_arrays
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.source import open_source
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def first_batch(done: FullExperiment) -> tuple[torch.Tensor, torch.Tensor]:
+def first_batch(done: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch of training pictures spread over the classes, cut and normalised as training does:
     float32 NCHW in channels_last memory, and int64 labels."""
     source = open_source(done.data_root, "train")

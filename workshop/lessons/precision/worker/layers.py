@@ -18,9 +18,7 @@ from rn50lib.backends import build_step
 from rn50lib.backends.torch.peak import matrix_product
 from rn50lib.backends.torch.peak import seconds as seconds_of
 from rn50lib.backends.torch.precision import AUTOCAST
-from rn50lib.cli import experiment_parser, parse_experiment
-from rn50lib.experiment import resolve
-from rn50lib.hardware import machine
+from rn50lib.config import from_json
 from rn50lib.pipelines import open_pipeline
 from workshop import measuring
 from workshop.lessons.precision.roofline import KINDS, REST
@@ -43,8 +41,7 @@ ADDITIONS = ("aten::add", "aten::add_")
 def main(argv: list[str]) -> int:
     launch.die_with_parent()
     rounds, dtypes = int(argv[0]), argv[1].split(",")
-    asked, _ = parse_experiment(experiment_parser("train"), argv[2:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[2])
     batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
     steps = {}
     for dtype in dtypes:

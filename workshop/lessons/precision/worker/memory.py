@@ -14,17 +14,14 @@ import torch
 
 from rn50lib import comm, launch
 from rn50lib.backends import build_step
-from rn50lib.cli import experiment_parser, parse_experiment
-from rn50lib.experiment import FullExperiment, resolve
-from rn50lib.hardware import machine
+from rn50lib.config import Experiment, from_json
 from rn50lib.pipelines import open_pipeline
 from workshop import measuring
 
 
 def main(argv: list[str]) -> int:
     launch.die_with_parent()
-    asked, _ = parse_experiment(experiment_parser("train"), argv[1:])
-    done = resolve(asked, machine(), asked.num_classes).experiment
+    done = from_json(argv[1])
     found = []
     for point in argv[0].split(","):
         dtype, batch = point.split(":")
@@ -35,7 +32,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def take_step(done: FullExperiment) -> None:
+def take_step(done: Experiment) -> None:
     """A training step; on a GPU the second one, because in the first one cuDNN tries its algorithms
     with all the memory that each of them would like."""
     step = build_step(done, done.to_network(), comm.connect())
@@ -49,14 +46,14 @@ def take_step(done: FullExperiment) -> None:
         step.read_sums()
 
 
-def on_gpu(done: FullExperiment) -> int:
+def on_gpu(done: Experiment) -> int:
     """Bytes that were allocated at once, at most."""
     gc.collect()  # the step before this one
     take_step(done)
     return int(torch.cuda.max_memory_allocated())
 
 
-def in_a_child(done: FullExperiment) -> int:
+def in_a_child(done: Experiment) -> int:
     """Bytes that a copy of this process had in memory at once, at most.
 
     The copy spares the seconds of importing PyTorch again; no thread has computed here yet, so that

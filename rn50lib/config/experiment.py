@@ -1,13 +1,13 @@
-"""`Experiment`: what is asked for, each field a flag of `rn50 run`, `train` and `score`."""
+"""`Experiment`: what is trained, on what, how. Each field is a flag of the command line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rn50lib import network as networks
 from rn50lib import recipe as recipes
-from rn50lib.flags import (
+from rn50lib.config.kinds import (
     degrees,
     epoch_list,
     flag,
@@ -21,7 +21,6 @@ from rn50lib.flags import (
     positive,
     seed,
     share,
-    texts,
 )
 from rn50lib.precision import DTYPES
 
@@ -37,28 +36,32 @@ IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the ref
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained, on what, how. Each field is a flag of `rn50 run`, `train` and `score`."""
+    """What is trained, on what, how. Each field is a flag of `rn50 run`, `train` and `score`.
+
+    A field is None where nothing was given; `resolve` fills in all that a run needs, and the types
+    are those of an experiment that it has filled in.
+    """
 
     # the axes
-    backend: str | None = flag(
+    backend: str = flag(
         "--backend", kind=str, choices=BACKENDS, group="axes", help="framework (default: torch)"
     )
-    data_root: str | None = flag(
+    data_root: str = flag(
         "--data-root", kind=str, group="axes",
         help="folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg and"
         f" val/CLASS/*.jpg (default: {IMAGENET_ROOT} where it exists, else the road signs)",
     )  # fmt: skip
-    data_format: str | None = flag(
+    data_format: str = flag(
         "--data-format", kind=str, choices=FORMATS, group="axes",
         help="how the images are stored (default: records where there are some, else files, else"
         " TFRecord shards)",
     )  # fmt: skip
-    loader: str | None = flag(
+    loader: str = flag(
         "--loader", kind=str, choices=LOADERS, group="axes",
         help="input pipeline: native is PyTorch's or tf.data, synthetic makes random images"
         " (default: native; for the reference's recipe on GPUs dali, where it is installed)",
     )  # fmt: skip
-    dtype: str | None = flag(
+    dtype: str = flag(
         "--dtype", kind=str, choices=DTYPES, group="axes",
         help="precision of the arithmetic (default: the fastest that the hardware has)",
     )  # fmt: skip
@@ -68,16 +71,16 @@ class Experiment:
         " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic for"
         " float16, none for the others)",
     )  # fmt: skip
-    n: int | None = flag(
+    n: int = flag(
         "-n", "--n-GPUs", kind=positive, group="axes",
         help="workers, one a GPU; without GPUs, processes (default: 1)",
     )  # fmt: skip
-    comm: str | None = flag(
+    comm: str = flag(
         "--comm", kind=str, choices=COMMS, group="axes",
         help="what carries the gradients between workers (default: Horovod where it is built for"
         " this hardware, else DDP)",
     )  # fmt: skip
-    batch_size: int | None = flag(
+    batch_size: int = flag(
         "-b", "--batch-size", kind=positive, group="axes", help="images per worker and step"
     )
     macrobatch_size: int | None = flag(
@@ -86,7 +89,7 @@ class Experiment:
         " added up and exchanged once (default: -b)",
     )  # fmt: skip
     # the model
-    network: str | None = flag(
+    network: str = flag(
         "--network", kind=str, choices=("resnet", "tiny"), group="model",
         help="tiny is the same code path in a fraction of the time, for tests (default: resnet)",
     )  # fmt: skip
@@ -94,73 +97,69 @@ class Experiment:
         "--num-layers", kind=int, choices=tuple(networks.STAGES), group="model",
         help="depth of the ResNet (default: 50)",
     )  # fmt: skip
-    resnet_version: str | None = flag(
+    resnet_version: str = flag(
         "--resnet-version", kind=str, choices=networks.VERSIONS, group="model",
         help="where the stride of a down-sampling bottleneck stands (default: v1.5)",
     )  # fmt: skip
-    num_classes: int | None = flag(
+    num_classes: int = flag(
         "--num-classes", kind=positive, group="model", help="classes (default: the data set's)"
     )
-    image_shape: int | None = flag(
+    image_shape: int = flag(
         "--image-shape", kind=image_shape, group="model",
         help="input size, 3,224,224 or 224 (default: the recipe's)",
     )  # fmt: skip
     # the recipe
-    recipe: str | None = flag(
+    recipe: str = flag(
         "--recipe", kind=str, choices=tuple(recipes.RECIPES), group="recipe",
         help="which numbers the flags below start from (default: roadsigns for the built-in data)",
     )  # fmt: skip
-    num_epochs: int | None = flag(
+    num_epochs: int = flag(
         "-e", "--num-epochs", kind=positive, group="recipe", help="epochs (default: the recipe's)"
     )
-    lr: float | None = flag(
+    lr: float = flag(
         "-l", "--lr", kind=not_negative, group="recipe",
         help="learning rate at a global batch of 256, scaled linearly (default: the recipe's)",
     )  # fmt: skip
-    warmup_epochs: float | None = flag(
+    warmup_epochs: float = flag(
         "--warmup-epochs", kind=not_negative, group="recipe",
         help="epochs over which the rate rises from 0 (default: the recipe's)",
     )  # fmt: skip
-    lr_step_epochs: tuple[float, ...] | None = flag(
+    lr_step_epochs: tuple[float, ...] = flag(
         "--lr-step-epochs", kind=epoch_list, group="recipe",
         help="epochs at which the rate falls to a tenth (default: the recipe's)",
     )  # fmt: skip
-    lr_schedule: str | None = flag(
+    lr_schedule: str = flag(
         "--lr-schedule", kind=str, choices=recipes.SCHEDULES, group="recipe",
         help="how the rate falls after the warm-up: step at --lr-step-epochs, cosine or poly (the"
         " square of what is left) to 0 over all epochs (default: the recipe's)",
     )  # fmt: skip
-    optimizer: str | None = flag(
+    optimizer: str = flag(
         "--optimizer", kind=str, choices=recipes.OPTIMIZERS, group="recipe",
         help="lars gives each layer a rate of its own, for very large batches; its rates are far"
         " larger than SGD's, so give --lr too (default: the recipe's)",
     )  # fmt: skip
-    mom: float | None = flag(
-        "--mom", kind=not_negative, group="recipe", help="momentum (default: 0.9)"
-    )
-    wd: float | None = flag(
-        "--wd", kind=not_negative, group="recipe", help="weight decay (default: 1e-4)"
-    )
-    bn_decay: bool | None = flag(
+    mom: float = flag("--mom", kind=not_negative, group="recipe", help="momentum (default: 0.9)")
+    wd: float = flag("--wd", kind=not_negative, group="recipe", help="weight decay (default: 1e-4)")
+    bn_decay: bool = flag(
         "--bn-decay", kind=bool, group="recipe",
         help="weight decay on batch norm's gamma and beta and on the bias too, or on weights alone"
         " (default: the recipe's)",
     )  # fmt: skip
-    zero_gamma: bool | None = flag(
+    zero_gamma: bool = flag(
         "--zero-gamma", kind=bool, group="recipe",
         help="start the last batch norm of each block at 0, so that the block begins as its"
         " shortcut (default: the recipe's)",
     )  # fmt: skip
-    label_smoothing: float | None = flag(
+    label_smoothing: float = flag(
         "--label-smoothing", kind=share, group="recipe",
         help="share of the label that goes to all classes alike, in the training loss alone"
         " (default: the recipe's)",
     )  # fmt: skip
-    val_resize: int | None = flag(
+    val_resize: int = flag(
         "--val-resize", kind=positive, group="recipe",
         help="shorter side of a validation image before the crop (default: size x 256 / 224)",
     )  # fmt: skip
-    resample: str | None = flag(
+    resample: str = flag(
         "--resample", kind=str, choices=RESAMPLE, group="recipe",
         help="how tf.data and DALI make a crop small: fast leaves out what keeps fine patterns from"
         " turning into coarse ones (default: antialias, as every other loader)",
@@ -173,7 +172,7 @@ class Experiment:
         "--flip-up-down", default=False, group="recipe",
         help="turn every other training image upside down, by chance",
     )  # fmt: skip
-    seed: int | None = flag(
+    seed: int = flag(
         "--seed", kind=seed, group="recipe",
         help="start of all randomness: initial weights, order, augmentation (default: 0)",
     )  # fmt: skip
@@ -276,11 +275,11 @@ class Experiment:
         help="milliseconds between Horovod's looks for ready gradients (default: 1)",
     )  # fmt: skip
     # the machine
-    threads: int | None = flag(
+    threads: int = flag(
         "--threads", kind=positive, group="machine",
         help="compute threads per worker (default: the cores it may use)",
     )  # fmt: skip
-    data_nthreads: int | None = flag(
+    data_nthreads: int = flag(
         "--data-nthreads", kind=natural, group="machine",
         help="loader workers per worker; 0 loads in the training process (default: the cores)",
     )  # fmt: skip
@@ -306,23 +305,50 @@ class Experiment:
             if getattr(self, f.name) != getattr(nothing, f.name)
         }
 
-    def to_argv(self) -> list[str]:
-        """The flags that give this experiment again, long names, in the order of the fields."""
-        argv: list[str] = []
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value == f.default:
-                continue
-            name = f.metadata["names"][-1]
-            kind = f.metadata["kind"]
-            if kind in (None, bool):
-                argv.append(name if value else name.replace("--", "--no-"))
-                continue
-            for text in texts(value, kind):
-                # joined where argparse would take the value for a flag, or a reader miss it
-                joined = text.startswith("-") or not text
-                argv += [f"{name}={text}"] if joined else [name, text]
-        return argv
+    @property
+    def global_batch(self) -> int:
+        """Images of all workers in one iteration."""
+        return self.n * self.batch_size
+
+    @property
+    def micro_batches(self) -> int:
+        """Batches whose gradients are added up for one update."""
+        return (self.macrobatch_size or self.batch_size) // self.batch_size
+
+    @property
+    def update_batch(self) -> int:
+        """Images of all workers in one update: what the learning rate goes by."""
+        return self.global_batch * self.micro_batches
+
+    def to_recipe(self) -> recipes.Recipe:
+        """The recipe with this experiment's own numbers in it."""
+        base = recipes.RECIPES[self.recipe]
+        return replace(
+            base,
+            augmentation=replace(
+                base.augmentation, rotate=self.rotate, upside_down=0.5 * self.flip_up_down
+            ),
+            epochs=self.num_epochs,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            image_size=self.image_shape,
+            warmup_epochs=self.warmup_epochs,
+            lr_step_epochs=self.lr_step_epochs,
+            momentum=self.mom,
+            weight_decay=self.wd,
+            zero_gamma=self.zero_gamma,
+            bn_decay=self.bn_decay,
+            label_smoothing=self.label_smoothing,
+            lr_schedule=self.lr_schedule,
+            optimizer=self.optimizer,
+        )
+
+    def to_network(self) -> networks.Network:
+        """The network of this experiment."""
+        if self.network == "tiny":
+            return networks.tiny(self.num_classes, self.resnet_version)
+        assert self.num_layers is not None
+        return networks.resnet(self.num_layers, self.num_classes, self.resnet_version)
 
 
 def flag_name(name: str) -> str:

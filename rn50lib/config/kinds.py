@@ -132,21 +132,12 @@ def slots(hosts: str) -> dict[str, int]:
     return {name: int(number or 1) for name, _, number in parts}
 
 
-def exact(value: float) -> str:
-    """The shortest text that reads back as the same number."""
+def text_of(value: Any) -> str:
+    """A value as one writes it: for a number the shortest text that reads back as the same."""
+    if not isinstance(value, float):
+        return str(value)
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
-
-
-def texts(value: Any, kind: Callable[[str], Any]) -> list[str]:
-    """What is written behind a flag to give it `value`, once for each time it is repeated."""
-    if kind is list:
-        return list(value)
-    if kind is epoch_list:
-        return [",".join(exact(step) for step in value)]
-    if kind is pace:
-        return [f"paced:{exact(value)}"]
-    return [exact(value) if isinstance(value, float) else str(value)]
 
 
 def flag(

@@ -58,7 +58,8 @@ def run(
 ) -> tuple[int, str | None]:
     """Start a launcher and wait. Returns (exit status, what failed: None where nothing did).
 
-    `show` gets every line of the workers. Ctrl-C and SIGTERM end all workers at once.
+    `show` gets every line of the workers. Ctrl-C and SIGTERM end all workers at
+    once, with the status 130 or 143.
     """
     with tempfile.TemporaryDirectory(prefix="rn50-") as folder:
         return run_in(Path(folder), command, env, show, elastic)
@@ -87,7 +88,10 @@ def run_in(
     reader = threading.Thread(target=read, args=(job, show), daemon=True)
     reader.start()
 
+    received: list[int] = [signal.SIGINT]
+
     def stop(number: int, frame: object) -> None:
+        received[0] = number
         raise KeyboardInterrupt
 
     earlier = signal.signal(signal.SIGTERM, stop)
@@ -96,7 +100,7 @@ def run_in(
     except KeyboardInterrupt:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_all(job)
-        return 130, None
+        return 128 + received[0], None
     finally:
         signal.signal(signal.SIGTERM, earlier)
         end_all(job)
