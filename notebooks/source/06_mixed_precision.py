@@ -343,7 +343,7 @@ print(finding)
 # %% [markdown]
 # The numbers are those of *this* machine and its library, and they need not rise and fall by eights. A library can hide an awkward number of channels by padding inside; it then multiplies zeros. What it cannot hide is the layout: where the unit that multiplies wants the other one, every convolution has to rearrange its input first, and the faster the unit, the more that costs.
 #
-# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`ResNet.lay_out`), because batch norm gains even more from it than the convolutions do.
+# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`rn50lib/backends/torch/onednn.py`), because batch norm gains even more from it than the convolutions do.
 #
 # ## The roofline
 #

@@ -53,15 +53,14 @@ def test_it_is_what_the_library_folds(trained: Path) -> None:
     import torch
 
     from rn50lib import checkpoint
-    from rn50lib.backends.torch.inference import fold
+    from rn50lib.backends.torch.inference import fold_batch_norms
     from rn50lib.backends.torch.model import ResNet, load_arrays
 
     arrays, net = checkpoint.load(trained / "m", 2).arrays, checkpoint.read_network(trained / "m")
     model = ResNet(net)
     load_arrays(model, arrays)
     conv = next(net.blocks()).convs[0]
-    block = model.get_submodule(conv.name.rpartition(".")[0])
-    theirs = fold(block.conv1, block.bn1, torch.float32)
+    theirs = fold_batch_norms(model, torch.float32).get_submodule(conv.name)
     parts = ("gamma", "beta", "running_mean", "running_var")
     norm = {part: arrays[f"{conv.norm}.{part}"] for part in parts}
     weight, bias = inference_sums.fold(arrays[f"{conv.name}.weight"], norm, BN_EPS)
