@@ -46,6 +46,12 @@ work, weights = (max(rows, key=lambda row: row[column]) for column in (4, 5))
 print(f"Most of the work is in {work[0]}, most of the parameters are in {weights[0]}.")
 
 # %% [markdown]
+# This is the block of the real model in PyTorch, a *bottleneck*: the last lines add the correction to the input. Where the shape changes, the input is projected first; elsewhere `downsample` does nothing.
+
+# %%
+workshop.show("rn50lib.backends.torch.model:Bottleneck")
+
+# %% [markdown]
 # ### v1 and v1.5
 #
 # Between two stages the maps shrink to half their width and height, by a convolution with a stride of 2. The original network, now called v1, does this in the first convolution of the block, a 1×1. A 1×1 convolution with a stride of 2 looks at every second pixel of every second row and never sees the others. Version 1.5 moves the stride to the 3×3 convolution, whose windows overlap, so that it sees them all. The shortcut beside it is the same in both.
@@ -151,7 +157,7 @@ from rn50lib import training
 workshop.show(training.train_epoch)
 
 # %% [markdown]
-# And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.
+# And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards and has the gradients averaged over the workers, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.
 
 # %%
 from rn50lib.backends.torch.step import TorchStep

@@ -101,7 +101,7 @@ workshop.show(order.shard)
 # Look at *when* it begins. A gradient is ready long before the backward pass is over, the last layer's first, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for.
 
 # %%
-workshop.show("rn50lib.backends.torch.parallel:HorovodExchange")
+workshop.show("rn50lib.backends.torch.exchange:HorovodExchange")
 
 # %% [markdown]
 # ### 5. Start alike

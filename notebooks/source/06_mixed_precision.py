@@ -299,7 +299,7 @@ print(f"It has {len(list(resnet50.convolutions()))} convolutions in all.")
 #
 # The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. Where the unit that multiplies wants the other one, every convolution has to rearrange its input first.
 #
-# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`ResNet.lay_out`), because batch norm gains even more from it than the convolutions do.
+# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`rn50lib/backends/torch/onednn.py`), because batch norm gains even more from it than the convolutions do.
 #
 # ## The roofline
 #

@@ -179,12 +179,12 @@ workshop.table(
 print(f"The same work; apart, the layers have {apart.bytes / fused.bytes:.1f} times the traffic.")
 
 # %% [markdown]
-# This is the library's own code. `score`, `predict` and every validation go through it.
+# This is the library's own code. `score`, `predict` and every validation go through it. The first function folds, by PyTorch's `fuse_conv_bn_eval`; the other two are what a processor gets, where one kernel of oneDNN does all three.
 
 # %%
-workshop.show("rn50lib.backends.torch.inference:fold")
-workshop.show("rn50lib.backends.torch.inference:one_pass")
-workshop.show("rn50lib.backends.torch.inference:Predictor.__call__")
+workshop.show("rn50lib.backends.torch.inference:fold_batch_norms")
+workshop.show("rn50lib.backends.torch.onednn:one_pass")
+workshop.show("rn50lib.backends.torch.onednn:OnePass.forward")
 
 # %% [markdown]
 # **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.

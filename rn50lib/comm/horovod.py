@@ -78,7 +78,7 @@ class Horovod(Vectors):
                 state.roll_back()
 
             def sync(self) -> None:
-                state.take(self._bcast_object(state.shared()))
+                state.take(group.hvd.broadcast_object(state.shared()))
 
             def reset(self) -> None:
                 group.place()

@@ -21,22 +21,22 @@ Exchange = Callable[[list[Any]], list[Any]]
 MESSAGES = 4  # groups of gradients that travel one after the other
 
 
-def exchange_for(comm: groups.Comm, experiment: Experiment) -> Exchange:
+def exchange_for(experiment: Experiment, comm: groups.Comm) -> Exchange:
     """The exchange for a group of workers: gradients in, averaged gradients out, in one order."""
     function = seams.get("exchange_gradients")
     if function is not groups.average:
-        return Replaced(function, comm)
+        return OverriddenExchange(function, comm)
     if comm.size == 1 or not hasattr(comm, "hvd"):
-        return alone
+        return no_exchange
     return HorovodExchange(experiment, comm)
 
 
-def alone(gradients: list[Any]) -> list[Any]:
+def no_exchange(gradients: list[Any]) -> list[Any]:
     """One worker has nobody to exchange with."""
     return gradients
 
 
-class Replaced:
+class OverriddenExchange:
     """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
 
     def __init__(self, function: Callable[..., Any], comm: groups.Comm) -> None:
