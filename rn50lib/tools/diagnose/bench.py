@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.experiment import Experiment, FullExperiment, Resolved
+from rn50lib.config import Config, Experiment
 from rn50lib.hardware import machine
 from rn50lib.records.source import open_source
 from rn50lib.tools.diagnose import changes, measure, model
@@ -25,7 +25,7 @@ class Bench:
     has the same step."""
 
     def __init__(
-        self, prepare: Callable[[Experiment], Resolved], folder: Path, seconds: float
+        self, prepare: Callable[[Experiment], Config], folder: Path, seconds: float
     ) -> None:
         self.prepare, self.folder, self.seconds = prepare, folder, seconds
         self.found: dict[str, Measured] = {}
@@ -39,14 +39,14 @@ class Bench:
             self.found[whole] = run(self.folder / f"{len(self.found):02d}-{name}")
         return self.found[whole]
 
-    def probe(self, done: FullExperiment) -> dict[str, Any]:
+    def probe(self, done: Experiment) -> dict[str, Any]:
         key = str(done.given())
         if key not in self.probes:
             launch.say("measuring the stages of the input and what the device can do at most …")
             self.probes[key] = measure.probe(done, self.seconds / 3)
         return self.probes[key]
 
-    def loader(self, done: FullExperiment, probe: dict[str, Any]) -> float:
+    def loader(self, done: Experiment, probe: dict[str, Any]) -> float:
         """Images per second of the loader alone, FREE for synthetic images."""
         if done.loader == "synthetic":
             return model.FREE
@@ -59,7 +59,7 @@ class Bench:
         )  # fmt: skip
         return found.ips
 
-    def compute(self, done: FullExperiment, probe: dict[str, Any]) -> float:
+    def compute(self, done: Experiment, probe: dict[str, Any]) -> float:
         """Images per second of the step alone, its exchange of gradients included."""
         fed = replace(done, loader="synthetic", num_examples=None)
         steps = measure.steps_for(self.seconds, guess(done, probe), done.global_batch)
@@ -74,7 +74,7 @@ class Bench:
         )  # fmt: skip
         return found.ips
 
-    def alone(self, done: FullExperiment, compute: float) -> float:
+    def alone(self, done: Experiment, compute: float) -> float:
         """The same without an exchange: single workers at the same time."""
         if done.n == 1 or done.step is not None or done.only_inference:
             return compute
@@ -85,7 +85,7 @@ class Bench:
         )  # fmt: skip
         return max(found.ips, compute)
 
-    def both(self, done: FullExperiment, expected: float) -> Measured:
+    def both(self, done: Experiment, expected: float) -> Measured:
         """All of it, as a run would be; steps for as long as the prediction says."""
         if done.loader == "synthetic":
             return self.found[self.step_name(done)]
@@ -97,27 +97,27 @@ class Bench:
             ),
         )  # fmt: skip
 
-    def predict(self, done: FullExperiment) -> tuple[float, float, float]:
+    def predict(self, done: Experiment) -> tuple[float, float, float]:
         """(loader, compute, both) of an experiment; both follows from the two alone."""
         probe = self.probe_for(done)
         loader, compute = self.loader(done, probe), self.compute(done, probe)
         return loader, compute, model.together(loader, compute, sharing(done))
 
-    def step_name(self, done: FullExperiment) -> str:
+    def step_name(self, done: Experiment) -> str:
         fed = replace(done, loader="synthetic", num_examples=None)
         return f"step {part_key(fed, changes.INPUT_ONLY)}"
 
-    def probe_for(self, done: FullExperiment) -> dict[str, Any]:
+    def probe_for(self, done: Experiment) -> dict[str, Any]:
         """The first probe serves all changes: it only says how long a measurement should be."""
         return next(iter(self.probes.values())) if self.probes else self.probe(done)
 
 
-def part_key(done: FullExperiment, left_out: tuple[str, ...]) -> dict[str, Any]:
+def part_key(done: Experiment, left_out: tuple[str, ...]) -> dict[str, Any]:
     """The fields that a part depends on."""
     return {name: value for name, value in done.given().items() if name not in left_out}
 
 
-def epoch_steps(done: FullExperiment) -> int:
+def epoch_steps(done: Experiment) -> int:
     """Steps of an epoch of the experiment's data."""
     if done.loader == "synthetic":
         return ENDLESS
@@ -128,7 +128,7 @@ def epoch_steps(done: FullExperiment) -> int:
     return max(1, images // done.global_batch)
 
 
-def flops(done: FullExperiment) -> int | None:
+def flops(done: Experiment) -> int | None:
     """Of the model for one image; None for a paced step, which has none."""
     if done.step is not None:
         return None
@@ -138,7 +138,7 @@ def flops(done: FullExperiment) -> int | None:
     )
 
 
-def guess(done: FullExperiment, probe: dict[str, Any]) -> float:
+def guess(done: Experiment, probe: dict[str, Any]) -> float:
     """Images per second that the step may reach: only decides how many steps are timed."""
     if done.step is not None:
         return done.step
@@ -147,7 +147,7 @@ def guess(done: FullExperiment, probe: dict[str, Any]) -> float:
     return done.global_batch / seconds
 
 
-def sharing(done: FullExperiment) -> model.Sharing:
+def sharing(done: Experiment) -> model.Sharing:
     """What the loader and the step of an experiment want of the cores."""
     cores = machine().cores
     on_cores = done.step is None and not machine().gpus

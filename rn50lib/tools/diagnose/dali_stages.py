@@ -11,7 +11,7 @@ from typing import Any
 
 from nvidia.dali import fn, pipeline_def
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.dali import Dali
 from rn50lib.pipelines.dali_graph import Look, Read, decoding, training, validation
 from rn50lib.records.source import Source
@@ -39,7 +39,7 @@ def decoded(read: Read, look: Look) -> tuple[Any, Any]:
 
 
 def shortened(
-    done: FullExperiment, source: Source, split: str
+    done: Experiment, source: Source, split: str
 ) -> dict[str, Callable[[], Iterator[Any]]]:
     """For each stage, what starts the batches that have gone so far, on one core, without end.
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch, memory
+from rn50lib.config import Config, Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.hardware import machine
 from rn50lib.tools.diagnose import changes, measure, model
 from rn50lib.tools.diagnose.bench import Bench, part_key, sharing
@@ -20,7 +20,7 @@ from rn50lib.tools.diagnose.measure import Measured
 class Diagnosis:
     """What was found. Rates in images per second over all workers, times in seconds."""
 
-    resolved: Resolved
+    resolved: Config
     sharing: model.Sharing
     rates: model.Rates
     predicted: float  # images per second of both together, from the two alone
@@ -33,14 +33,14 @@ class Diagnosis:
     changes: list[model.Change] = field(default_factory=list)
 
     @property
-    def done(self) -> FullExperiment:
+    def done(self) -> Experiment:
         return self.resolved.experiment
 
 
 def diagnose(
-    resolved: Resolved,
+    resolved: Config,
     asked: Experiment,
-    prepare: Callable[[Experiment], Resolved],
+    prepare: Callable[[Experiment], Config],
     wanted: list[Experiment],
     texts: list[str],
     verify: bool,
@@ -87,7 +87,7 @@ def diagnose(
     )  # fmt: skip
 
 
-def parts(bench: Bench, done: FullExperiment, both: Measured) -> dict[str, Measured]:
+def parts(bench: Bench, done: Experiment, both: Measured) -> dict[str, Measured]:
     """The measurements of an experiment by the name of the part."""
     found = {"loader": None, "step": bench.found[bench.step_name(done)], "both": both}
     loader = f"loader {part_key(done, changes.STEP_ONLY)}"
@@ -96,7 +96,7 @@ def parts(bench: Bench, done: FullExperiment, both: Measured) -> dict[str, Measu
 
 
 def exchange(
-    done: FullExperiment, compute: float, plain: float, folder: Path
+    done: Experiment, compute: float, plain: float, folder: Path
 ) -> dict[str, float] | None:
     """The gradients' size, the seconds of one bare all-reduce of them, and what a step loses."""
     if done.step is not None or done.only_inference:

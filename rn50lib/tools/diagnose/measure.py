@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
+from rn50lib.config import Experiment, to_json
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.tools.diagnose.meter import Meter
 
 FEWEST, MOST = 8, 400  # steps of a measurement
@@ -52,7 +52,7 @@ class Measured:
     gpu_memory: int | None = None
 
 
-def bare(done: FullExperiment) -> FullExperiment:
+def bare(done: Experiment) -> Experiment:
     """The experiment as it is measured: the same work, and no files."""
     return replace(done, **NO_FILES, no_val=not done.only_inference)
 
@@ -62,7 +62,7 @@ def steps_for(seconds: float, ips: float, batch: int) -> int:
     return int(min(MOST, max(FEWEST, seconds * ips / batch)))
 
 
-def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Path) -> Measured:
+def loader_alone(done: Experiment, steps: int, epoch_steps: int, folder: Path) -> Measured:
     """`--test-io`: every worker's loader, without a step."""
     each, epochs = spread(steps, epoch_steps)
     asked = replace(bare(done), test_io=True, step=None, benchmark_iters=each, num_epochs=epochs)
@@ -77,7 +77,7 @@ def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Pat
 
 
 def together(
-    done: FullExperiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
+    done: Experiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
 ) -> Measured:
     """The experiment itself, without the edges of its epochs.
 
@@ -108,7 +108,7 @@ def together(
         return account(meter, ips, seconds)
 
 
-def without_exchange(done: FullExperiment, steps: int, folder: Path) -> Measured:
+def without_exchange(done: Experiment, steps: int, folder: Path) -> Measured:
     """As many single workers as there are, at the same time, which exchange nothing.
 
     They share the machine as the workers of one run would: what is left of the difference to that
@@ -129,7 +129,7 @@ def without_exchange(done: FullExperiment, steps: int, folder: Path) -> Measured
     return Measured(total * done.n / copies)
 
 
-def on_gpu(done: FullExperiment) -> bool:
+def on_gpu(done: Experiment) -> bool:
     """Whether the step runs on a GPU."""
     from rn50lib.hardware import machine
 
@@ -228,7 +228,7 @@ def last_line(text: str) -> str:
     return f"{said} {lines[-1]}" if said.endswith(":") else said  # a traceback follows
 
 
-def probe(done: FullExperiment, seconds: float) -> dict[str, Any]:
+def probe(done: Experiment, seconds: float) -> dict[str, Any]:
     """What `rn50lib.tools.diagnose.probe` finds: the device's peak, the stages of the input."""
     process = subprocess.Popen(
         [
@@ -236,7 +236,7 @@ def probe(done: FullExperiment, seconds: float) -> dict[str, Any]:
             "-m",
             "rn50lib.tools.diagnose.probe",
             f"{seconds:g}",
-            *bare(done).to_argv(),
+            to_json(bare(done)),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

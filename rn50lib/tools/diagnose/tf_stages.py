@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.tf_data import TfData, as_written
 from rn50lib.records.source import Source
 
@@ -43,7 +43,7 @@ class Decode(TfData):
 
 
 def shortened(
-    done: FullExperiment, source: Source, split: str
+    done: Experiment, source: Source, split: str
 ) -> dict[str, Callable[[], Iterator[Any]]]:
     """For each stage, what starts the batches that have gone so far, on one core, without end."""
     alone = replace(done, data_nthreads=0, n=1)

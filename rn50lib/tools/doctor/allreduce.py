@@ -7,12 +7,14 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from rn50lib import experiment, launch, launchers, workers
+from rn50lib import launch
 from rn50lib.comm import measure
+from rn50lib.config import Experiment, resolve
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from rn50lib.hardware import machine
+from rn50lib.launch import group, launchers
 
 
 def default_path(comm: str, n: int) -> Path:
@@ -35,10 +37,9 @@ def run(
     """
     if n < 2:
         raise UserError(f"-n {n}: one worker has nobody to exchange with: use -n 2 or more")
-    asked = Experiment(
-        n=n, comm=comm, backend=backend, hosts=hosts, loader="synthetic", network="tiny"
-    )
-    done = experiment.resolve(asked, machine(), 10).experiment
+    given: dict[str, Any] = {"n": n, "comm": comm, "backend": backend, "hosts": hosts}
+    asked = Experiment(loader="synthetic", network="tiny", **given)
+    done = resolve(asked, machine(), 10).experiment
     assert done.comm is not None
     path = Path(output) if output else default_path(done.comm, n)
     path = path.absolute()
@@ -46,7 +47,7 @@ def run(
     worker += ["--backend", done.backend, "--output", str(path), "--repeats", str(repeats)]
     worker += ["--sizes", *map(str, sizes)]
     with tempfile.TemporaryDirectory() as folder:
-        status, failure = workers.run(
+        status, failure = group.run(
             launchers.command(done, worker, Path(folder)),
             launch.rank_environment(done),
             show=lambda line: print(line, file=sys.stderr, flush=True),

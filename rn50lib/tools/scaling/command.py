@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from rn50lib.cli import Parser, checked
 from rn50lib.errors import UserError
 from rn50lib.network import STAGES, Network, resnet, tiny
+from rn50lib.parser import Parser, checked
 from rn50lib.report import write_json
 from rn50lib.tools.scaling import calibrate, check, links
 from rn50lib.tools.scaling.fit import MODEL, fit
