@@ -118,19 +118,19 @@ def _make(
         VERSION,
     )
     with locked(out):
-        place = Workplace(out)
-        place.finish()  # a move that a killed run had begun
+        workplace = Workplace(out)
+        workplace.finish()  # a move that a killed run had begun
         if not overwrite and _is_there(out, train, val, seed):
             return
         _refuse_others(out, overwrite)
-        place.prepare(parameters)
-        todo = place.missing(parameters)
-        _say_room(place, out, parameters, len(todo), quiet)
+        workplace.prepare(parameters)
+        todo = workplace.missing(parameters)
+        _say_room(workplace, out, parameters, len(todo), quiet)
         start, written = time.monotonic(), 0
         if todo:
-            written = _draw(place, parameters, todo, jobs, quiet)
+            written = _draw(workplace, parameters, todo, jobs, quiet)
         seconds = time.monotonic() - start
-        place.install(parameters)
+        workplace.install(parameters)
     if not quiet:
         mean = f", mean {written / len(todo) / 1000:.0f} KB" if todo else ""
         print(
@@ -154,18 +154,20 @@ def _refuse_others(out: Path, overwrite: bool) -> None:
             )
 
 
-def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool) -> None:
+def _say_room(
+    workplace: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool
+) -> None:
     """Says what the disk must hold, or raises UserError if it cannot."""
     needed, total = count * FILE_BYTES, parameters.train + parameters.val
     try:
-        check_room(place.root, needed, f"drawing {count:,} pictures")
+        check_room(workplace.root, needed, f"drawing {count:,} pictures")
     except UserError:
         if count == total:
-            place.remove()  # nothing is drawn yet, so nothing is lost
+            workplace.remove()  # nothing is drawn yet, so nothing is lost
         raise
     if quiet or not count:
         return
-    status = os.statvfs(place.root)
+    status = os.statvfs(workplace.root)
     goes_on = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
     print(
         f"{out}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
@@ -176,23 +178,29 @@ def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, q
 
 
 def _draw(
-    place: Workplace, parameters: Parameters, todo: list[tuple[str, int]], jobs: int, quiet: bool
+    workplace: Workplace,
+    parameters: Parameters,
+    todo: list[tuple[str, int]],
+    jobs: int,
+    quiet: bool,
 ) -> int:
     """Draw all of ``todo``; returns the bytes written. Raises UserError if a process fails."""
     from data_prep.signs.worker import prepare  # with Pillow and NumPy, which --help does without
 
     again = "run the same command again to go on from here"
-    settings = place.new(parameters), place.spool(parameters), parameters.seed
+    settings = workplace.new(parameters), workplace.spool(parameters), parameters.seed
     batches, written = _batched(todo), 0
     with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
         try:
             for number, answer in processes.run(prepare, settings, batches, jobs):
                 if isinstance(answer, processes.Died):
-                    raise UserError(f"{place.out}: a drawing process was {answer.reason}; {again}")
+                    raise UserError(
+                        f"{workplace.out}: a drawing process was {answer.reason}; {again}"
+                    )
                 written += answer
                 progress.add(len(batches[number][1]))
         except processes.Failed as error:
-            raise UserError(f"{place.out}: {error}; put that right, then {again}") from error
+            raise UserError(f"{workplace.out}: {error}; put that right, then {again}") from error
     return written
 
 

@@ -343,9 +343,9 @@ def rotated(pixels: Any, degrees: Any) -> Any:
 
 def find_damage(source: ShardSource, message: str) -> Exception:
     """The error that names the damaged record of which TensorFlow says only the offset."""
-    told = re.search(r"record at (\d+)", message)
-    if told:
-        for number in source.at_offset(int(told[1])):
+    found = re.search(r"record at (\d+)", message)
+    if found:
+        for number in source.at_offset(int(found[1])):
             try:
                 source.read(number)
             except UserError as error:

@@ -125,7 +125,7 @@ _KINDS = {1: "bytes", 2: "floats", 3: "ints"}
 
 
 def find_features(data: Any, start: int, stop: int) -> dict[str, Span]:
-    """Name → place of every feature of the Example in ``data[start:stop]``, without reading images.
+    """Name → position of each feature of the Example in ``data[start:stop]``; images stay unread.
 
     ``data`` may be any buffer whose items are numbers. Raises ValueError if it holds no Example.
     """

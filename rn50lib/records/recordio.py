@@ -161,8 +161,8 @@ class Reader:
                 f"its entry for key {self.keys[position]} leaves no room for a record",
             )
         count = len(starts)
-        for place in {0, count - 1, *range(0, count, max(1, count // 16))}:
-            self._locate(int(by_offset[place]))
+        for number in {0, count - 1, *range(0, count, max(1, count // 16))}:
+            self._locate(int(by_offset[number]))
 
     def _misfit(self, offset: int, reason: str) -> RecordError:
         return RecordError(
