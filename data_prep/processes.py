@@ -11,11 +11,12 @@ import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from typing import Any, cast
 
 from rn50lib.errors import UserError
@@ -51,7 +52,7 @@ def run(
         yield from enumerate(map(prepare(settings), tasks))
         return
     left = iter(enumerate(tasks))
-    working: dict[Connection, tuple[SpawnProcess, int]] = {}
+    working: dict[Connection, tuple[subprocess.Popen, int]] = {}
     try:
         first = list(itertools.islice(left, jobs))
         for number, _ in first:
@@ -72,34 +73,36 @@ def run(
                     _send(connection, task)
                 elif not isinstance(answer, Died):
                     connection.close()  # by which the worker ends
-                    process.join()
+                    process.wait()
                 if isinstance(answer, Exception):
                     raise answer
                 yield done, answer
     finally:  # also where the caller stops early, and on Ctrl-C
         for process, _ in working.values():
             process.kill()
-            process.join()
+            process.wait()
 
 
-def _start(prepare: Callable[[Any], Work], settings: Any) -> tuple[Connection, SpawnProcess]:
+def _start(prepare: Callable[[Any], Work], settings: Any) -> tuple[Connection, subprocess.Popen]:
     """A worker and the connection to it. It is a fresh Python: TensorFlow and DALI, which a caller
-    may have loaded, do not survive a fork."""
+    may have loaded, do not survive a fork; and the caller's own script is not run again in it, as
+    by `multiprocessing.Process`, so that it needs no `if __name__ == "__main__"`."""
     here, there = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_serve, args=(there, prepare, settings), daemon=True)
-    threads = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     # A worker inherits what is blocked: Ctrl-C is for the main process to handle.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        process.start()
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import main; main()", str(there.fileno())],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what a library prints must not get between what the program prints
+            env=environment,
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.environ.pop("OMP_NUM_THREADS")
-        if threads is not None:
-            os.environ["OMP_NUM_THREADS"] = threads
     there.close()
+    _send(here, (prepare, settings))
     return here, process
 
 
@@ -108,20 +111,21 @@ def _send(connection: Connection, task: Any) -> None:
         connection.send(task)
 
 
-def _receive(connection: Connection, process: SpawnProcess) -> Any:
+def _receive(connection: Connection, process: subprocess.Popen) -> Any:
     try:
         return connection.recv()
     except (EOFError, ConnectionResetError):
-        process.join()
-        code = process.exitcode or 0
+        connection.close()
+        code = process.wait()
         return Died(f"killed by signal {-code}" if code < 0 else f"ended with status {code}")
 
 
-def _serve(connection: Connection, prepare: Callable[[Any], Work], settings: Any) -> None:
-    """The worker: it ends with the connection, so with the main process, however that ends."""
-    os.dup2(2, 1)  # what a library prints must not get between what the program prints
+def main() -> None:
+    """A worker: it ends with the connection, so with the main process, however that ends."""
+    connection: Connection = Connection(int(sys.argv[1]))
     work: Work | None = None
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        prepare, settings = connection.recv()
         while True:
             task = connection.recv()
             answer: Any
