@@ -290,7 +290,6 @@ def test_imports_go_one_way() -> None:
     assert wrong == BACKWARDS
 
 
-@pytest.mark.xfail(reason="the command line and its verbs, the launchers, the live run")
 def test_nothing_imports_itself_around() -> None:
     assert circles() == []
 

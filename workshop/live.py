@@ -12,15 +12,15 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workshop import output
 
-if TYPE_CHECKING:
-    from workshop.runs import Run
-
 POLL_S = 0.5
 DRAW_S = 2.5  # drawing takes a fifth of a second of a core that the run could use
+
+
+Run = Any  # a `workshop.runs.Run`, which shows itself by this file
 
 
 @dataclass
