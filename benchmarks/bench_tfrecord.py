@@ -18,9 +18,8 @@ from pathlib import Path
 from rounds import ROOT, child, print_table, run_rounds, timed
 
 SETUP = (
-    "from data_prep.shardwriter import worker\n"
-    "import data_prep.shardwriter, rn50lib.records.tfrecord as t\n"
-    "t.write_records  # its imports, too\n"
+    "from data_prep.shardwriter import prepare\n"
+    "import data_prep.tfrecordwriter, rn50lib.records.tfrecord as t\n"
     "t.masked_crc(b'')\n"
     "images = [line.rstrip('\\n').split('\\t') for line in open(sys.argv[2])]\n"
     "images = [[int(label), path, path] for label, path in images]\n"
@@ -31,7 +30,7 @@ SETUP = (
     "if sys.argv[3] == 'no-fsync':\n"
     "    os.fsync = lambda _: None\n"
 )
-WORK = "worker(settings)(['train', 'train-00000-of-00001', images])"
+WORK = "prepare(settings)(['train', 'train-00000-of-00001', images])"
 
 
 def main() -> None:

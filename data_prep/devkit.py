@@ -43,8 +43,10 @@ def read_devkit(source: Path, given: Path | None) -> Devkit | None:
 
     Raises UserError if it is damaged, or ``given`` and not there.
     """
-    places = [given] if given else [source / f"{DEVKIT}.tar.gz", source / DEVKIT, source / "devkit"]
-    path = next((place for place in places if place.exists()), None)
+    candidates = (
+        [given] if given else [source / f"{DEVKIT}.tar.gz", source / DEVKIT, source / "devkit"]
+    )
+    path = next((c for c in candidates if c.exists()), None)
     if path is None:
         if given:
             raise UserError(f"--devkit {given}: there is no such file or folder")
@@ -69,8 +71,8 @@ def read_devkit(source: Path, given: Path | None) -> Devkit | None:
 
 
 def _from_folder(folder: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
-    places = (folder, folder / "data")
-    return {n: (p / n).read_bytes() for p in places for n in wanted if (p / n).is_file()}
+    folders = (folder, folder / "data")
+    return {n: (p / n).read_bytes() for p in folders for n in wanted if (p / n).is_file()}
 
 
 def _from_archive(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
 from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
+from data_prep.output_set import OutputSet
 from data_prep.packing import (
     BadImages,
     Filler,
@@ -39,7 +40,6 @@ from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.records.checksums import checksum_path, crc32c, format_checksums
 from rn50lib.records.framing import frame
-from rn50lib.records.publish import OutputSet
 
 
 def make_list(

@@ -19,12 +19,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from data_prep import crew
+from data_prep import processes, unpacking
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import TRAIN_TAR, VAL_TAR, Plan, make_plan
+from data_prep.output_folder import OutputFolder
 from rn50lib.errors import UserError
-from rn50lib.records.swap import OutputFolder
 
 MD5 = {
     TRAIN_TAR: "1d675b47d978889d74fa0da5fadfb00e",
@@ -74,10 +74,8 @@ def unpack(
         total = sum(plan.images.values())
         size = 0
         with Progress(total, f"unpacking {plan.form}", quiet=quiet) as progress:
-            for number, answer in crew.run(
-                "data_prep.unpacking:worker", settings, plan.tasks, jobs
-            ):
-                if isinstance(answer, crew.Died):
+            for number, answer in processes.run(unpacking.prepare, settings, plan.tasks, jobs):
+                if isinstance(answer, processes.Died):
                     raise UserError(
                         f"a process that unpacked was {answer.reason}; the same command goes on "
                         "from here"

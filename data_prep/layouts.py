@@ -203,8 +203,8 @@ def _plan_kaggle(source: Path, root: Path, devkit: Path | None) -> Plan:
 
 
 def _beside(source: Path, root: Path, name: str) -> Path | None:
-    places = (source, root, *root.parents[:3])
-    return next((place / name for place in places if (place / name).is_file()), None)
+    folders = (source, root, *root.parents[:3])
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _kaggle_val(folder: Path, solution: Path) -> dict[str, list]:

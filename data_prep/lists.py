@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from data_prep.output_set import OutputSet
 from rn50lib.errors import UserError
-from rn50lib.records.publish import OutputSet
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 

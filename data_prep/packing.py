@@ -103,7 +103,7 @@ class Filler(Protocol):
 
 
 class PassThrough:
-    """Frames image files as they are, byte for byte, read straight into the place in the buffer."""
+    """Frames image files as they are, byte for byte, read straight into the buffer."""
 
     def __init__(self, entries: list[Entry], sizes: list[int], root: str, pack_label: bool) -> None:
         self.entries, self.sizes, self.root, self.pack_label = entries, sizes, root, pack_label
@@ -177,13 +177,13 @@ def label_header(entry: Entry, pack_label: bool) -> bytes:
     return HEADER.pack(0, entry.labels[0], entry.key, 0)
 
 
-def _read_into(path: str, place: memoryview, size: int) -> None:
-    """Read a whole file into its place, which is one byte longer than the file should be."""
+def _read_into(path: str, target: memoryview, size: int) -> None:
+    """Read a whole file into ``target``, which is one byte longer than the file should be."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        count = os.readv(descriptor, [place])
+        count = os.readv(descriptor, [target])
         while 0 < count < size:
-            more = os.readv(descriptor, [place[count:]])
+            more = os.readv(descriptor, [target[count:]])
             if not more:
                 break
             count += more
@@ -257,8 +257,8 @@ class Packer:
         self.count = 0  # records in it
         self._lines: dict[int, bytes] = {}
         self._checksums: dict[int, bytes] = {}
-        self._turn = threading.Condition()
-        self._next_taken = self._next_placed = 0
+        self._condition = threading.Condition()
+        self._next_taken = self._next_reserved = 0
         self._error: BaseException | None = None
 
     def run(self, runs: list[tuple[int, int, int]], threads: int) -> None:
@@ -284,7 +284,7 @@ class Packer:
         buffer = bytearray(CHUNK_BYTES + 4096)
         try:
             while self._error is None:
-                with self._turn:
+                with self._condition:
                     number = self._next_taken
                     self._next_taken += 1
                 if number >= len(runs):
@@ -293,7 +293,7 @@ class Packer:
                 if len(buffer) < room + 64:
                     buffer = bytearray(room + 64)
                 data, starts, checksums = self.filler.fill(first, last, buffer)
-                base = self._place(number, len(data))
+                base = self._reserve(number, len(data))
                 self._write(data, base)
                 keys = self.keys[first:last]
                 self._lines[number] = b"".join(
@@ -308,23 +308,23 @@ class Packer:
                     for start, crc in zip(starts, checksums, strict=True)
                     if start >= 0
                 )
-                with self._turn:
+                with self._condition:
                     self.count += sum(start >= 0 for start in starts)
                     self.progress.add(last - first)
         except BaseException as error:
-            with self._turn:
+            with self._condition:
                 self._error = self._error or error
-                self._turn.notify_all()
+                self._condition.notify_all()
 
-    def _place(self, number: int, size: int) -> int:
+    def _reserve(self, number: int, size: int) -> int:
         """Wait until all runs before this one know their size; returns the offset of this one."""
-        with self._turn:
-            while self._next_placed != number and self._error is None:
-                self._turn.wait()
+        with self._condition:
+            while self._next_reserved != number and self._error is None:
+                self._condition.wait()
             base = self.size
             self.size += size
-            self._next_placed += 1
-            self._turn.notify_all()
+            self._next_reserved += 1
+            self._condition.notify_all()
         return base
 
     def _write(self, data: memoryview, base: int) -> None:

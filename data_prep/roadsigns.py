@@ -1,6 +1,7 @@
 """Draws the built-in data set: JPEG pictures of twelve classes of road signs, in ImageNet's layout.
 
     python -m data_prep.roadsigns data/roadsigns --train 2400 --val 1200 --seed 0
+    python -m data_prep.roadsigns data/roadsigns --records --tfrecord
 
 It writes OUT/train/CLASS/*.jpg, OUT/val/CLASS/*.jpg and OUT/classes.txt, one line per class in
 label order with tabs between its columns index, id and words (0, bicycle, bicycle lane), like a
@@ -9,21 +10,20 @@ processes draws the same bytes (on one machine, with the same Pillow and NumPy),
 contains the smaller one. Its class is i modulo 12, so that classes are balanced.
 
 The set appears when it is whole, marked OUT/.complete. A run that was killed goes on where it was;
-a second run finds the set and does nothing. `--contact-sheet FILE` draws an overview, with or
-without OUT.
+a second run finds the set and does nothing. `--records` and `--tfrecord` also pack the pictures,
+where that is not done yet; several processes may ask for all this at once. `--contact-sheet FILE`
+draws an overview, with or without OUT.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep import processes
 from data_prep.common import (
     Parser,
     Progress,
@@ -118,21 +118,19 @@ def _make(
         VERSION,
     )
     with locked(out):
-        place = Workplace(out)
-        place.finish()  # a move that a killed run had begun
+        workplace = Workplace(out)
+        workplace.finish()  # a move that a killed run had begun
         if not overwrite and _is_there(out, train, val, seed):
             return
         _refuse_others(out, overwrite)
-        place.prepare(parameters)
-        todo = place.missing(parameters)
-        _say_room(place, out, parameters, len(todo), quiet)
+        workplace.prepare(parameters)
+        todo = workplace.missing(parameters)
+        _say_room(workplace, out, parameters, len(todo), quiet)
         start, written = time.monotonic(), 0
         if todo:
-            crew = _Crew(place, parameters, min(jobs, len(todo)))
-            with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
-                written = crew.draw(todo, progress)
+            written = _draw(workplace, parameters, todo, jobs, quiet)
         seconds = time.monotonic() - start
-        place.install(parameters)
+        workplace.install(parameters)
     if not quiet:
         mean = f", mean {written / len(todo) / 1000:.0f} KB" if todo else ""
         print(
@@ -156,18 +154,20 @@ def _refuse_others(out: Path, overwrite: bool) -> None:
             )
 
 
-def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool) -> None:
+def _say_room(
+    workplace: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool
+) -> None:
     """Says what the disk must hold, or raises UserError if it cannot."""
     needed, total = count * FILE_BYTES, parameters.train + parameters.val
     try:
-        check_room(place.root, needed, f"drawing {count:,} pictures")
+        check_room(workplace.root, needed, f"drawing {count:,} pictures")
     except UserError:
         if count == total:
-            place.remove()  # nothing is drawn yet, so nothing is lost
+            workplace.remove()  # nothing is drawn yet, so nothing is lost
         raise
     if quiet or not count:
         return
-    status = os.statvfs(place.root)
+    status = os.statvfs(workplace.root)
     goes_on = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
     print(
         f"{out}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
@@ -177,80 +177,31 @@ def _say_room(place: Workplace, out: Path, parameters: Parameters, count: int, q
     )
 
 
-@dataclass
-class _Crew:
-    """The processes that draw, each with a thread here that hands it batches of numbers."""
+def _draw(
+    workplace: Workplace,
+    parameters: Parameters,
+    todo: list[tuple[str, int]],
+    jobs: int,
+    quiet: bool,
+) -> int:
+    """Draw all of ``todo``; returns the bytes written. Raises UserError if a process fails."""
+    from data_prep.signs.worker import prepare  # with Pillow and NumPy, which --help does without
 
-    place: Workplace
-    parameters: Parameters
-    jobs: int
-
-    def draw(self, todo: list[tuple[str, int]], progress: Progress) -> int:
-        """Draws all of `todo`, returns the bytes written. Raises UserError if a process fails."""
-        self._batches = deque(_batched(todo))
-        self._written, self._problem = 0, ""
-        self._turn = threading.Lock()
-        workers = [self._start() for _ in range(self.jobs)]
-        threads = [
-            threading.Thread(target=self._serve, args=(worker, progress), daemon=True)
-            for worker in workers
-        ]
+    again = "run the same command again to go on from here"
+    settings = workplace.new(parameters), workplace.spool(parameters), parameters.seed
+    batches, written = _batched(todo), 0
+    with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:  # also on Ctrl-C
-            self._batches.clear()
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        if self._problem:
-            raise UserError(self._problem)
-        return self._written
-
-    def _start(self) -> subprocess.Popen[str]:
-        package = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-m", "data_prep.signs.worker"]
-        folders = [self.place.new(self.parameters), self.place.spool(self.parameters)]
-        return subprocess.Popen(
-            [*command, *map(str, folders), str(self.parameters.seed)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
-
-    def _serve(self, worker: subprocess.Popen[str], progress: Progress) -> None:
-        assert worker.stdin and worker.stdout
-        while True:
-            with self._turn:
-                if self._problem or not self._batches:
-                    return
-                split, numbers = self._batches.popleft()
-            answer = ""
-            try:
-                print(split, *numbers, file=worker.stdin, flush=True)
-                answer = worker.stdout.readline()
-            except BrokenPipeError:
-                pass  # the worker has ended: said below
-            with self._turn:
-                if answer.strip().isdigit():
-                    self._written += int(answer)
-                    progress.add(len(numbers))
-                else:
-                    self._problem = self._problem or self._why(worker, answer)
-                    return
-
-    def _why(self, worker: subprocess.Popen[str], answer: str) -> str:
-        again = "run the same command again to go on from here"
-        if answer.startswith("error"):
-            reason = answer.removeprefix("error").strip()
-            return f"{self.place.out}: {reason}; put that right, then {again}"
-        code = worker.wait()
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        return f"{self.place.out}: a drawing process {ended}; {again}"
+            for number, answer in processes.run(prepare, settings, batches, jobs):
+                if isinstance(answer, processes.Died):
+                    raise UserError(
+                        f"{workplace.out}: a drawing process was {answer.reason}; {again}"
+                    )
+                written += answer
+                progress.add(len(batches[number][1]))
+        except processes.Failed as error:
+            raise UserError(f"{workplace.out}: {error}; put that right, then {again}") from error
+    return written
 
 
 def _batched(todo: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
@@ -262,56 +213,74 @@ def _batched(todo: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
     return batches
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
     parser = Parser(
         prog="python -m data_prep.roadsigns",
-        description="Draw the built-in data set: JPEG pictures of road signs in ImageNet's layout.",
+        description="Draw the built-in data set: JPEG pictures of road signs in ImageNet's layout."
+        " A number that is left out is that of the set in OUT, if there is one.",
     )
-    parser.add_argument("out", nargs="?", metavar="OUT", help="the folder of the data set")
-    parser.add_argument(
-        "--train", type=int, default=TRAIN, metavar="N", help="training pictures (%(default)s)"
-    )
-    parser.add_argument(
-        "--val", type=int, default=VAL, metavar="N", help="validation pictures (%(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=SEED, metavar="S", help="what all is drawn from (%(default)s)"
-    )
-    parser.add_argument(
-        "--jobs", type=int, metavar="J", help="drawing processes (all usable cores)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("out", nargs="?", metavar="OUT", help="the folder of the data set")
+    add("--train", type=int, metavar="N", help=f"training pictures ({TRAIN})")
+    add("--val", type=int, metavar="N", help=f"validation pictures ({VAL})")
+    add("--seed", type=int, metavar="S", help=f"what all is drawn from ({SEED})")
+    add("--jobs", type=int, metavar="J", help="drawing processes (all usable cores)")
+    add(
         "--overwrite",
         action="store_true",
         help="replace a set of other numbers in OUT, with the records made from it",
     )
-    parser.add_argument(
+    add("--records", action="store_true", help="also pack record files, in OUT/records")
+    add("--tfrecord", action="store_true", help="also write TFRecord shards, in OUT/tfrecord")
+    add(
         "--contact-sheet",
         metavar="FILE",
         help="also draw an overview of all classes (.jpg or .png)",
     )
     flags = parser.parse_args(argv)
-    if not flags.out and not flags.contact_sheet:
-        raise UserError("nothing to do: name the folder OUT, or a --contact-sheet FILE")
+    if not flags.out:
+        for flag in ("records", "tfrecord"):
+            if getattr(flags, flag):
+                parser.error(f"--{flag}: name the folder OUT")
+        if not flags.contact_sheet:
+            raise UserError("nothing to do: name the folder OUT, or a --contact-sheet FILE")
     _check(flags.train, flags.val, flags.seed, flags.jobs)
-    if flags.out:
-        out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
-        if not flags.overwrite and _is_there(out, *numbers):
-            print(f"{flags.out}: already complete ({read_complete(out)})")
-        else:
-            try:
-                ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
-            except KeyboardInterrupt:
-                print(
-                    "error: interrupted; run the same command again to go on from here",
-                    file=sys.stderr,
-                )
-                return 130
+    return flags
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns the exit status."""
+    flags = parse(argv)
+    try:
+        if flags.out:
+            _prepare(flags)
+    except KeyboardInterrupt:
+        print("error: interrupted; run the same command again to go on from here", file=sys.stderr)
+        return 130
     if flags.contact_sheet:
         from data_prep.signs.sheet import save_sheet
 
-        print(f"{flags.contact_sheet}: {save_sheet(flags.contact_sheet, flags.seed)}")
+        seed = SEED if flags.seed is None else flags.seed
+        print(f"{flags.contact_sheet}: {save_sheet(flags.contact_sheet, seed)}")
     return 0
+
+
+def _prepare(flags: argparse.Namespace) -> None:
+    """Draw the set, and pack it as asked for, each unless that is done."""
+    out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
+    if not flags.overwrite and _is_there(out, *numbers):
+        print(f"{flags.out}: already complete ({read_complete(out)})")
+    else:
+        ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
+    if flags.records:
+        from data_prep.im2rec import ensure_records
+
+        print(f"{ensure_records(flags.out, flags.jobs)}: complete")
+    if flags.tfrecord:
+        from data_prep.tfrecord import ensure_tfrecord
+
+        print(f"{ensure_tfrecord(flags.out)}: complete")
 
 
 if __name__ == "__main__":

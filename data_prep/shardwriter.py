@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.lists import read_list
+from data_prep.tfrecordwriter import Value, example_pieces, format_index, write_records
 from rn50lib.errors import UserError
-from rn50lib.files import FULL
-from rn50lib.records.example import Value, example_pieces
+from rn50lib.files import FULL, replacing, write_file
 from rn50lib.records.imageinfo import eight_bits, image_info
 from rn50lib.records.recordio import Reader
 from rn50lib.records.source import Source
-from rn50lib.records.tfrecord import format_index, index_path, write_records
+from rn50lib.records.tfrecord import index_path
 
 
 def describe_images(source: Source, positions: Any) -> list[list]:
@@ -40,7 +40,7 @@ def _names_of_list(path: Path) -> dict[int, str]:
     return {entry.key: entry.path for entry in read_list(path)} if path.exists() else {}
 
 
-def worker(settings: dict) -> Callable[[list], int]:
+def prepare(settings: dict) -> Callable[[list], int]:
     """The function that writes one shard: [split, name, images] → its bytes."""
     out = Path(settings["out"])
     readers: dict[str, Reader] = {}
@@ -48,19 +48,14 @@ def worker(settings: dict) -> Callable[[list], int]:
     def write(task: list) -> int:
         split, name, images = task
         path, index = out / name, index_path(out / name)
-        drafts = [p.with_name(f".{p.name}.{os.getpid()}") for p in (path, index)]
         if split in settings["records"] and split not in readers:
             readers[split] = Reader(settings["records"][split])
         examples = _examples(images, readers.get(split), settings)
         try:
-            with open(drafts[0], "wb", buffering=0) as file:
+            with replacing(path) as draft, open(draft, "wb", buffering=0) as file:
                 assert isinstance(file, io.FileIO)
                 entries = write_records(file, examples)
-                os.fsync(file.fileno())
-            with open(drafts[1], "wb") as text:
-                text.write(format_index(entries))
-            os.replace(drafts[0], path)
-            os.replace(drafts[1], index)
+            write_file(index, format_index(entries))
         except OSError as error:
             if error.errno not in FULL:
                 raise
@@ -68,9 +63,6 @@ def worker(settings: dict) -> Callable[[list], int]:
                 f"{path}: {error.strerror}; make room and give the same command again: the shards"
                 f" that are finished are kept in {out} until then"
             ) from error
-        finally:
-            for draft in drafts:
-                draft.unlink(missing_ok=True)
         return sum(size for _, size in entries)
 
     return write
@@ -78,14 +70,14 @@ def worker(settings: dict) -> Callable[[list], int]:
 
 def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iterator[list[bytes]]:
     classes, words = settings["classes"], settings["words"]
-    for label, name, place in images:
+    for label, name, item in images:
         if reader is None:
-            where = place
-            with open(place, "rb", buffering=0) as file:
+            where = item
+            with open(item, "rb", buffering=0) as file:
                 data = file.read()
         else:
-            where = f"{reader.path_rec}: record with key {reader.keys[place]}"
-            data = reader[place][1]
+            where = f"{reader.path_rec}: record with key {reader.keys[item]}"
+            data = reader[item][1]
         info = image_info(data)
         if info is None:
             raise UserError(

@@ -19,9 +19,11 @@ import os
 import re
 from pathlib import Path
 
-from data_prep import crew
+from data_prep import processes, shardwriter
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
+from data_prep.output_folder import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.shardwriter import describe_images
+from data_prep.tfrecordwriter import format_index
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.records.classes import read_class_words
@@ -29,12 +31,10 @@ from rn50lib.records.imageinfo import image_info
 from rn50lib.records.order import epoch_order
 from rn50lib.records.recordio import Reader
 from rn50lib.records.source import Source, open_source
-from rn50lib.records.swap import COMPLETE, STAMP, OutputFolder, finish_swap
 from rn50lib.records.tfrecord import (
     SPLIT_PREFIX,
     TFRecordReader,
     find_shards,
-    format_index,
     index_path,
     shard_name,
 )
@@ -150,8 +150,8 @@ def _run(tasks: list, settings: dict, jobs: int, quiet: bool) -> tuple[int, floa
     """Write the shards; returns bytes and seconds."""
     total = 0
     with Progress(sum(len(task[2]) for task in tasks), "writing shards", quiet=quiet) as progress:
-        for number, answer in crew.run("data_prep.shardwriter:worker", settings, tasks, jobs):
-            if isinstance(answer, crew.Died):
+        for number, answer in processes.run(shardwriter.prepare, settings, tasks, jobs):
+            if isinstance(answer, processes.Died):
                 raise UserError(
                     f"a process that wrote shards was {answer.reason}; the same command goes on "
                     "from here"

@@ -101,7 +101,7 @@ def class_of_tar(name: str) -> str | None:
     return match[1] if match else None
 
 
-def worker(settings: dict[str, Any]) -> Callable[[list], list[int]]:
+def prepare(settings: dict[str, Any]) -> Callable[[list], list[int]]:
     """The function that does one task; it answers with [images, bytes].
 
     ["tar", split, wnid, path, offset, size]: an inner tar; ["items", split, wnid, items]: images

@@ -21,14 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_prep import crew
-from data_prep.checks import compare, shards
+from data_prep import processes
+from data_prep.checks import compare, images, shards
 from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problem, count_levels
 from data_prep.checks.recordfiles import read_record_file
@@ -158,32 +159,36 @@ def _find_parts(path: Path, problems: list[Problem]) -> list[Part]:
 def _read_images(parts: list[Part], report: Report, jobs: int, quiet: bool) -> None:
     """Hand every image to the workers and gather what they find."""
     work = [(part, first, task) for part in parts for first, task in part.runs]
-    images = [entry for entry in work if entry[2][0] != "shard"]
-    total = sum(len(task[2]) for _, _, task in images)
+    encoded = [entry for entry in work if entry[2][0] != "shard"]
+    total = sum(len(task[2]) for _, _, task in encoded)
     files = [entry for entry in work if entry[2][0] == "shard"]
     total += sum(shards.expected_images(task) for _, _, task in files)
     with Progress(total, "verifying", quiet=quiet) as progress:
-        _run("data_prep.checks.images:worker", images, report, jobs, progress)
-        _run("data_prep.checks.shards:worker", files, report, jobs, progress)
+        _run(images.prepare, encoded, report, jobs, progress)
+        _run(shards.prepare, files, report, jobs, progress)
         report.seconds += progress.seconds
 
 
 def _run(
-    target: str, work: list[tuple[Part, int, list]], report: Report, jobs: int, progress: Progress
+    prepare: Callable,
+    work: list[tuple[Part, int, list]],
+    report: Report,
+    jobs: int,
+    progress: Progress,
 ) -> None:
     again: list[tuple[Part, int, list]] = []
-    for number, answer in crew.run(target, {}, [task for _, _, task in work], jobs):
+    for number, answer in processes.run(prepare, {}, [task for _, _, task in work], jobs):
         part, first, task = work[number]
         form, where, items = task
         if form == "shard":
-            if isinstance(answer, crew.Died):
+            if isinstance(answer, processes.Died):
                 report.problems.append(Problem("crash", where, answer.reason))
             else:
                 shards.add_answer(part, task, answer, report.problems)
             progress.add(shards.expected_images(task))
-        elif isinstance(answer, crew.Died) and len(items) > 1:
+        elif isinstance(answer, processes.Died) and len(items) > 1:
             again += [(part, first + i, [form, where, [item]]) for i, item in enumerate(items)]
-        elif isinstance(answer, crew.Died):
+        elif isinstance(answer, processes.Died):
             report.problems.append(Problem("crash", part.names[first], answer.reason))
             progress.add(1)
         else:
@@ -192,7 +197,7 @@ def _run(
                 report.problems.append(Problem(kind, part.names[first + i], text))
             progress.add(len(items))
     if again:  # one of these images ends its worker: which?
-        _run(target, again, report, jobs, progress)
+        _run(prepare, again, report, jobs, progress)
 
 
 def print_report(report: Report, every: bool = False) -> None:

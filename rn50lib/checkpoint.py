@@ -25,7 +25,7 @@ from rn50lib.files import check_file, lock, read_json, write_file
 from rn50lib.network import Network
 
 if TYPE_CHECKING:
-    from rn50lib.experiment import FullExperiment
+    from rn50lib.config import Experiment
 
 FORMAT = "rn50-checkpoint-1"
 
@@ -128,26 +128,28 @@ def write_atomic(
         ) from error
 
 
-def saves(done: FullExperiment) -> bool:
+def saves(experiment: Experiment) -> bool:
     """Whether a run writes checkpoints."""
-    return done.model_prefix is not None and not (done.only_inference or done.test_io)
+    return experiment.model_prefix is not None and not (
+        experiment.only_inference or experiment.test_io
+    )
 
 
 @contextlib.contextmanager
-def lock_for(done: FullExperiment) -> Iterator[None]:
+def lock_for(experiment: Experiment) -> Iterator[None]:
     """Hold the prefix of a run that saves, for as long as it runs.
 
     Raises UserError where another run has it, and where checkpoints are there that this one would
     overwrite: those of an earlier run, unless it goes on from them.
     """
-    prefix = Path(done.model_prefix or "")
+    prefix = Path(experiment.model_prefix or "")
     with contextlib.ExitStack() as held:
         if prefix.parent.is_dir():
             place = prefix.with_name(f".{prefix.name}.lock")
             held.enter_context(lock(place, f"--model-prefix {prefix}"))
         check_file(symbol_path(prefix))
-        first = done.load_epoch or 0
-        there = [epoch for epoch in epochs(prefix) if epoch > first and not done.resume]
+        first = experiment.load_epoch or 0
+        there = [epoch for epoch in epochs(prefix) if epoch > first and not experiment.resume]
         if there:
             told = f"checkpoints after epoch {first}" if first else "the checkpoints of another run"
             raise UserError(

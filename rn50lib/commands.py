@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from rn50lib import checkpoint, launch
-from rn50lib.cli import experiment_parser, parse_experiment
-from rn50lib.experiment import Experiment, FullExperiment, Resolved
+from rn50lib.config import Config, Experiment, describe, flags_of
 from rn50lib.files import check_writable, is_stream, make_folder
-from rn50lib.preparation import describe, prepare
+from rn50lib.launch.prepare import prepare
+from rn50lib.parser import experiment_parser, parse_experiment
+from rn50lib.rank import member
 
 
 def run(argv: list[str]) -> int:
@@ -17,51 +19,66 @@ def run(argv: list[str]) -> int:
     parser = experiment_parser("run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
-    asked, extra = parse_experiment(parser, argv)
-    return run_experiment(asked, extra.run_dir, extra.dry_run)
+    experiment, extra = parse_experiment(parser, argv)
+    return run_experiment(experiment, extra.run_dir, extra.dry_run)
 
 
-def run_experiment(asked: Experiment, run_dir: Path | None = None, dry_run: bool = False) -> int:
+def run_experiment(
+    experiment: Experiment, run_dir: Path | None = None, dry_run: bool = False
+) -> int:
     launch.die_with_parent()
+    launch.end_on_sigterm()
     if dry_run:
-        from rn50lib import dry
+        from rn50lib.launch import dry_run as dry
 
-        print("\n".join(dry.plan(asked)))
+        print("\n".join(dry.plan(experiment)))
         return 0
-    resolved = prepare(asked)
-    folder = run_dir or launch.new_run("score" if asked.only_inference else "run")
+    config = prepare(experiment)
+    folder = run_dir or launch.new_run("score" if experiment.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
-    if resolved.experiment.model_prefix is None and makes_a_model(resolved.experiment):
-        keep = resolved.experiment.keep or 2
-        kept = replace(resolved.experiment, model_prefix=str(folder / "model"), keep=keep)
-        reasons = dict(resolved.reasons) | {"model_prefix": "in the run's folder, the newest two"}
-        resolved = Resolved(kept, reasons, resolved.caps)
-    if checkpoint.saves(resolved.experiment):
-        with checkpoint.lock_for(resolved.experiment):
+    if config.experiment.model_prefix is None and makes_a_model(config.experiment):
+        config = with_model(config, folder)
+    if checkpoint.saves(config.experiment):
+        with checkpoint.lock_for(config.experiment):
             pass  # the worker takes it; here it is told before any worker starts
-    launch.say(describe(resolved))
-    status = launch.run_ranks(resolved, folder)
-    if status == 0 and not resolved.experiment.test_io:
-        launch.say(f"report: {resolved.experiment.report or folder / 'report.json'}")
+    launch.say(describe(config))
+    status = launch.run(config, folder)
+    prefix = config.experiment.model_prefix
+    if status == launch.TERMINATED and prefix and not experiment.only_inference:
+        again = replace(experiment, model_prefix=prefix, resume=True, load_epoch=None)
+        launch.say(f"go on with: {shlex.join(['rn50', 'run', *flags_of(again)])}")
+    if status == 0 and not config.experiment.test_io:
+        launch.say(f"report: {config.experiment.report or folder / 'report.json'}")
     return status
 
 
-def makes_a_model(done: FullExperiment) -> bool:
+def makes_a_model(experiment: Experiment) -> bool:
     """Whether a run leaves weights that one would want to keep."""
-    timed_only = done.benchmark_iters or done.no_metrics or done.test_io
-    return not (timed_only or done.only_inference or done.step or done.loader == "synthetic")
+    if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
+        return False  # it is timed only
+    return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
+
+
+def with_model(config: Config, folder: Path) -> Config:
+    """The same run, with its newest two checkpoints in its folder."""
+    kept = replace(
+        config.experiment, model_prefix=str(folder / "model"), keep=config.experiment.keep or 2
+    )
+    reasons = dict(config.reasons) | {"model_prefix": "in the run's folder, the newest two"}
+    return replace(config, experiment=kept, reasons=reasons)
 
 
 def train(argv: list[str]) -> int:
-    """`rn50 train`: one worker, here. `rn50 run` starts it with the threads and allocator set."""
+    """`rn50 train`: one worker, here: alone, or one of those that torchrun, srun, mpirun or
+    horovodrun has started."""
     parser = experiment_parser("train")
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
-    asked, extra = parse_experiment(parser, argv)
-    launch.die_with_parent()
-    resolved = prepare(asked)
-    from rn50lib.worker import worker
+    experiment, extra = parse_experiment(parser, argv)
+    launch.end_on_sigterm()
+    config = prepare(experiment, group=member())
+    from rn50lib.launch.worker import run_worker
 
-    return worker(resolved, extra.run_dir)
+    return run_worker(config, extra.run_dir)
 
 
 def score(argv: list[str]) -> int:
@@ -71,25 +88,24 @@ def score(argv: list[str]) -> int:
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
-    asked, extra = parse_experiment(parser, argv)
-    epochs = asked.num_epochs or 1
-    asked = replace(
-        asked,
+    experiment, extra = parse_experiment(parser, argv)
+    experiment = replace(
+        experiment,
         model_prefix=extra.prefix,
         load_epoch=extra.epoch,
-        num_epochs=epochs,
+        num_epochs=experiment.num_epochs or 1,
         only_inference=True,
     )
     if extra.dry_run:
-        return run_experiment(asked, dry_run=True)
+        return run_experiment(experiment, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
-    file = Path(asked.report or folder / "report.json")
+    file = Path(experiment.report or folder / "report.json")
     read_back = not is_stream(file)
     if not read_back:  # what is written there cannot be read again: write it when it is read
         check_writable(file, "--report")
-        asked = replace(asked, report=None)
-    status = run_experiment(asked, folder)
-    if status == 0 and not asked.test_io:
+        experiment = replace(experiment, report=None)
+    status = run_experiment(experiment, folder)
+    if status == 0 and not experiment.test_io:
         from rn50lib.report import load, write_json
 
         report = load(file if read_back else folder / "report.json")
@@ -123,7 +139,7 @@ def export(argv: list[str]) -> int:
 
 def plot(argv: list[str]) -> int:
     """`rn50 plot R1.json R2.json -o curves.png`."""
-    from rn50lib.cli import Parser
+    from rn50lib.parser import Parser
 
     parser = Parser(prog="rn50 plot", description="Curves over epochs from report files.")
     parser.add_argument("reports", nargs="+", help="files that --report wrote")

@@ -6,7 +6,7 @@ Tensor Cores multiply float16 from compute capability 7.0 on (Volta, Turing), bf
 
 from __future__ import annotations
 
-from rn50lib.flags import scaling
+from rn50lib.config.kinds import scaling
 from rn50lib.hardware import Machine
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16")

@@ -1,9 +1,9 @@
-"""One worker of many, and the small process that watches it: `python -m rn50lib.rank COMMAND`.
+"""Which worker of a group a process is, and the small process that watches one worker.
 
-A launcher starts this instead of the worker itself. It finds the rank in what the launcher set,
-gives the worker cores of its own where that is asked for, puts the rank in front of every line it
-writes, and reports its end in a form that no launcher changes. Standard library only: it costs 10
-MB and no time.
+A launcher starts `python -m rn50lib.rank COMMAND` instead of the worker itself. It finds the rank
+in what the launcher set, gives the worker cores of its own where that is asked for, puts the rank
+in front of every line it writes, and reports its end in a form that no launcher changes. Standard
+library only: it costs 10 MB and no time.
 """
 
 from __future__ import annotations
@@ -20,19 +20,35 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import FrameType
 
 REPORT = "\x1e"  # begins the line that tells how a worker ended
-NAMES = (  # rank, local rank, local size: Horovod's Gloo, Open MPI, torchrun
-    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-)
+NAMES = {  # by launcher: where it tells a worker its rank, size, local rank and local size
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+               "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+}  # fmt: skip
 LAUNCHING = "RN50_LAUNCHING"  # HOST:PID of the `rn50 run` that all of this belongs to
 ENDS = "RN50_ENDS"  # the folder into which workers of this machine report their end
 KEPT = 100  # lines of a worker that are kept for the account of its end
 DRAIN_S = 1.0  # a worker's own children may keep its output open
+
+
+@dataclass(frozen=True)
+class Member:
+    """This process among the workers that `launcher` started: number `rank` of `size`, and number
+    `local_rank` of the `local_size` on its host. `cores` is how many it was given to itself."""
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cores: int | None = None
 
 
 @dataclass
@@ -46,13 +62,37 @@ class End:
     lines: list[str]
 
 
-def placed() -> tuple[int, int, int]:
-    """Rank, local rank and local size, from the environment that the launcher made."""
-    for names in NAMES:
-        if names[0] in os.environ:
-            rank, local_rank, local_size = (int(os.environ.get(name, "0")) for name in names)
-            return rank, local_rank, max(1, local_size)
-    sys.exit("error: rn50lib.rank: no launcher has set a rank: use `rn50 run -n N`")
+def member(env: Mapping[str, str] = os.environ) -> Member | None:
+    """Which worker this process is, from the environment that a launcher made; None for a process
+    that no launcher started."""
+    for launcher, (rank, size, local_rank, local_size) in NAMES.items():
+        if rank not in env or size not in env:
+            continue
+        if launcher == "srun":
+            return task(env)
+        numbers = (int(env.get(name, default)) for name, default in
+                   ((rank, "0"), (size, "1"), (local_rank, "0"), (local_size, "1")))  # fmt: skip
+        return Member(launcher, *numbers)
+    return None
+
+
+def task(env: Mapping[str, str]) -> Member | None:
+    """The same for a task of Slurm's `srun`.
+
+    The script that sbatch runs has a SLURM_PROCID and the job's SLURM_NTASKS as well, and is no
+    task: only srun's have the variables of a step.
+    """
+    if "SLURM_STEP_NUM_TASKS" not in env and env.get("ENVIRONMENT") == "BATCH":
+        return None
+    size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
+    per_node = []  # '2(x3),1' is 2, 2, 2, 1
+    for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(size)).split(","):
+        tasks, _, times = part.rstrip(")").partition("(x")
+        per_node += [int(tasks)] * int(times or 1)
+    node = min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)
+    cores = env.get("SLURM_CPUS_PER_TASK")
+    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0"))
+    return Member("srun", rank, size, local_rank, per_node[node], int(cores) if cores else None)
 
 
 def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
@@ -64,7 +104,10 @@ def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
 
 
 def main(command: list[str]) -> int:
-    rank, local_rank, local_size = placed()
+    me = member()
+    if me is None:
+        sys.exit("error: rn50lib.rank: no launcher has set a rank: use `rn50 run -n N`")
+    rank, local_rank, local_size = me.rank, me.local_rank, me.local_size
     if os.environ.get("RN50_BIND") == "core" and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, own_cores(cores, local_rank, local_size))

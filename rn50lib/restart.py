@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from rn50lib import checkpoint
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.network import Network
 from rn50lib.timer import Run
 
 
-def identify(experiment: FullExperiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
+def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
     found: dict[str, Any] = {
@@ -74,7 +74,7 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
     return found.epoch
 
 
-def wants_checkpoint(experiment: FullExperiment, finished: int) -> bool:
+def wants_checkpoint(experiment: Experiment, finished: int) -> bool:
     if not experiment.model_prefix or experiment.only_inference:
         return False
     return finished % experiment.save_period == 0 or finished == experiment.num_epochs

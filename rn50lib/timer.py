@@ -12,8 +12,8 @@ import numpy as np
 from rn50lib import seams
 from rn50lib.backends import Step
 from rn50lib.comm import Comm
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.position import State
 from rn50lib.progress import Progress
 from rn50lib.report import Report
@@ -23,7 +23,7 @@ from rn50lib.report import Report
 class Run:
     """What the phases of a run share."""
 
-    experiment: FullExperiment
+    experiment: Experiment
     comm: Comm
     step: Step
     progress: Progress

@@ -16,8 +16,8 @@ from typing import Any
 from rn50lib import checkpoint, seams
 from rn50lib.backends import build_step
 from rn50lib.comm import Comm, agree, apart
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Pipeline, open_pipeline
 from rn50lib.position import Position, State
@@ -28,7 +28,7 @@ from rn50lib.timer import Run, Timer
 
 
 def train(
-    experiment: FullExperiment,
+    experiment: Experiment,
     net: Network,
     sources: dict[str, Any],
     comm: Comm,
@@ -148,7 +148,7 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     return metrics
 
 
-def whole_updates(experiment: FullExperiment, steps: int) -> int:
+def whole_updates(experiment: Experiment, steps: int) -> int:
     """The steps of an epoch that make whole updates. Raises UserError where there are too few."""
     updates = steps // experiment.micro_batches
     if not updates:

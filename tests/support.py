@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import cli, seams
-from rn50lib.experiment import Experiment, FullExperiment, resolve
+from rn50lib.config import Experiment, resolve
 from rn50lib.hardware import Machine
 
 CLASSES = ("anvil", "barrel", "candle", "drum", "easel", "flute")
@@ -104,7 +104,7 @@ def make_photos(root: Path) -> Photos:
     return Photos(root)
 
 
-def full(num_classes: int = len(CLASSES), **fields: Any) -> FullExperiment:
+def full(num_classes: int = len(CLASSES), **fields: Any) -> Experiment:
     """A resolved experiment of a tiny network on a laptop without a GPU."""
     asked: dict[str, Any] = {
         "network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float32",

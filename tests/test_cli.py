@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from rn50lib import checkpoint, cli
+from rn50lib import checkpoint, flags_elsewhere
+from rn50lib.config.file import Config
+from rn50lib.launch.prepare import prepare
 from rn50lib.network import resnet, tiny
+from rn50lib.parser import VERBS, experiment_parser, parse_experiment
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, write_photo
 
@@ -55,7 +58,7 @@ def test_the_verbs_are_listed_and_each_is_there(rn50: Run) -> None:
 
     shown = rn50("--help")
     assert shown.status == 0
-    for verb in cli.VERBS:
+    for verb in VERBS:
         assert re.search(rf"^  {verb} ", shown.out, re.MULTILINE)
         assert verb == "workshop" or callable(getattr(commands, verb))
 
@@ -102,10 +105,10 @@ def test_a_flag_that_makes_no_sense(rn50: Run, argv: str, problem: str, remedy: 
 
 
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rn50lib import preparation
+    from rn50lib.launch import prepare
     from tests.support import LAPTOP
 
-    monkeypatch.setattr(preparation, "machine", lambda: LAPTOP)
+    monkeypatch.setattr(prepare, "machine", lambda: LAPTOP)
     for verb in ("run", "train"):
         line = rn50(verb, "--dtype", "float16").error
         assert "--dtype float16" in line and "--dtype bfloat16" in line
@@ -306,6 +309,84 @@ def test_a_dry_run_of_the_command_gives_the_same_run(rn50: Run, photos: Photos) 
     assert rn50("run", "--dry-run", *flags).out.splitlines()[0] == first
 
 
+# --- runs from a file -----------------------------------------------------------------------------
+
+
+def dry(rn50: Run, *argv: str | Path) -> list[str]:
+    """The command and the arithmetic of a dry run."""
+    shown = rn50("run", "--dry-run", *argv)
+    assert shown.status == 0, shown.err
+    return shown.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"batch_size": 16, "lr": 0.2, "num-epochs": 7, "lr_step_epochs": [3, 6.5],'
+                   ' "image_shape": "3,64,64", "zero_gamma": true, "step": 1442.6, "keep": null,'
+                   ' "override": ["schedule=a.py:f"]}'),
+        ("a.yaml", "batch_size: 16\nlr: 2e-1\nnum_epochs: 7\nlr_step_epochs: 3,6.5\n"
+                   "image-shape: 64\nzero_gamma: yes\nstep: paced:1442.6\n"
+                   "override: ['schedule=a.py:f']\n"),
+    ],
+)  # fmt: skip
+def test_a_file_is_as_good_as_flags(rn50: Run, photos: Photos, name: str, text: str) -> None:
+    Path(name).write_text(text)
+    root = ("--data-root", photos.root, "--recipe", "reference")
+    flags = ("-b", "16", "--lr", "0.2", "-e", "7", "--lr-step-epochs", "3,6.5", "--image-shape",
+             "64", "--zero-gamma", "--step", "paced:1442.6", "--override",
+             "schedule=a.py:f")  # fmt: skip
+    assert dry(rn50, *root, "--config", name) == dry(rn50, *root, *flags)
+
+
+def test_a_flag_wins_over_the_file_and_the_preset_too(rn50: Run, photos: Photos) -> None:
+    Path("a.json").write_text('{"batch_size": 16, "disp_batches": 5, "num_epochs": 7}')
+    command, sums, *_ = dry(rn50, "--data-root", photos.root, "--config", "a.json", "-b", "4",
+                            "--disp-batches", "20", "--recipe", "reference")  # fmt: skip
+    assert sums.startswith("global batch 1 x 4 = 4;") and "--num-epochs 7" in command
+    assert "--disp-batches" not in command  # 20 is what it is without a flag
+    both = dry(rn50, "--data-root", photos.root, "--config", "a.json", "--preset",
+               "RN50_FP32_1GPU")  # fmt: skip
+    assert "--batch-size 96" in both[0] and "--disp-batches 5" in both[0]
+
+
+def test_a_run_s_own_file_gives_that_run_again(rn50: Run, photos: Photos) -> None:
+    given = ("--data-root", photos.root, *TINY, "--lr", "0.30000000000000004", "-e", "3")
+    first = dry(rn50, *given)
+    config = prepare(parse_experiment(experiment_parser("run"), list(map(str, given)))[0])
+    config.write(Path("experiment.json"))
+    assert dry(rn50, "--config", "experiment.json")[:2] == first[:2]
+    assert Config.read(Path("experiment.json")) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"batchsize": 8}', "there is no 'batchsize': did you mean batch_size?"),
+        ('{"wandb": 8}', "there is no 'wandb'; `rn50 run --help` lists all"),
+        ('{"batch_size": 0}', "batch_size 0 must be at least 1"),
+        ('{"batch_size": "many"}', "batch_size 'many' must be a number"),
+        ('{"batch_size": [8, 16]}', "batch_size [8, 16] must be"),
+        ('{"no_val": "no"}', "no_val 'no' must be true or false"),
+        ('{"dtype": "half"}', "dtype 'half' must be one of float32"),
+        ('{"override": "a=b:c"}', "override 'a=b:c' must be a list"),
+        ('{"lr": {}}', "lr {} must be one value"),
+        ("[1]", "holds no names and values"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_file_that_makes_no_sense(rn50: Run, text: str, problem: str) -> None:
+    Path("a.json").write_text(text)
+    line = rn50("run", "--config", "a.json").error
+    assert line.startswith("a.json") and problem in line
+
+
+def test_a_file_that_is_not_there(rn50: Run) -> None:
+    assert "b.yaml cannot be read" in rn50("run", "--config", "b.yaml").error
+    Path("c.yaml").write_text("a: [")
+    assert "c.yaml is not YAML" in rn50("train", "--config", "c.yaml").error
+
+
 def test_a_dry_run_under_ci_prints_every_cap(rn50: Run) -> None:
     shown = rn50("run", "--dry-run", "--profile", "ci", "-b", "208", "--dtype", "float16")
     assert "profile ci: --batch-size 208 capped to 4" in shown.out
@@ -322,3 +403,35 @@ def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout.strip() and done.stderr == ""
+
+
+@pytest.mark.parametrize("verb", ["run", "train"])
+@pytest.mark.parametrize("name", sorted(flags_elsewhere.TABLE))
+def test_flags_of_other_programs_are_answered(rn50: Run, verb: str, name: str) -> None:
+    """With a flag that exists, or with what there is instead; and no name is a flag here."""
+    known = experiment_parser(verb)._option_string_actions
+    assert name not in known
+    line = rn50(verb, name, "1").error
+    answer = line.removeprefix(f"unknown flag or argument {name}: ")
+    assert answer == flags_elsewhere.TABLE[name]
+    assert answer.startswith(("here it is -", "there is none: "))
+    named = re.findall(r"(?<![\w-])--?[a-z][\w-]*", answer)
+    assert set(named) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("argv", "answer"),
+    [
+        ("run --model resnet50", "here it is --num-layers"),
+        ("run --amp", "here it is --dtype"),
+        ("run --workers=4", "here it is --data-nthreads"),
+        ("train --local_rank 0", "there is none"),
+        ("benchmark -o a.json --epochs 3", "here it is --num-epochs"),
+        ("run --wondb", "rn50 run --help"),  # near nothing: no guess
+        ("run --resume last.pth", "a data set --data-root"),
+        ("doctor --device 0", "rn50 doctor --help"),  # the table is for the flags of a run
+    ],
+)
+def test_no_misleading_neighbours(rn50: Run, argv: str, answer: str) -> None:
+    line = rn50(*argv.split()).error
+    assert answer in line and "did you mean" not in line

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib import cli
+from rn50lib import parser as parsers
 from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
@@ -64,13 +64,13 @@ def test_every_command_exists(words: list[str]) -> None:
         assert (ROOT / f"{words[2].replace('.', '/')}.py").exists()
     elif words[0] == "rn50":
         verb, rest = words[1], words[2:]
-        assert verb in (*cli.VERBS, "--help")
+        assert verb in (*parsers.VERBS, "--help")
         if verb == "benchmark" and {"-o", "--output"} & set(rest):
             benchmark.parse(rest)  # likewise
         if verb == "run" and "--help" not in rest:
-            parser = cli.experiment_parser("run")
+            parser = parsers.experiment_parser("run")
             parser.add_argument("--dry-run", action="store_true")
-            cli.parse_experiment(parser, rest)  # leaves the process on an unknown flag
+            parsers.parse_experiment(parser, rest)  # leaves the process on an unknown flag
     else:
         pytest.fail(f"not a command of the workbook: {' '.join(words)}")
 

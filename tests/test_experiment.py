@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rn50lib import experiment as experiments
-from rn50lib import flags
+from rn50lib import config as configs
 from rn50lib import network as networks
-from rn50lib.cli import experiment_parser, parse_experiment
+from rn50lib.config import Experiment, checks, defaults, flags_of, kinds, resolve
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment, checks, filling, resolve
 from rn50lib.hardware import Gpu, Machine
+from rn50lib.launch.prepare import prepare
+from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.presets import PRESETS
 from rn50lib.tools.benchmark import command as benchmark
 from tests.support import LAPTOP
@@ -39,7 +39,7 @@ def parse(*argv: str) -> Experiment:
 @pytest.fixture(autouse=True)
 def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same defaults on a machine that has ImageNet mounted."""
-    monkeypatch.setattr(filling, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
+    monkeypatch.setattr(defaults, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
 
 
@@ -59,17 +59,17 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
     by_kind = {
         None: st.booleans(),
         bool: st.booleans(),
-        flags.share: st.floats(0, 1, exclude_max=True),
+        kinds.share: st.floats(0, 1, exclude_max=True),
         list: st.lists(words, max_size=3).map(tuple),
-        flags.epoch_list: steps,
-        flags.degrees: st.floats(0, 180),
-        flags.pace: st.floats(1e-3, 1e9),
-        flags.not_negative: rates,
-        flags.port: st.integers(1, 65535),
-        flags.seed: st.integers(0, 2**32 - 1),
-        flags.image_shape: st.integers(32, 4096),
-        flags.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
-        flags.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
+        kinds.epoch_list: steps,
+        kinds.degrees: st.floats(0, 180),
+        kinds.pace: st.floats(1e-3, 1e9),
+        kinds.not_negative: rates,
+        kinds.port: st.integers(1, 65535),
+        kinds.seed: st.integers(0, 2**32 - 1),
+        kinds.image_shape: st.integers(32, 4096),
+        kinds.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
+        kinds.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
         str: words,
     }
     return by_kind.get(meta["kind"], st.integers(1, 2**40))
@@ -88,12 +88,12 @@ experiments_asked = st.builds(
 @example(Experiment(data_root="-x", model_prefix="--help", override=("-a", "b")))
 @example(Experiment(lr_step_epochs=(), lr=0.1 + 0.2, report="a b"))
 def test_the_flags_of_an_experiment_give_it_again(asked: Experiment) -> None:
-    again, _ = parse_experiment(experiment_parser("run"), asked.to_argv())
+    again, _ = parse_experiment(experiment_parser("run"), flags_of(asked))
     assert again == asked
 
 
 def test_nothing_given_needs_no_flags() -> None:
-    assert Experiment().to_argv() == []
+    assert flags_of(Experiment()) == []
     assert parse() == Experiment()
 
 
@@ -135,7 +135,9 @@ def test_nothing_stays_open_and_every_choice_has_its_reason(
     machine: Machine, recipe: str | None
 ) -> None:
     resolved = resolve(Experiment(recipe=recipe), machine, num_classes=12)
-    for name in FullExperiment.__annotations__:
+    for name, kind in Experiment.__annotations__.items():
+        if "None" in kind or getattr(Experiment(), name) is not None:
+            continue  # it may be left out, or has a value of its own
         assert getattr(resolved.experiment, name) is not None, name
         assert resolved.reasons[name], name
     assert resolved.experiment.profile in ("cpu", "gpu")
@@ -248,7 +250,7 @@ def test_switches_that_a_recipe_has_on_can_be_switched_off() -> None:
     assert (made.zero_gamma, made.bn_decay) == (False, True)
     whole = resolve(parse("--recipe", "goyal2017"), LAPTOP, 12).experiment
     assert (whole.zero_gamma, whole.bn_decay) == (True, False)
-    assert resolve(parse(*whole.to_argv()), LAPTOP, 12).experiment == whole
+    assert resolve(parse(*flags_of(whole)), LAPTOP, 12).experiment == whole
 
 
 def test_the_published_recipe_has_none_of_the_large_batch_s_practice() -> None:
@@ -270,15 +272,15 @@ def test_a_learner_s_decay_groups_decides_alone() -> None:
     resolved = resolve(asked, LAPTOP, 12)
     assert resolved.experiment.bn_decay is True
     assert resolved.reasons["bn_decay"] == "your decay_groups decides"
-    again = resolve(parse(*resolved.experiment.to_argv()), LAPTOP, 12)  # as a worker is told
+    again = resolve(parse(*flags_of(resolved.experiment)), LAPTOP, 12)  # as a worker is told
     assert again.experiment == resolved.experiment
 
 
 def test_a_cosine_has_no_steps() -> None:
     done = resolve(parse("--recipe", "reference", "--lr-schedule", "cosine"), LAPTOP, 12).experiment
     assert done.lr_step_epochs == ()
-    assert experiments.arithmetic(done).endswith("= 0.0125, cosine to 0 at epoch 90")
-    assert experiments.schedule_remark(done) is None
+    assert configs.arithmetic(done).endswith("= 0.0125, cosine to 0 at epoch 90")
+    assert configs.schedule_remark(done) is None
 
 
 def test_classes_that_nobody_knows_are_asked_for() -> None:
@@ -309,7 +311,7 @@ def test_profile_ci_caps_the_resolved_values_and_says_each() -> None:
     capped = {line.split()[2] for line in resolved.caps}
     for f in fields(Experiment):
         if f.name not in ("profile", "dtype") and getattr(before, f.name) != getattr(done, f.name):
-            assert experiments.flag_name(f.name) in capped, f.name
+            assert configs.flag_name(f.name) in capped, f.name
 
 
 def test_profile_ci_leaves_what_is_small_enough() -> None:
@@ -325,7 +327,7 @@ def test_profile_ci_leaves_what_is_small_enough() -> None:
 def test_capping_twice_changes_nothing() -> None:
     """A worker is given the capped values and the profile, and caps them again."""
     once = resolve(Experiment(profile="ci"), LAPTOP, 12).experiment
-    twice = resolve(parse(*once.to_argv()), LAPTOP, 12)
+    twice = resolve(parse(*flags_of(once)), LAPTOP, 12)
     assert (twice.experiment, twice.caps) == (once, ())
 
 
@@ -399,7 +401,7 @@ def test_an_update_over_several_batches() -> None:
     asked = Experiment(recipe="reference", batch_size=32, macrobatch_size=128, n=2, comm="ddp")
     done = resolve(asked, LAPTOP, 12).experiment
     assert (done.micro_batches, done.global_batch, done.update_batch) == (4, 64, 256)
-    assert experiments.arithmetic(done) == (
+    assert configs.arithmetic(done) == (
         "global batch 2 x 32 x 4 batches per update = 256; learning rate 0.1 x 256 / 256 = 0.1"
     )
 
@@ -407,35 +409,35 @@ def test_an_update_over_several_batches() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("0", flags.positive),
-        ("-1", flags.natural),
-        ("-0.1", flags.not_negative),
-        ("nan", flags.not_negative),
-        ("inf", flags.not_negative),
-        ("16", flags.image_shape),
-        ("3,224,256", flags.image_shape),
-        ("1,224,224", flags.image_shape),
-        ("224,224", flags.image_shape),
-        ("60,30", flags.epoch_list),
-        ("-1,30", flags.epoch_list),
-        ("nan", flags.epoch_list),
-        ("30,inf", flags.epoch_list),
-        ("1", flags.share),
-        ("-0.1", flags.share),
-        ("nan", flags.share),
-        ("100", flags.pace),
-        ("paced:0", flags.pace),
-        ("paced:-5", flags.pace),
-        ("paced:nan", flags.pace),
-        ("paced:inf", flags.pace),
-        ("waited:5", flags.pace),
-        ("often", flags.loss_scale),
-        ("0.5", flags.loss_scale),
-        ("nan", flags.loss_scale),
-        ("33554432", flags.loss_scale),
-        ("dynamic:0", flags.loss_scale),
-        ("dynamic:8:0", flags.loss_scale),
-        ("dynamic:8:2:1", flags.loss_scale),
+        ("0", kinds.positive),
+        ("-1", kinds.natural),
+        ("-0.1", kinds.not_negative),
+        ("nan", kinds.not_negative),
+        ("inf", kinds.not_negative),
+        ("16", kinds.image_shape),
+        ("3,224,256", kinds.image_shape),
+        ("1,224,224", kinds.image_shape),
+        ("224,224", kinds.image_shape),
+        ("60,30", kinds.epoch_list),
+        ("-1,30", kinds.epoch_list),
+        ("nan", kinds.epoch_list),
+        ("30,inf", kinds.epoch_list),
+        ("1", kinds.share),
+        ("-0.1", kinds.share),
+        ("nan", kinds.share),
+        ("100", kinds.pace),
+        ("paced:0", kinds.pace),
+        ("paced:-5", kinds.pace),
+        ("paced:nan", kinds.pace),
+        ("paced:inf", kinds.pace),
+        ("waited:5", kinds.pace),
+        ("often", kinds.loss_scale),
+        ("0.5", kinds.loss_scale),
+        ("nan", kinds.loss_scale),
+        ("33554432", kinds.loss_scale),
+        ("dynamic:0", kinds.loss_scale),
+        ("dynamic:8:0", kinds.loss_scale),
+        ("dynamic:8:2:1", kinds.loss_scale),
     ],
 )
 def test_impossible_values_are_refused(text: str, kind: Any) -> None:
@@ -448,7 +450,7 @@ def test_impossible_values_are_refused(text: str, kind: Any) -> None:
 
 def test_the_arithmetic_of_batch_and_learning_rate() -> None:
     done = resolve(Experiment(recipe="reference", batch_size=64, lr=0.1), LAPTOP, 12).experiment
-    assert experiments.arithmetic(done) == (
+    assert configs.arithmetic(done) == (
         "global batch 1 x 64 = 64; learning rate 0.1 x 64 / 256 = 0.025"
     )
 
@@ -458,5 +460,20 @@ def test_the_arithmetic_of_batch_and_learning_rate() -> None:
 )
 def test_a_run_that_ends_early_says_so(epochs: int, said: str | None) -> None:
     done = resolve(Experiment(recipe="reference", num_epochs=epochs), LAPTOP, 12).experiment
-    remark = experiments.schedule_remark(done)
+    remark = configs.schedule_remark(done)
     assert (remark is None) if said is None else (remark is not None and said in remark)
+
+
+@pytest.mark.parametrize(
+    ("asked", "classes", "reason"),
+    [
+        (Experiment(loader="synthetic"), 1000, "synthetic images have no data set"),
+        (Experiment(loader="synthetic", num_classes=7), 7, "given"),
+        (Experiment(data_root="/nowhere/imagenet"), 1000, "there is no /nowhere/imagenet"),
+        (Experiment(data_root="/nowhere/roadsigns"), 12, "the built-in road signs'"),
+    ],
+)
+def test_classes_that_nobody_counted_are_not_said_to_be(asked, classes, reason) -> None:
+    done = prepare(asked, make_data=False, here=LAPTOP)
+    assert done.experiment.num_classes == classes
+    assert reason in done.reasons["num_classes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,8 +17,8 @@ import psutil
 import pytest
 
 from rn50lib import launch
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
 
@@ -177,10 +178,30 @@ def test_when_the_run_is_ended_nothing_stays(started: Started, number: int) -> N
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_ctrl_c_ends_a_run_without_a_traceback(started: Started) -> None:
-    os.killpg(started.process.pid, signal.SIGINT)  # what a terminal does
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_ctrl_c_ends_a_run_without_a_traceback(started: Started, whole_group: bool) -> None:
+    if whole_group:  # what a terminal does
+        os.killpg(started.process.pid, signal.SIGINT)
+    else:  # what `kill -INT` does: the run hands it on
+        started.process.send_signal(signal.SIGINT)
     assert started.process.wait(PATIENCE) == 130
-    assert "Traceback" not in started.text() and "interrupted" in started.text()
+    assert "Traceback" not in started.text() and started.text().count("interrupted") == 1
+    started.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("everybody", [True, False])
+def test_sigterm_ends_a_run_in_good_order(started: Started, everybody: bool) -> None:
+    """A scheduler sends it to every process of a job, `kill` to one."""
+    for process in started.below if everybody else []:
+        with contextlib.suppress(psutil.NoSuchProcess):  # its parent was asked before it
+            process.terminate()
+    started.process.terminate()
+    assert started.process.wait(PATIENCE) == 128 + signal.SIGTERM
+    for word in ("Traceback", "leaked", "error: "):  # multiprocessing's semaphores, for one
+        assert word not in started.text()
+    assert started.text().splitlines()[-1] == "ended by SIGTERM"
     started.all_gone()
 
 
@@ -206,7 +227,9 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
     told = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert told["experiment"]["num_epochs"] == 100_000
     assert "paced at 2000 img/s" in (tmp_path / "log").read_text()
-    assert job.command[-1] and "--step" in job.command
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert job.command[-1].endswith("config.json") and config["step"] == 2000
+    assert "seed" not in config  # it was not given
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rn50lib import flags, optim
+from rn50lib import optim
+from rn50lib.config import kinds
 from rn50lib.network import resnet
 
 
@@ -117,10 +118,10 @@ def test_a_scale_that_always_grows() -> None:
 
 
 def test_what_a_loss_scale_flag_says() -> None:
-    assert flags.scaling("dynamic") == (65536.0, 2000)
-    assert flags.scaling("dynamic:128") == (128.0, 2000)
-    assert flags.scaling("dynamic:128:50") == (128.0, 50)
-    assert flags.scaling("1e3") == (1000.0, None)
+    assert kinds.scaling("dynamic") == (65536.0, 2000)
+    assert kinds.scaling("dynamic:128") == (128.0, 2000)
+    assert kinds.scaling("dynamic:128:50") == (128.0, 50)
+    assert kinds.scaling("1e3") == (1000.0, None)
 
 
 def test_the_reference_decays_every_parameter() -> None:

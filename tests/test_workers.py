@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shlex
@@ -18,9 +19,13 @@ import numpy as np
 import psutil
 import pytest
 
-from rn50lib import checkpoint, comm, launch, launchers, rank, workers
+from rn50lib import checkpoint, comm, launch, rank
+from rn50lib.comm import slurm
+from rn50lib.config import Experiment, resolve
+from rn50lib.config import workers as connecting
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, resolve
+from rn50lib.launch import group as groups
+from rn50lib.launch import launchers
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Photos, full, strict_json, timeless
 
@@ -72,8 +77,16 @@ def test_horovodrun_gets_the_worker_as_one_argument() -> None:
 def test_torchrun_takes_a_free_port_unless_told() -> None:
     assert "--standalone" in launchers.command(full(n=2, comm="ddp"), ["x"])
     assert "4711" in launchers.command(full(n=2, comm="ddp", port=4711), ["x"])
-    with pytest.raises(UserError, match="on each host"):
-        launchers.command(full(n=2, comm="ddp", hosts="a:1,b:1"), ["x"])
+
+
+def test_torchrun_on_several_hosts_is_told_ready_to_paste(rn50: Callable, photos: Photos) -> None:
+    error = rn50("run", "--data-root", photos.root, "-n", "3", "--comm", "ddp", "--hosts",
+                 "a:2,b:1", "-b", "8").error  # fmt: skip
+    start = "torchrun --nnodes 2 --nproc-per-node {} --rdzv-backend c10d --rdzv-endpoint a:29500"
+    train = f"--no-python rn50 train --data-root {photos.root} --comm ddp --batch-size 8`"
+    for host, slots in (("a", 2), ("b", 1)):
+        assert f"on {host} `{start.format(slots)} --rdzv-id rn50 {train}" in error
+    assert "..." not in error and "…" not in error
 
 
 def test_torchrun_leaves_nothing_among_the_temporary_files(tmp_path: Path) -> None:
@@ -123,7 +136,7 @@ def test_impossible_groups_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if flags[1] == "5":
-        monkeypatch.setattr("rn50lib.preparation.machine", lambda: LAPTOP)
+        monkeypatch.setattr("rn50lib.launch.prepare.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
 
 
@@ -140,7 +153,7 @@ def test_a_port_in_use_is_told(rn50: Callable, photos: Photos) -> None:
 def test_horovod_that_is_missing_is_told(
     rn50: Callable, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "horovod_serves", lambda backend: False)
+    monkeypatch.setattr(connecting, "horovod_serves", lambda backend: False)
     flags = ("run", "--data-root", photos.root, "-n", "2")
     error = rn50(*flags, "--comm", "horovod").error
     assert "Horovod is not built for torch" in error and "make horovod" in error
@@ -158,6 +171,122 @@ def test_ranks_that_disagree_say_on_what() -> None:
 
     with pytest.raises(UserError, match="disagree on the steps: rank 0 has 13, rank 1 has 12"):
         comm.agree({"images": 5, "the steps": 13}, Two())  # type: ignore[arg-type]
+
+
+# --- workers that somebody else has started -------------------------------------------------------
+
+STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, None),
+        ({"RANK": "0"}, None),  # no size, no group
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+         rank.Member("torchrun", 1, 2, 1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8",
+          "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
+         rank.Member("mpirun", 5, 8, 1, 4)),
+        (STEP, rank.Member("srun", 3, 4, 1, 4)),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "3,1",
+                 "SLURM_CPUS_PER_TASK": "6"}, rank.Member("srun", 3, 4, 1, 1, 6)),
+        # srun overrides what sbatch has asked for; a batch script is no task
+        (STEP | {"ENVIRONMENT": "BATCH", "SLURM_STEP_NUM_TASKS": "2",
+                 "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, rank.Member("srun", 3, 2, 1, 1)),
+        (STEP | {"ENVIRONMENT": "BATCH"}, None),
+        # torchrun, started once a node by srun
+        (STEP | {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"},
+         rank.Member("torchrun", 0, 16, 0, 8)),
+    ],
+)  # fmt: skip
+def test_who_a_worker_is_comes_from_what_started_it(env: dict, wanted: Any) -> None:
+    assert rank.member(env) == wanted
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [("gpu[03-05,09],login", "gpu03"), ("node7", "node7"), ("a,b", "a"),
+     ("r[1-2]n[04,06]", "r1n04"), ("n[9,11-12]", "n9"), ("", "")],
+)  # fmt: skip
+def test_the_first_of_slurm_s_hosts(hosts: str, first: str) -> None:
+    assert slurm.first_host(hosts) == first
+
+
+def test_the_tasks_of_a_step_meet_at_one_port() -> None:
+    told = [
+        slurm.torch_environment(rank.Member("srun", r, 4, r % 2, 2),
+                                {"SLURM_JOB_NODELIST": "gpu[03-04]", "SLURM_JOB_ID": "4711",
+                                 "SLURM_STEP_ID": "0"})
+        for r in range(4)
+    ]  # fmt: skip
+    assert len({env["MASTER_PORT"] for env in told}) == 1
+    assert 1024 < int(told[0]["MASTER_PORT"]) < 32768
+    assert [env["RANK"] for env in told] == ["0", "1", "2", "3"]
+    assert {env["MASTER_ADDR"] for env in told} == {"gpu03"}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("starter", ["torchrun", "srun"])
+def test_workers_take_their_number_from_what_started_them(
+    starter: str, photos: Photos, tmp_path: Path
+) -> None:
+    """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 once the warm-up is over."""
+    flags = ("--data-root", str(photos.root), *TINY, "-e", "2", "--warmup-epochs", "1", "--lr",
+             "0.4", "--no-val", "--disp-batches", "1", "--run-dir", "run")  # fmt: skip
+    worker = [*launch.program("train"), *flags]
+    if starter == "torchrun":
+        starts = [[sys.executable, "-m", "torch.distributed.run", "--standalone",
+                   "--nproc-per-node", "2", "--no-python", *worker]]  # fmt: skip
+        envs: list[dict[str, str]] = [{}]
+    else:
+        starts = [worker, worker]
+        envs = [
+            {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_NTASKS": "2",
+             "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
+             "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+            for r in range(2)
+        ]  # fmt: skip
+    running = [
+        subprocess.Popen(argv, cwd=tmp_path, env=clean_environment(**env), text=True,
+                         stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        for argv, env in zip(starts, envs, strict=True)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * len(running), said
+    report = strict_json(tmp_path / "run" / "report.json")
+    assert report["ngpus"] == 2 and report["env"]["weights_apart"] == 0.0
+    lines = (tmp_path / "run" / "progress.jsonl").read_text().splitlines()
+    rates = [json.loads(line).get("lr") for line in lines]
+    assert rates[-2] == pytest.approx(0.4 * 16 / 256)
+
+
+@pytest.mark.parametrize(
+    ("env", "flags", "words"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ("-n", "4"), "-n 4: torchrun has started 2 workers"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ("-n", "2"), "-n 2: torchrun has started 1 worker,"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ("--comm", "horovod"), "--comm horovod: torchrun has"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ("--comm", "local"), "--comm local is one worker"),
+        (STEP, ("--backend", "tensorflow"), "--backend tensorflow: srun has started 4 workers"),
+    ],
+)  # fmt: skip
+def test_a_worker_that_is_told_something_else(
+    rn50: Callable, photos: Photos, env: dict, flags: tuple[str, ...], words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert words in rn50("train", "--data-root", photos.root, *TINY, *flags).error
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_a_lone_worker_is_not_two(rn50: Callable, photos: Photos) -> None:
+    """Nothing started a second one: it would train at a rate that is for two."""
+    error = rn50("train", "--data-root", photos.root, *TINY, "-n", "2", "--comm", "horovod").error
+    assert "horovod has connected 1 worker(s)" in error and "rn50 run -n 2" in error
 
 
 # --- real runs ------------------------------------------------------------------------------------
@@ -237,9 +366,9 @@ class Group:
         self.progress = folder / "run" / "progress.jsonl"
         self.wait_for(lambda: self.progress.exists() and '"epoch"' in self.progress.read_text())
         self.job = next(
-            p.environ()[workers.JOB]
+            p.environ()[groups.JOB]
             for p in psutil.Process(self.process.pid).children()
-            if workers.JOB in p.environ()
+            if groups.JOB in p.environ()
         )
 
     def wait_for(self, what: Callable[[], Any]) -> None:
@@ -250,10 +379,10 @@ class Group:
 
     def worker(self, number: int) -> psutil.Process:
         """The training process of a rank."""
-        for process in workers.processes(self.job):
-            watched = process.cmdline()[1:4] == ["-m", "rn50lib.cli", "train"]
-            names = [names[0] for names in rank.NAMES if names[0] in process.environ()]
-            if watched and names and process.environ()[names[0]] == str(number):
+        for process in groups.processes(self.job):
+            watched = process.cmdline()[1:3] == ["-m", "rn50lib.launch.worker"]
+            me = rank.member(process.environ())
+            if watched and me is not None and me.rank == number:
                 return process
         raise AssertionError(f"no rank {number}: {self.output.read_text()}")
 
@@ -262,7 +391,7 @@ class Group:
 
     def all_gone(self) -> None:
         end = time.monotonic() + PATIENCE
-        while left := workers.processes(self.job):
+        while left := groups.processes(self.job):
             assert time.monotonic() < end, left
             time.sleep(0.05)
 
@@ -281,7 +410,7 @@ def group(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Group]]:
     for run in started:
         run.process.kill()
         run.process.wait()
-        for process in workers.processes(run.job):
+        for process in groups.processes(run.job):
             process.kill()
 
 
@@ -315,7 +444,9 @@ def test_when_the_run_is_ended_all_workers_end(number: int, group: Callable) -> 
     status = run.process.wait(PATIENCE)
     run.all_gone()
     if number != signal.SIGKILL:
-        assert status == 130 and "interrupted" in run.output.read_text()
+        assert status == 128 + number
+        assert ("interrupted" if number == signal.SIGINT else "SIGTERM") in run.output.read_text()
+        assert "leaked" not in run.output.read_text()
         assert "Traceback" not in run.output.read_text()
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
+from rn50lib.config import Experiment, flags_of
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from workshop import places, session
 from workshop.errors import RunFailed, show_user_errors_plainly
 
@@ -110,7 +110,7 @@ class Run:
     @property
     def command_line(self) -> str:
         """The same as one would type it: `rn50 run ...`, without the folder of this run."""
-        return shlex.join(["rn50", "run", *self.experiment.to_argv()])
+        return shlex.join(["rn50", "run", *flags_of(self.experiment)])
 
     @property
     def log(self) -> str:

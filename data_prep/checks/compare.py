@@ -147,14 +147,14 @@ def find_repeats(parts: list[Part], problems: list[Problem]) -> None:
     digests = np.concatenate([part.digests for part in chosen])
     labels = np.concatenate([part.labels for part in chosen])
     source = np.repeat(np.arange(len(chosen)), [len(part) for part in chosen])
-    place = np.concatenate([np.arange(len(part)) for part in chosen])
+    position = np.concatenate([np.arange(len(part)) for part in chosen])
     order = np.argsort(digests, kind="stable")
     borders = np.flatnonzero(np.diff(digests[order])) + 1
     leaks, conflicts, repeats = [], [], []
     for group in np.split(order, borders):
         if len(group) < 2 or digests[group[0]] < 0 or not digests[group[0]] & 0x7FFFFFFF:
             continue
-        names = [chosen[source[i]].names[place[i]] for i in group]
+        names = [chosen[source[i]].names[position[i]] for i in group]
         splits = {chosen[source[i]].split for i in group}
         text = f"the same as {names[0]}"
         if {"train", "val"} <= splits:

@@ -79,10 +79,10 @@ def _no_image(data: bytes) -> Finding:
 
 def _decode(data: bytes, info: ImageInfo) -> list[Finding]:
     has_exif = b"Exif\0\0" in data[:65536]
-    said = ""
+    complaint = ""
     if simplejpeg is not None and info.format == "JPEG" and info.channels != 4:
-        said = _decode_strictly(data, info)
-        if not said and not has_exif:
+        complaint = _decode_strictly(data, info)
+        if not complaint and not has_exif:
             return []
     found: list[Finding] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -91,15 +91,15 @@ def _decode(data: bytes, info: ImageInfo) -> list[Finding]:
             image = Image.open(io.BytesIO(data))
             if has_exif:
                 found += _check_exif(image)
-            if said or info.format == "PNG" or info.channels == 4 or simplejpeg is None:
+            if complaint or info.format == "PNG" or info.channels == 4 or simplejpeg is None:
                 image.draft(image.mode, (info.width // 8 or 1, info.height // 8 or 1))
                 image.load()
         except Exception as error:  # damaged images make Pillow raise many kinds
             return [("undecodable", _one_line(error))]
         if any("EXIF" in str(warning.message) for warning in caught) and not found:
             found.append(("exif", ""))
-    if said:
-        found.append(("decoder-warning", said))
+    if complaint:
+        found.append(("decoder-warning", complaint))
     return found
 
 
@@ -134,7 +134,7 @@ def digest(data: bytes) -> int:
 # -- the worker ----------------------------------------------------------------------------------
 
 
-def worker(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
+def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
     """The function that checks a run of images: ["files" or "records", where, items].
 
     For files ``where`` is their folder and the items are names; for records it is the record file

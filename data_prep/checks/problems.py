@@ -96,8 +96,8 @@ class Problem:
 
     def line(self) -> str:
         """The problem in one line."""
-        place = self.where if self.offset is None else f"{self.where}, offset {self.offset:,}"
-        return f"{place}: {self.text}" if self.text else place
+        where = self.where if self.offset is None else f"{self.where}, offset {self.offset:,}"
+        return f"{where}: {self.text}" if self.text else where
 
 
 def count_levels(problems: Iterable[Problem]) -> dict[str, int]:

@@ -79,7 +79,7 @@ def add_answer(part: Part, task: list, answer: dict, problems: list[Problem]) ->
 # -- the worker ----------------------------------------------------------------------------------
 
 
-def worker(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
+def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
     """The function that checks one shard: ["shard", path, index or None]."""
     del settings
 

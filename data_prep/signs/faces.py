@@ -173,19 +173,19 @@ def deer(canvas: Canvas) -> None:
         (0.26, -0.21), (0.36, -0.13), (0.35, -0.08), (0.27, -0.09), (0.24, 0.03), (0.2, 0.16),
         (0.1, 0.22), (-0.1, 0.19), (-0.25, 0.26),
     ]  # fmt: skip
-    place = np.array([0.0, 0.075])  # the drawing's place in the triangle
-    canvas.fill(smooth(body) * 0.92 + place, BLACK)
+    offset = np.array([0.0, 0.075])  # of the drawing in the triangle
+    canvas.fill(smooth(body) * 0.92 + offset, BLACK)
     for leg in (
         ((0.14, 0.14), (0.3, 0.18), (0.26, 0.32)), ((0.08, 0.16), (0.19, 0.27), (0.1, 0.37)),
         ((-0.24, 0.16), (-0.33, 0.3), (-0.5, 0.42)), ((-0.2, 0.18), (-0.21, 0.33), (-0.34, 0.47)),
         ((-0.31, 0.1), (-0.38, 0.06)),
     ):  # fmt: skip
-        canvas.limb(line(*leg) * 0.92 + place, 0.052, BLACK)
+        canvas.limb(line(*leg) * 0.92 + offset, 0.052, BLACK)
     for antler in (
         ((0.22, -0.2), (0.13, -0.29), (0.12, -0.42)), ((0.13, -0.29), (0.03, -0.31)),
         ((0.24, -0.2), (0.21, -0.31), (0.22, -0.38)),
     ):  # fmt: skip
-        canvas.limb(line(*antler) * 0.92 + place, 0.034, BLACK)
+        canvas.limb(line(*antler) * 0.92 + offset, 0.034, BLACK)
 
 
 def roundabout(canvas: Canvas) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from rn50lib.comm import Comm
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 
@@ -60,7 +60,7 @@ class Step(Protocol):
         ...
 
 
-def build_step(experiment: FullExperiment, net: Network, comm: Comm) -> Step:
+def build_step(experiment: Experiment, net: Network, comm: Comm) -> Step:
     """The training step of an experiment. Raises UserError when its framework is missing."""
     if experiment.step is not None:
         from rn50lib.backends.paced import PacedStep

@@ -10,8 +10,10 @@ import torch
 from torch import distributed as dist
 
 from rn50lib.comm.gpu import choose_gpu
+from rn50lib.comm.slurm import torch_environment
 from rn50lib.comm.vectors import Vectors
 from rn50lib.errors import UserError
+from rn50lib.rank import member
 
 
 class Ddp(Vectors):
@@ -21,10 +23,13 @@ class Ddp(Vectors):
     """
 
     def __init__(self) -> None:
+        me = member()
+        if me is not None and me.launcher == "srun":
+            os.environ.update(torch_environment(me))
         if "RANK" not in os.environ:
             raise UserError(
                 "--comm ddp: this process has no rank: start it with `rn50 run -n N`, or with"
-                " torchrun"
+                " torchrun or srun"
             )
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         choose_gpu("torch", self.local_rank)

@@ -16,7 +16,7 @@ import numpy as np
 from rn50lib.comm.gpu import choose_gpu
 from rn50lib.comm.vectors import Vectors
 from rn50lib.errors import UserError
-from rn50lib.launchers import ADDRESSES
+from rn50lib.launch.launchers import ADDRESSES
 from rn50lib.position import State
 
 
@@ -78,7 +78,7 @@ class Horovod(Vectors):
                 state.roll_back()
 
             def sync(self) -> None:
-                state.take(self._bcast_object(state.shared()))
+                state.take(group.hvd.broadcast_object(state.shared()))
 
             def reset(self) -> None:
                 group.place()

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.records.source import Source
 
 
@@ -48,7 +48,7 @@ class Pipeline(Protocol):
 
 
 def open_pipeline(
-    experiment: FullExperiment, source: Source | None, split: str, rank: int, size: int
+    experiment: Experiment, source: Source | None, split: str, rank: int, size: int
 ) -> Pipeline:
     """The pipeline of an experiment for 'train' or 'val'. `source` is None for synthetic.
 

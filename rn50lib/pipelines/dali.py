@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from rn50lib import recipe, seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.hardware import machine
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.images import quick
@@ -49,7 +49,7 @@ class Dali:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         source: Source,
         split: str,
         examples: int,

@@ -12,8 +12,8 @@ import warnings
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.recipe import Box
 from rn50lib.records.imageinfo import eight_bits
 
@@ -37,7 +37,7 @@ are decoded, in width and height, that the network gets: so that all loaders see
 and a network gives the same answers. A training image needs no more than the network gets."""
 
 
-def quick(experiment: FullExperiment, train: bool) -> bool:
+def quick(experiment: Experiment, train: bool) -> bool:
     """Whether a JPEG is decoded in libjpeg's quick way: a coarser cosine transform, and stored
     colours repeated instead of interpolated.
 

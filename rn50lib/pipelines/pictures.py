@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import seams
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import Box, center_crop_box, turn
 from rn50lib.records import order
@@ -17,7 +17,7 @@ from rn50lib.records.source import Source
 class Pictures:
     """The images of a split as the network gets them; decoded with Pillow, one at a time."""
 
-    def __init__(self, source: Source, train: bool, experiment: FullExperiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
         self.source, self.train = source, train
         self.spare = 1 if train else SPARE
         self.size, self.resize = experiment.image_shape, experiment.val_resize

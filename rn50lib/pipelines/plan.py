@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rn50lib import seams
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.records import order
 
 SUBSET_SEED = 50  # the part that --num-examples keeps is the same in every run
@@ -16,7 +16,7 @@ class Plan:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         images: int,
         split: str,
         examples: int,

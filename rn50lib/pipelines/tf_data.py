@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from rn50lib.backends.tensorflow import tf
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.images import SPARE, quick
 from rn50lib.pipelines.pictures import Pictures
@@ -93,7 +93,7 @@ class TfData:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         source: Source,
         split: str,
         examples: int,
@@ -343,9 +343,9 @@ def rotated(pixels: Any, degrees: Any) -> Any:
 
 def find_damage(source: ShardSource, message: str) -> Exception:
     """The error that names the damaged record of which TensorFlow says only the offset."""
-    told = re.search(r"record at (\d+)", message)
-    if told:
-        for number in source.at_offset(int(told[1])):
+    found = re.search(r"record at (\d+)", message)
+    if found:
+        for number in source.at_offset(int(found[1])):
             try:
                 source.read(number)
             except UserError as error:

@@ -11,8 +11,8 @@ import numpy as np
 
 from rn50lib import seams
 from rn50lib.backends.tensorflow import tf
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import FullExperiment
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.imageinfo import image_info
@@ -103,7 +103,7 @@ class Ordered:
 class Stream:
     """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
 
-    def __init__(self, pipeline: Loader, source: ShardSource, experiment: FullExperiment) -> None:
+    def __init__(self, pipeline: Loader, source: ShardSource, experiment: Experiment) -> None:
         if seams.get("shard") is not order.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"

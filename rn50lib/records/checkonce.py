@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rn50lib.files import write_file
 from rn50lib.records.checksums import checksum_path
 from rn50lib.records.recordio import Reader
 from rn50lib.records.tfrecord import TFRecordReader
@@ -93,15 +94,11 @@ def _known(path: Path, index: Path) -> bool:
 
 def _keep(path: Path, index: Path, state: str) -> None:
     for note in _notes(path, index):
-        draft = note.with_name(f".{note.name}.{os.getpid()}")
         try:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(state)
-            os.replace(draft, note)
+            write_file(note, state)
             return
-        except OSError:  # a data folder that is only to be read, a full disk: the next place
-            with contextlib.suppress(OSError):
-                draft.unlink()
+        except OSError:  # a data folder that is only to be read, a full disk: the next one
+            continue
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow: a message of named features, written and read as its bytes.
+"""tf.train.Example without TensorFlow: a message of named features, read from its bytes.
 
 The wire format is Protocol Buffers' (a tag, a length, the bytes); of the message it needs four
 types.
@@ -6,94 +6,11 @@ types.
 
 from __future__ import annotations
 
-import functools
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 Feature = list[bytes] | list[int] | list[float]
-
-_BYTES, _FLOATS, _INTS = 0x0A, 0x12, 0x1A  # fields 1, 2 and 3 of Feature, each with a length
-_FIELD_1, _FIELD_2 = 0x0A, 0x12
-_LONG = 1024  # values from this length on are not copied
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _field(tag: int, body: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(body)) + body
-
-
-def _feature(value: Value) -> bytes:
-    """The bytes of one Feature."""
-    values = [value] if isinstance(value, (bytes, str, int, float)) else list(value)
-    if all(isinstance(v, (bytes, str)) for v in values):
-        parts = [v.encode() if isinstance(v, str) else v for v in values]
-        return _field(_BYTES, b"".join(_field(_FIELD_1, part) for part in parts))  # type: ignore[arg-type]
-    if all(isinstance(v, int) for v in values):
-        packed = b"".join(_varint(v & 0xFFFFFFFFFFFFFFFF) for v in values)  # type: ignore
-        return _field(_INTS, _field(_FIELD_1, packed))
-    return _field(_FLOATS, _field(_FIELD_1, struct.pack(f"<{len(values)}f", *values)))
-
-
-@functools.lru_cache(maxsize=8192)
-def _small_entry(key: str, kind: str, value: Value) -> bytes:
-    """One entry of the map; sizes, classes and constants come again and again.
-
-    ``kind``, the name of the type, keeps 1 and 1.0 apart in the cache.
-    """
-    return _entry(key, value)
-
-
-def _entry(key: str, value: Value) -> bytes:
-    return _field(_FIELD_1, _field(_FIELD_1, key.encode()) + _field(_FIELD_2, _feature(value)))
-
-
-def example_pieces(features: Mapping[str, Value]) -> list[bytes]:
-    """The bytes of an Example as pieces to be written one behind the other; long values uncopied.
-
-    bytes and str become a bytes list, int an int64 list, float a float list. Features stand sorted
-    by key, so that the same features always give the same bytes.
-    """
-    pieces = [b""]
-    for key in sorted(features):
-        value = features[key]
-        if isinstance(value, bytes) and len(value) >= _LONG:
-            pieces += [_long_head(key, len(value)), value]
-        elif isinstance(value, (bytes, str, int, float)):
-            pieces.append(_small_entry(key, type(value).__name__, value))
-        else:
-            pieces.append(_entry(key, value))
-    total = sum(map(len, pieces))
-    pieces[0] = bytes((_FIELD_1,)) + _varint(total)
-    return pieces
-
-
-def _long_head(key: str, size: int) -> bytes:
-    """What stands before a long value: four nested lengths."""
-    name = _field(_FIELD_1, key.encode())
-    value = bytes((_FIELD_1,)) + _varint(size)
-    values = bytes((_BYTES,)) + _varint(len(value) + size) + value
-    feature = bytes((_FIELD_2,)) + _varint(len(values) + size) + values
-    return bytes((_FIELD_1,)) + _varint(len(name) + len(feature) + size) + name + feature
-
-
-def serialize_example(features: Mapping[str, Value]) -> bytes:
-    """The bytes of an Example; see ``example_pieces``."""
-    return b"".join(example_pieces(features))
-
-
-# -- reading -------------------------------------------------------------------------------------
 
 
 def parse_example(data: bytes) -> dict[str, Feature]:
@@ -208,7 +125,7 @@ _KINDS = {1: "bytes", 2: "floats", 3: "ints"}
 
 
 def find_features(data: Any, start: int, stop: int) -> dict[str, Span]:
-    """Name → place of every feature of the Example in ``data[start:stop]``, without reading images.
+    """Name → position of each feature of the Example in ``data[start:stop]``; images stay unread.
 
     ``data`` may be any buffer whose items are numbers. Raises ValueError if it holds no Example.
     """

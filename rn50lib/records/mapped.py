@@ -8,7 +8,7 @@ from typing import Any
 
 from rn50lib.records.framing import RecordError
 from rn50lib.records.index import pack_remedy
-from rn50lib.records.publish import finish_renaming
+from rn50lib.records.renaming import finish_renaming
 
 
 class MappedFile:

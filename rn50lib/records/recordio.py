@@ -1,4 +1,4 @@
-"""RecordIO files: write them, and read their records at random or in order from many processes.
+"""RecordIO files: read their records at random or in order, from many processes.
 
 The format is MXNet's and DALI's: `PREFIX.rec` holds the records, `PREFIX.idx` says where each
 starts.
@@ -30,7 +30,6 @@ from rn50lib.records.framing import (
 )
 from rn50lib.records.index import Index, index_remedy, pack_remedy, prefix_of, read_index
 from rn50lib.records.mapped import MappedFile
-from rn50lib.records.writer import Writer
 
 __all__ = [
     "HEADER",
@@ -40,7 +39,6 @@ __all__ = [
     "Header",
     "Reader",
     "RecordError",
-    "Writer",
     "frame",
     "pack_header",
     "unpack_header",
@@ -163,8 +161,8 @@ class Reader:
                 f"its entry for key {self.keys[position]} leaves no room for a record",
             )
         count = len(starts)
-        for place in {0, count - 1, *range(0, count, max(1, count // 16))}:
-            self._locate(int(by_offset[place]))
+        for number in {0, count - 1, *range(0, count, max(1, count // 16))}:
+            self._locate(int(by_offset[number]))
 
     def _misfit(self, offset: int, reason: str) -> RecordError:
         return RecordError(

@@ -47,14 +47,14 @@ class ShardSource:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def place(self, i: int) -> tuple[int, int]:
+    def position(self, i: int) -> tuple[int, int]:
         """(shard, position in it) of image i."""
         shard = int(np.searchsorted(self.firsts, i, side="right")) - 1
         return shard, i - int(self.firsts[shard])
 
     def name(self, i: int) -> str:
         """The shard, with number and offset of the record of image i."""
-        shard, position = self.place(i)
+        shard, position = self.position(i)
         return f"{self.shards[shard]}: record {position} at offset {int(self._offsets[i]):,}"
 
     def read(self, i: int) -> bytes:
@@ -62,7 +62,7 @@ class ShardSource:
 
         Raises RecordError if the record is damaged, UserError if it holds no image.
         """
-        data = self._reader(self.place(i)[0]).read_at(int(self._offsets[i]))
+        data = self._reader(self.position(i)[0]).read_at(int(self._offsets[i]))
         features = _features(data, 0, len(data), self.name(i))
         if not self.raw:
             image = _bytes_of(data, features, IMAGE, self.name(i))
@@ -78,9 +78,9 @@ class ShardSource:
             )
         return b"P6 %d %d 255\n" % (width, height) + pixels
 
-    def at_offset(self, told: int) -> list[int]:
+    def at_offset(self, offset: int) -> list[int]:
         """The images whose record, or whose data, starts at an offset of some shard."""
-        return np.flatnonzero((self._offsets == told) | (self._offsets + 12 == told)).tolist()
+        return np.flatnonzero((self._offsets == offset) | (self._offsets + 12 == offset)).tolist()
 
     def find_damage(self) -> RecordError | None:
         """The first damaged record of the split; reads all of it."""

@@ -7,11 +7,10 @@ is records one behind the other, and `index/SHARD.idx` says `offset size` of eac
 from __future__ import annotations
 
 import functools
-import io
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,12 @@ SPLIT_PREFIX = {"train": "train", "val": "validation"}
 
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
-_CRC = struct.Struct("<I")
+CRC = struct.Struct("<I")
 _REMEDY = "copy the file again, or write the shards again with `python -m data_prep.tfrecord ROOT`"
 
 
 @functools.cache
-def _checksum() -> Callable[[int, bytes], int]:
+def crc32c() -> Callable[[int, bytes], int]:
     """google-crc32c's ``extend(crc, data)``, imported only where checksums are needed."""
     try:
         import google_crc32c
@@ -44,52 +43,14 @@ def _checksum() -> Callable[[int, bytes], int]:
     return google_crc32c.extend
 
 
-def _mask(crc: int) -> int:
+def mask(crc: int) -> int:
     """TFRecord stores no plain checksum, so that a checksum over records stays meaningful."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def masked_crc(data: bytes) -> int:
     """The checksum that TFRecord stores for ``data``: CRC32C, rotated and shifted."""
-    return _mask(_checksum()(0, data))
-
-
-def frame_pieces(pieces: Sequence[bytes]) -> list[bytes]:
-    """A framed record, as pieces, from the pieces of its data."""
-    extend = _checksum()
-    size = struct.pack("<Q", sum(map(len, pieces)))
-    crc = 0
-    for piece in pieces:
-        crc = extend(crc, piece)
-    return [size, _CRC.pack(_mask(extend(0, size))), *pieces, _CRC.pack(_mask(crc))]
-
-
-def frame_record(data: bytes) -> bytes:
-    """A framed record. Its length is that of the data and 16 bytes."""
-    return b"".join(frame_pieces([data]))
-
-
-def write_records(file: io.FileIO, records: Iterable[Sequence[bytes]]) -> list[tuple[int, int]]:
-    """Write records, each given as pieces of its data; returns (offset, size) of each."""
-    entries = []
-    offset = 0
-    for pieces in records:
-        framed = frame_pieces(pieces)
-        size = sum(map(len, framed))
-        # One call for all pieces: no copy into a buffer of ours comes before the system's own.
-        written = os.writev(file.fileno(), framed) if len(framed) <= 64 else 0
-        if written < size:
-            rest = memoryview(b"".join(framed))[written:]
-            while rest:
-                rest = rest[file.write(rest) :]
-        entries.append((offset, size))
-        offset += size
-    return entries
-
-
-def format_index(entries: Sequence[tuple[int, int]]) -> bytes:
-    """The text of a shard's index, as DALI's tfrecord2idx writes it."""
-    return b"".join(b"%d %d\n" % entry for entry in entries)
+    return mask(crc32c()(0, data))
 
 
 def locate(data: Any, offset: int, size: int) -> tuple[int, int]:
@@ -197,7 +158,7 @@ class TFRecordReader:
                 f"the record at offset {offset:,} has {end + 4 - offset:,} bytes, not {size:,}",
             )
         found = data[start:end]
-        check_data(found, _CRC.unpack_from(data, end)[0], offset)
+        check_data(found, CRC.unpack_from(data, end)[0], offset)
         return found
 
     def records(self) -> Iterator[tuple[int, bytes]]:

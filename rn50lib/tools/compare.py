@@ -124,7 +124,7 @@ def as_json(sides: Sequence[Side]) -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     """`rn50 compare A.json B.json`; returns the exit status."""
-    from rn50lib.cli import Parser
+    from rn50lib.parser import Parser
 
     parser = Parser(prog="rn50 compare", description="Reports and benchmarks beside each other.",
                     allow_abbrev=False)  # fmt: skip

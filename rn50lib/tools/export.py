@@ -150,7 +150,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
 
 def main(argv: list[str]) -> int:
     """The program; returns the exit status. Raises UserError for bad input."""
-    from rn50lib.cli import Parser
+    from rn50lib.parser import Parser
 
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from rn50lib import checkpoint, experiment
+from rn50lib import checkpoint
+from rn50lib.config import Experiment, resolve
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.files import check_writable, replacing
 from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import center_crop_box
@@ -54,20 +54,20 @@ class Files:
         return str(self.paths[i])
 
 
-def trained_as(prefix: str | Path, epoch: int) -> FullExperiment:
+def trained_as(prefix: str | Path, epoch: int) -> Experiment:
     """The resolved experiment that scores a checkpoint: its network, size, precision and batch.
 
     Raises UserError when the checkpoint is missing or is not one.
     """
     from rn50lib.hardware import machine
-    from rn50lib.preparation import with_checkpoint
+    from rn50lib.launch.prepare import with_checkpoint
 
     asked = Experiment(model_prefix=str(prefix), load_epoch=epoch, only_inference=True)
     asked = with_checkpoint(asked)
-    return experiment.resolve(asked, machine(), asked.num_classes).experiment
+    return resolve(asked, machine(), asked.num_classes).experiment
 
 
-def prepare(pictures: Pictures, i: int, done: FullExperiment) -> np.ndarray:
+def prepare(pictures: Pictures, i: int, done: Experiment) -> np.ndarray:
     """Picture i as the network sees it in validation: uint8 (size, size, 3), resized and centred.
 
     Raises UserError for one that does not decode.
@@ -128,7 +128,7 @@ def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
 
 def main(argv: list[str]) -> int:
     """The program; returns the exit status. Raises UserError for bad input."""
-    from rn50lib.cli import Parser
+    from rn50lib.parser import Parser
 
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")

@@ -15,9 +15,8 @@ import google_crc32c
 import pytest
 from PIL import Image
 
-from data_prep import common, im2rec, packing
+from data_prep import common, im2rec, output_set, packing
 from rn50lib.errors import UserError
-from rn50lib.records import publish
 from rn50lib.records.recordio import Reader
 from tests.conftest import clean_environment
 from tests.support import png
@@ -27,8 +26,8 @@ MAGIC = bytes.fromhex("0a23d7ce")
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch):
-    """Syncing is what these tests would spend most of their time on; test_publish holds it."""
-    monkeypatch.setattr(publish.os, "fsync", lambda _: None)
+    """Syncing is what these tests would spend most of their time on; test_output_set holds it."""
+    monkeypatch.setattr(output_set.os, "fsync", lambda _: None)
 
 
 def run(*arguments, code=0):

@@ -130,7 +130,8 @@ def test_same_bytes_with_several_labels(tmp_path):
 def test_mxnet_reads_what_our_writer_writes_and_we_read_the_same(tmp_path):
     import zlib
 
-    from rn50lib.records.recordio import Reader, Writer, pack_header
+    from data_prep.recordwriter import Writer
+    from rn50lib.records.recordio import Reader, pack_header
 
     rng = random.Random(4)
     with Writer(tmp_path / "a") as writer:

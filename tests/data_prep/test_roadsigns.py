@@ -6,6 +6,7 @@ import collections
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_prep import roadsigns
+from data_prep import roadsigns, verify
 from data_prep.signs import folder
 from data_prep.signs.classes import IDS
 from rn50lib.errors import UserError
@@ -130,6 +131,25 @@ def test_a_larger_set_contains_the_smaller_and_another_seed_does_not(
     assert pictures.items() <= contents(larger).items()
     other = roadsigns.ensure(tmp_path / "other", 12, 12, 4, jobs=1, quiet=True)
     assert not set(pictures.values()) & set(contents(other).values())
+
+
+@pytest.mark.slow
+def test_one_command_draws_and_packs_once(small: Path, tmp_path: Path) -> None:
+    """Also where several ask at once; numbers that are left out are those of the set."""
+    out = shutil.copytree(small, tmp_path / "set")
+    asked = command(out, "--records", "--tfrecord")
+    several = [subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in several:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    assert verify.main([str(out), "--quiet", "--jobs", "1"]) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert {path.parent.name for path in before if path.suffix == ".rec"} == {"records"}
+    assert len(list((out / "tfrecord").glob("*-of-*"))) == 8
+    done = run(out, "--records", "--tfrecord")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert "--records: name the folder OUT" in run("--records", "--contact-sheet", "x.png").stderr
 
 
 # --- a second run -------------------------------------------------------------------------------
@@ -289,8 +309,8 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
     )
     wait_for(lambda: any(work.glob("*/*/*/*.jpg")), "the first picture")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(children) == 1
-    os.kill(int(children[0]), signal.SIGKILL)
+    (worker,) = children
+    os.kill(int(worker), signal.SIGKILL)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "killed by signal 9" in stderr and "run the same command again" in stderr

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import im2rec, tfrecord, verify
+from data_prep import im2rec, output_set, tfrecord, verify
 from data_prep.checks import images
 from data_prep.checks.images import check_image
 from data_prep.checks.problems import KINDS
-from rn50lib.records import publish
-from rn50lib.records.example import serialize_example
-from rn50lib.records.recordio import Reader, Writer, pack_header
-from rn50lib.records.tfrecord import find_shards, frame_record
+from data_prep.recordwriter import Writer
+from data_prep.tfrecordwriter import frame_record, serialize_example
+from rn50lib.records.recordio import Reader, pack_header
+from rn50lib.records.tfrecord import find_shards
 from tests.conftest import clean_environment
 from tests.support import png
 
@@ -60,7 +60,7 @@ def clean_set(tmp_path_factory):
 @pytest.fixture
 def root(clean_set, tmp_path, monkeypatch):
     """A copy of it to spoil."""
-    monkeypatch.setattr(publish.os, "fsync", lambda _: None)
+    monkeypatch.setattr(output_set.os, "fsync", lambda _: None)
     return shutil.copytree(clean_set, tmp_path / "set")
 
 
@@ -615,7 +615,7 @@ def test_a_decoder_that_crashes_costs_one_image(root, monkeypatch, tmp_path, rep
         "    if data == BAD:\n"
         "        os.kill(os.getpid(), 11)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(stand_in.parent))
+    monkeypatch.syspath_prepend(stand_in.parent)  # workers get this path, too
     problems, report = found(root, jobs=1)
     assert problems == {("crash", str(bad), None)}
     assert {p.text for p in report.problems} == {"killed by signal 11"}

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from data_prep import tfrecordwriter
 from rn50lib import network, optim
 from rn50lib.comm import broadcast_start
 from rn50lib.metrics import metric_sums
 from rn50lib.recipe import learning_rate
-from rn50lib.records import framing, order, tfrecord
+from rn50lib.records import framing, order
 from tests.conftest import ROOT
 from tests.exercises.close_answers import CLOSE, OTHER_WAYS
 from tests.exercises.wrong_answers import OTHER_FEEDS, RIGHT_LINES, WRONG, WRONG_FEEDS
@@ -198,7 +199,7 @@ def secret_in(cell) -> bool:
 def test_library_passes_its_own_exercises():
     functions = {
         "ex01.frame": framing.frame,
-        "ex01.crc": tfrecord.frame_record,
+        "ex01.crc": tfrecordwriter.frame_record,
         "ex03.shard": order.shard,
         "ex03.start": broadcast_start,
         "ex03.sums": metric_sums,

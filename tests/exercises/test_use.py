@@ -7,8 +7,8 @@ import linecache
 import pytest
 
 from data_prep import im2rec
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from rn50lib.seams import SEAMS
 from tests.support import LAPTOP
 from workshop import session

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
-from rn50lib import cli
+from rn50lib import parser as parsers
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import SmallDataset
 from tests.support import Ended, Photos, strict_json
@@ -128,12 +128,12 @@ def test_im2rec_reads_its_lines(told: dict) -> None:
 @pytest.mark.parametrize("told", [*lines("run"), *lines("score")])
 def test_a_run_is_the_experiment_that_it_should_be(told: dict) -> None:
     verb, *words = ours(told, **{"model prefix": "model", "epoch": "90"})
-    parser = cli.experiment_parser(verb)
+    parser = parsers.experiment_parser(verb)
     parser.add_argument("--dry-run", action="store_true")
     if verb == "score":
         parser.add_argument("prefix")
         parser.add_argument("epoch", type=int)
-    asked, rest = cli.parse_experiment(parser, words)
+    asked, rest = parsers.parse_experiment(parser, words)
     assert asked.given() == meant(told)
     if verb == "score":
         assert (rest.prefix, rest.epoch) == ("model", 90)

@@ -18,13 +18,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib import seams
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
 from rn50lib.pipelines.pictures import Pictures
-from rn50lib.records.example import serialize_example
 from rn50lib.records.source import Source, open_source
-from rn50lib.records.tfrecord import frame_record
 from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50lib.records.example import example_pieces, parse_example, serialize_example
+from data_prep.tfrecordwriter import example_pieces, serialize_example
+from rn50lib.records.example import parse_example
 
 # SerializeToString() of tf.train.Example, TensorFlow 2.21.
 KNOWN = [

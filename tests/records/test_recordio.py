@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.recordwriter import Writer
 from rn50lib.errors import UserError
-from rn50lib.records.recordio import Reader, RecordError, Writer, pack_header
+from rn50lib.records.recordio import Reader, RecordError, pack_header
 from tests.records import known
 
 

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from data_prep import tfrecord
+from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.errors import UserError
-from rn50lib.records.example import serialize_example
 from rn50lib.records.recordio import RecordError
 from rn50lib.records.source import describe, open_source
-from rn50lib.records.tfrecord import frame_record
 from tests.support import CLASSES, TINY, Photos
 
 TENSORFLOW_READS = """

@@ -114,8 +114,10 @@ def test_what_else_is_told_of_a_cell(swept) -> None:
 
 def test_the_workers_stay_for_all_batches(swept) -> None:
     cells = strict_json(swept[0])["env"]["cells"]["1"]
-    commands = [strict_json(Path(cells[b]["report"]))["cmd"] for b in ("4", "24")]
-    assert commands[0] == commands[1]
+    folders = [Path(cells[b]["report"]).parent for b in ("4", "24")]
+    listed = [strict_json(folder / "cells.json") for folder in folders[:1]]  # one for all workers
+    assert [cell["folder"] for cell in listed[0]] == list(map(str, folders))
+    assert not (folders[1] / "cells.json").exists()
 
 
 def test_a_table_for_each_key_on_stderr(swept) -> None:

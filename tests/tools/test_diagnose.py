@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50lib.experiment import Resolved
+from rn50lib.config import Config
 from rn50lib.hardware import Gpu, Machine
 from rn50lib.network import tiny
 from rn50lib.tools.diagnose import changes, measure, model, show
@@ -183,7 +183,7 @@ def found(rates: Rates, **fields: Any) -> Diagnosis:
     bound, text = model.verdict(rates, CPU, [])
     run = measure.PartResult(rates.both, cores=1.9, memory=10**9)
     given: dict[str, Any] = {
-        "resolved": Resolved(full(), {}), "sharing": CPU, "rates": rates, "predicted": rates.both,
+        "resolved": Config(full(), {}), "sharing": CPU, "rates": rates, "predicted": rates.both,
         "measured": {"step": run, "both": run}, "stages": None, "peak": None, "exchange": None,
         "bound": bound, "verdict": text, "changes": [],
     } | fields  # fmt: skip

@@ -41,7 +41,7 @@ def test_run_leaves_report_progress_and_lines(tmp_path, capsys):
     assert (run.dir / "mine.json").exists()
     assert [line["epoch"] for line in run.progress if line["phase"] == "epoch"] == [0, 1]
     assert run.resolved["experiment"]["num_epochs"] == 2
-    assert "--num-epochs" in run.command and run.command_line.startswith("rn50 run --")
+    assert "--config" in run.command and run.command_line.startswith("rn50 run --")
     printed = capsys.readouterr().out
     assert "epoch 1 done: loss" in printed and "epoch 2 done: loss" in printed
 

@@ -106,7 +106,7 @@ def test_published_figures_load(repository):
 
 
 def test_progress_lines_become_one_bar(shown):
-    with redirect_stderr(session._Watch(output.Slot())):  # type: ignore[type-var]
+    with redirect_stderr(output.LineStream(output.Slot())):  # type: ignore[type-var]
         print("drawing: 1,200 of 4,800 images, 80/s", file=sys.stderr)
     assert "width:25.0%" in shown[-1]["text/html"]
     assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rn50lib.errors import UserError
-from workshop.lessons.horovod import timeline
-from workshop.lessons.horovod.timeline import ALLREDUCE, COMPUTE, COPY, NEGOTIATION
+from workshop.lessons.horovod import trace as timeline
+from workshop.lessons.horovod.trace import ALLREDUCE, COMPUTE, COPY, NEGOTIATION
 
 START = 1_700_000_000  # the Unix time of the file's zero
 MS = 1000  # a timeline counts microseconds

@@ -7,8 +7,8 @@ import io
 from pathlib import Path
 
 from rn50lib import launch
+from rn50lib.config import Experiment, has_dali, resolve
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, has_dali, resolve
 from rn50lib.hardware import machine
 from rn50lib.records.framing import MAGIC_BYTES
 from rn50lib.records.source import Source, open_source

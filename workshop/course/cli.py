@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib.experiment.fields import PROFILES
+from rn50lib.config.experiment import PROFILES
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rn50lib.config.experiment import PROFILES
 from rn50lib.errors import UserError
-from rn50lib.experiment.fields import PROFILES
 from workshop.course.cli import parser
 
 PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib import flags, optim, seams
+from rn50lib import optim, seams
+from rn50lib.config import kinds
 from rn50lib.errors import UserError
 
 
@@ -32,7 +33,7 @@ class LossScaler:
     """
 
     def __init__(self, text: str) -> None:
-        start, self.growth_steps = flags.scaling(text)
+        start, self.growth_steps = kinds.scaling(text)
         self.scale = tf.Variable(start, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)

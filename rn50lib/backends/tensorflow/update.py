@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib.backends.decay import weight_decays
-from rn50lib.experiment import FullExperiment
+from rn50lib.backends.shared import weight_decays
+from rn50lib.config import Experiment
 from rn50lib.optim import TRUST
 
 
@@ -18,9 +18,7 @@ class Optimizer:
     L2 in the gradient. SGD has no learning rate in the velocity, LARS has.
     """
 
-    def __init__(
-        self, experiment: FullExperiment, named: Mapping[str, Any], names: list[str]
-    ) -> None:
+    def __init__(self, experiment: Experiment, named: Mapping[str, Any], names: list[str]) -> None:
         self.weights = {name: named[name] for name in names}
         self.velocity = {
             name: tf.Variable(tf.zeros_like(named[name]), trainable=False, name=name)

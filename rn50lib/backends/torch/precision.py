@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rn50lib import flags, optim, seams
+from rn50lib import optim, seams
+from rn50lib.config import kinds
 from rn50lib.errors import UserError
 
 AUTOCAST = {
@@ -52,7 +53,7 @@ class LossScaler:
     """
 
     def __init__(self, text: str, device: str) -> None:
-        start, self.growth_steps = flags.scaling(text)
+        start, self.growth_steps = kinds.scaling(text)
         self.scale = torch.tensor(start, device=device)
         self.good_steps = torch.tensor(0, device=device)
         self.skipped = torch.tensor(0, device=device)
@@ -62,7 +63,7 @@ class LossScaler:
     def tensors(self) -> list[Tensor]:
         return [self.scale, self.good_steps, self.skipped, self.not_finite]
 
-    def look_at(self, gradients: Sequence[Tensor]) -> None:
+    def check(self, gradients: Sequence[Tensor]) -> None:
         """Note whether all of the exchanged gradients are finite. Every rank sees the same ones."""
         norms = torch.stack(torch._foreach_norm(list(gradients)))  # one pass over all of them
         self.not_finite.copy_(norms.isfinite().all().logical_not())

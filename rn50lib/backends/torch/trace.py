@@ -1,15 +1,16 @@
-"""A Chrome trace of a few training steps, by PyTorch's profiler."""
+"""A Chrome trace of a few training steps, by PyTorch's profiler, and the names in it."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import profiler
 
 from rn50lib.errors import UserError
@@ -18,8 +19,28 @@ from rn50lib.files import write_file
 TRACED_STEPS = 3
 
 
-@contextmanager
-def recording(file: Path, steps: int, device: str) -> Iterator[Any]:
+class Spans:
+    """Names for the parts of a step, in a trace: nothing unless one is being made."""
+
+    def __init__(self, device: str) -> None:
+        self.nvtx = device == "cuda"
+        self.on = False
+
+    def __call__(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        return self.named(name) if self.on else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        with torch.profiler.record_function(name):
+            if not self.nvtx:
+                yield
+                return
+            with torch.cuda.nvtx.range(name):  # for Nsight Systems
+                yield
+
+
+@contextlib.contextmanager
+def recording(file: Path, steps: int, device: str, spans: Spans) -> Iterator[Any]:
     """Record a few of the next `steps`, the first ones left out: they are no example of the others.
 
     Raises UserError where the file cannot be written.
@@ -39,7 +60,11 @@ def recording(file: Path, steps: int, device: str) -> Iterator[Any]:
         schedule=plan,
         on_trace_ready=lambda done: write(done, file),
     ) as profile:
-        yield profile
+        spans.on = True
+        try:
+            yield profile
+        finally:
+            spans.on = False
 
 
 def write(done: profiler.profile, file: Path) -> None:

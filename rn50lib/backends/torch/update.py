@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rn50lib.backends.decay import weight_decays
-from rn50lib.experiment import FullExperiment
+from rn50lib.backends.shared import weight_decays
+from rn50lib.config import Experiment
 from rn50lib.optim import TRUST
 
 
 def optimizer_for(
-    experiment: FullExperiment, named: Mapping[str, Tensor], names: list[str], lr: Tensor
+    experiment: Experiment, named: Mapping[str, Tensor], names: list[str], lr: Tensor
 ) -> torch.optim.SGD:
     """The optimizer of an experiment over the parameters `names`, in at most two groups.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch, report
-from rn50lib.experiment import Resolved
+from rn50lib.config import Config
 from rn50lib.tools.benchmark.worker import DONE, FAILED
 
 
@@ -25,7 +25,7 @@ class Cell:
     n: int
     batch: int
     folder: Path
-    resolved: Resolved | None = None
+    resolved: Config | None = None
     reason: str | None = None
     report: dict[str, Any] | None = None
     phases: list[dict[str, Any]] | None = None
@@ -68,18 +68,9 @@ def launch_worker(cells: list[Cell]) -> tuple[int, str | None]:
     jobs = []
     for cell in cells:
         assert cell.resolved is not None
-        done = cell.resolved.experiment
         cell.folder.mkdir(parents=True, exist_ok=True)
-        report.write_json(
-            cell.folder / "experiment.json",
-            {
-                "experiment": done.given(),
-                "reasons": dict(cell.resolved.reasons),
-                "caps": list(cell.resolved.caps),
-            },
-        )
-        folder = str(cell.folder)
-        jobs.append({"title": cell.title, "folder": folder, "flags": done.to_argv()})
+        cell.resolved.write(cell.folder / "experiment.json")
+        jobs.append({"title": cell.title, "folder": str(cell.folder)})
     file = cells[0].folder / "cells.json"
     report.write_json(file, jobs)
     worker = [sys.executable, "-m", "rn50lib.tools.benchmark.worker", str(file)]

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import cli, dry, launch
+from rn50lib import launch
+from rn50lib import parser as parsers
+from rn50lib.config import Experiment, describe
+from rn50lib.config.kinds import natural, positive
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from rn50lib.files import check_writable
-from rn50lib.flags import natural, positive
-from rn50lib.preparation import describe, prepare
+from rn50lib.launch import dry_run
+from rn50lib.launch.prepare import prepare
 from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
 from rn50lib.tools.benchmark import result, table
@@ -32,18 +34,18 @@ def counts(text: str) -> list[int]:
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
 
 
-def own_parser() -> cli.Parser:
+def own_parser() -> parsers.Parser:
     """The flags that a benchmark has beyond a run's, or reads differently."""
-    parser = cli.Parser(
+    parser = parsers.Parser(
         prog="rn50 benchmark",
-        description=cli.VERBS["benchmark"].capitalize() + ".",
+        description=parsers.VERBS["benchmark"].capitalize() + ".",
         epilog="Every flag of `rn50 run` may follow; it holds for every cell.",
         allow_abbrev=False,
     )
 
     def add(*names: str, kind: Callable, help: str, default: object = None) -> None:
         parser.add_argument(
-            *names, type=cli.checked(kind), metavar="N" if kind is not counts else "N,N,...",
+            *names, type=parsers.checked(kind), metavar="N" if kind is not counts else "N,N,...",
             help=help, default=default,
         )  # fmt: skip
 
@@ -106,7 +108,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Experiment]:
         own, rest = parser.parse_known_args([*preset.flags, *argv])
     elif own.preset is not None:
         rest = ["--preset", own.preset, *rest]  # a run's
-    asked, _ = cli.parse_experiment(cli.experiment_parser("benchmark"), rest)
+    asked, _ = parsers.parse_experiment(parsers.experiment_parser("benchmark"), rest)
     for name in REFUSED:
         if getattr(asked, name):
             flag = f"--{name.replace('_', '-')}"
@@ -146,8 +148,8 @@ def show(cells: list[Cell], asked: Experiment) -> None:
     """Print what each cell would run, then what is missing here."""
     missing: dict[str, None] = {}
     for cell in cells:
-        resolved, remarks = dry.prepared(in_cell(asked, cell.n, cell.batch))
-        print("\n".join([f"{cell.title}:", *dry.lines(resolved)]))
+        resolved, remarks = dry_run.prepared(in_cell(asked, cell.n, cell.batch))
+        print("\n".join([f"{cell.title}:", *dry_run.lines(resolved)]))
         missing |= dict.fromkeys(remarks)
     print("\n".join(missing))
 

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rn50lib import cli, comm, launch
+from rn50lib import comm, launch
+from rn50lib.config import Config
 from rn50lib.errors import UserError
-from rn50lib.preparation import prepare
+from rn50lib.launch.worker import run_worker
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
-from rn50lib.worker import worker
 
 WARM_UP = 3  # iterations of each split that come before the first that counts
 DONE = "measured.json"
@@ -70,18 +70,17 @@ class Recorder(Progress):
 def main() -> int:
     """Measure every cell; returns the exit status."""
     launch.die_with_parent()
-    parser = cli.experiment_parser("train")
+    launch.end_on_sigterm()
     group = None
     for cell in json.loads(Path(sys.argv[1]).read_text()):
         folder = Path(cell["folder"])
         try:
-            asked, _ = cli.parse_experiment(parser, cell["flags"])
-            resolved = prepare(asked, make_data=False)
+            config = Config.read(folder / "experiment.json")
             if group is None:
-                group = comm.connect(resolved.experiment.comm, resolved.experiment.backend)
+                group = comm.connect(config.experiment.comm, config.experiment.backend)
             if group.rank == 0:
                 launch.say(cell["title"])
-            worker(resolved, folder, group, Recorder, WARM_UP)
+            run_worker(config, folder, group, Recorder, WARM_UP)
             group.barrier()
         except KeyboardInterrupt:
             return 130

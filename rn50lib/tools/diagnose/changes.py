@@ -7,10 +7,9 @@ import shlex
 from dataclasses import fields, replace
 from typing import Any
 
-from rn50lib import experiment as experiments
-from rn50lib.backends.memory_full import USABLE
+from rn50lib.backends.shared import USABLE
+from rn50lib.config import LOADERS, Experiment, check
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.hardware import Machine
 from rn50lib.memory import largest_batch
 from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, INPUT, lesson
@@ -42,7 +41,7 @@ def joined(argv: list[str]) -> list[str]:
 def parse(text: str) -> Experiment:
     """'--loader dali' as an experiment of which only that is given. Raises UserError, or
     ends as the command line does, for flags that are none."""
-    from rn50lib.cli import experiment_parser, parse_experiment
+    from rn50lib.parser import experiment_parser, parse_experiment
 
     try:
         words = shlex.split(text)
@@ -71,12 +70,12 @@ def changed_part(changed: set[str]) -> str | None:
     return COMPUTE if changed <= set(STEP_ONLY) else BOTH
 
 
-def candidates(part: str, done: FullExperiment, machine: Machine) -> list[str]:
+def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
     """Flags that might help a run that `part` bounds, the most promising first."""
     found: list[str] = []
     cores = max(1, machine.cores // done.n)
     if part == INPUT:
-        if done.loader != "dali" and "dali" in experiments.LOADERS and installed("nvidia.dali"):
+        if done.loader != "dali" and "dali" in LOADERS and installed("nvidia.dali"):
             found.append("--loader dali")
         if done.data_nthreads < cores:
             found.append(f"--data-nthreads {cores}")
@@ -100,10 +99,10 @@ def candidates(part: str, done: FullExperiment, machine: Machine) -> list[str]:
     return [text for text in found if possible(text, done, machine)][:MAX_CANDIDATES]
 
 
-def possible(text: str, done: FullExperiment, machine: Machine) -> bool:
+def possible(text: str, done: Experiment, machine: Machine) -> bool:
     """Whether this machine can run the changed experiment."""
     try:
-        experiments.check(merged(done, parse(text)), machine)
+        check(merged(done, parse(text)), machine)
     except UserError:
         return False
     return True
@@ -127,7 +126,7 @@ def capacity(machine: Machine) -> int:
     return min((gpu.memory for gpu in machine.gpus), default=machine.memory)
 
 
-def largest(done: FullExperiment, machine: Machine) -> int | None:
+def largest(done: Experiment, machine: Machine) -> int | None:
     """The largest batch per worker that is predicted to fit, None where that is not known."""
     if done.step is not None or not capacity(machine):
         return None
@@ -138,8 +137,8 @@ def largest(done: FullExperiment, machine: Machine) -> int | None:
     )  # fmt: skip
 
 
-def lesson_for(text: str, part: str, done: FullExperiment) -> str:
-    """The notebook that lesson_for a change: the one of its part."""
+def lesson_for(text: str, part: str, done: Experiment) -> str:
+    """The notebook that teaches a change: the one of its part."""
     if "dali" in text:
         return lesson(INPUT, "torch")
     return lesson(part, done.backend)

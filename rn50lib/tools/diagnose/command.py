@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from rn50lib import launch
+from rn50lib.config import Config, Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, Resolved
 from rn50lib.files import check_writable
 from rn50lib.tools.diagnose import changes
 from rn50lib.tools.diagnose.diagnosis import diagnose
@@ -17,11 +17,11 @@ SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 
 def main(
     argv: list[str],
-    prepare: Callable[[Experiment], Resolved],
-    describe: Callable[[Resolved], str],
+    prepare: Callable[[Experiment], Config],
+    describe: Callable[[Config], str],
 ) -> int:
     """`rn50 diagnose`; `prepare` and `describe` are those of every run."""
-    from rn50lib.cli import experiment_parser, parse_experiment
+    from rn50lib.parser import experiment_parser, parse_experiment
     from rn50lib.tools.diagnose import show
 
     parser = experiment_parser("diagnose")

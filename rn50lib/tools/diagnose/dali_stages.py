@@ -12,7 +12,7 @@ from typing import Any
 
 from nvidia.dali import fn, pipeline_def
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.dali import Dali
 from rn50lib.pipelines.dali_graph import Look, Read, decoding, training, validation
 from rn50lib.records.source import Source
@@ -39,9 +39,7 @@ def decoded(read: Read, look: Look) -> tuple[Any, Any]:
     return images, label
 
 
-def shortened(
-    done: FullExperiment, source: Source, split: str
-) -> Iterator[tuple[str, Iterator[Any]]]:
+def shortened(done: Experiment, source: Source, split: str) -> Iterator[tuple[str, Iterator[Any]]]:
     """(stage, the batches that have gone so far, on one core, without end) for each stage.
 
     For validation, a crop as large as in training stands for the middle of an image.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch, memory
+from rn50lib.config import Config, Experiment
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment, Resolved
 from rn50lib.hardware import machine
 from rn50lib.records.source import open_source
 from rn50lib.tools.diagnose import changes, measure, model
@@ -25,7 +25,7 @@ ENDLESS = 10**9  # steps of an epoch of synthetic images
 class Diagnosis:
     """What was found. Rates in images per second over all workers, times in seconds."""
 
-    resolved: Resolved
+    resolved: Config
     sharing: model.Sharing
     rates: model.Rates
     predicted: float  # images per second of both together, from the two alone
@@ -38,7 +38,7 @@ class Diagnosis:
     changes: list[model.Change] = field(default_factory=list)
 
     @property
-    def done(self) -> FullExperiment:
+    def done(self) -> Experiment:
         return self.resolved.experiment
 
 
@@ -47,7 +47,7 @@ class Bench:
     differs only in its input has the same step. `probe` is of the first experiment: for the others
     it only says how long a measurement should be."""
 
-    def __init__(self, done: FullExperiment, folder: Path, seconds: float) -> None:
+    def __init__(self, done: Experiment, folder: Path, seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
         self.results: dict[str, PartResult] = {}
         launch.say("measuring the stages of the input and what the device can do at most …")
@@ -63,7 +63,7 @@ class Bench:
             self.results[name] = run(self.folder / f"{len(self.results):02d}-{part}")
         return self.results[name]
 
-    def loader(self, done: FullExperiment) -> PartResult | None:
+    def loader(self, done: Experiment) -> PartResult | None:
         """The loader alone, None for synthetic images."""
         if done.loader == "synthetic":
             return None
@@ -75,7 +75,7 @@ class Bench:
             lambda folder: measure.loader_alone(done, steps, epoch_steps(done), folder),
         )  # fmt: skip
 
-    def step(self, done: FullExperiment) -> PartResult:
+    def step(self, done: Experiment) -> PartResult:
         """The step alone, its exchange of gradients included."""
         fed = replace(done, loader="synthetic", num_examples=None)
         steps = measure.steps_for(self.seconds, guess(done, self.probe), done.global_batch)
@@ -87,7 +87,7 @@ class Bench:
             lambda folder: measure.together(fed, steps, ENDLESS, folder, SLOW * self.seconds),
         )  # fmt: skip
 
-    def without_exchange(self, done: FullExperiment, compute: float) -> float:
+    def without_exchange(self, done: Experiment, compute: float) -> float:
         """Images per second of single workers at the same time."""
         if done.n == 1 or done.step is not None or done.only_inference:
             return compute
@@ -98,7 +98,7 @@ class Bench:
         )  # fmt: skip
         return max(found.ips, compute)
 
-    def both(self, done: FullExperiment, expected: float) -> PartResult:
+    def both(self, done: Experiment, expected: float) -> PartResult:
         """All of it, as a run would be; steps for as long as the prediction says."""
         if done.loader == "synthetic":
             return self.step(done)
@@ -110,7 +110,7 @@ class Bench:
             ),
         )  # fmt: skip
 
-    def predict(self, done: FullExperiment) -> tuple[float, float, float]:
+    def predict(self, done: Experiment) -> tuple[float, float, float]:
         """(loader, step, both) of an experiment, images per second; both follows from the two
         alone. The loader of synthetic images is FREE."""
         loaded = self.loader(done)
@@ -118,12 +118,12 @@ class Bench:
         return loader, compute, model.together(loader, compute, sharing(done))
 
 
-def part_key(done: FullExperiment, left_out: tuple[str, ...]) -> dict[str, Any]:
+def part_key(done: Experiment, left_out: tuple[str, ...]) -> dict[str, Any]:
     """The fields that a part depends on."""
     return {name: value for name, value in done.given().items() if name not in left_out}
 
 
-def epoch_steps(done: FullExperiment) -> int:
+def epoch_steps(done: Experiment) -> int:
     """Steps of an epoch of the experiment's data."""
     if done.loader == "synthetic":
         return ENDLESS
@@ -134,7 +134,7 @@ def epoch_steps(done: FullExperiment) -> int:
     return max(1, images // done.global_batch)
 
 
-def flops(done: FullExperiment) -> int | None:
+def flops(done: Experiment) -> int | None:
     """Of the model for one image; None for a paced step, which has none."""
     if done.step is not None:
         return None
@@ -144,7 +144,7 @@ def flops(done: FullExperiment) -> int | None:
     )
 
 
-def guess(done: FullExperiment, probe: dict[str, Any]) -> float:
+def guess(done: Experiment, probe: dict[str, Any]) -> float:
     """Images per second that the step may reach: only decides how many steps are timed."""
     if done.step is not None:
         return done.step
@@ -153,7 +153,7 @@ def guess(done: FullExperiment, probe: dict[str, Any]) -> float:
     return done.global_batch / seconds
 
 
-def sharing(done: FullExperiment) -> model.Sharing:
+def sharing(done: Experiment) -> model.Sharing:
     """What the loader and the step of an experiment want of the cores."""
     cores = machine().cores
     on_cores = done.step is None and not machine().gpus
@@ -166,9 +166,9 @@ def sharing(done: FullExperiment) -> model.Sharing:
 
 
 def diagnose(
-    resolved: Resolved,
+    resolved: Config,
     asked: Experiment,
-    prepare: Callable[[Experiment], Resolved],
+    prepare: Callable[[Experiment], Config],
     wanted: list[Experiment],
     texts: list[str],
     verify: bool,
@@ -218,7 +218,7 @@ def diagnose(
 
 
 def exchange(
-    done: FullExperiment, compute: float, plain: float, folder: Path
+    done: Experiment, compute: float, plain: float, folder: Path
 ) -> dict[str, float] | None:
     """The gradients' size, the seconds of one bare all-reduce of them, and what a step loses."""
     if done.step is not None or done.only_inference:

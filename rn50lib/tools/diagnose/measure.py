@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
+from rn50lib.config import Experiment, to_json
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment, FullExperiment
 from rn50lib.tools.diagnose.meter import Meter
 
 MIN_STEPS, MAX_STEPS = 8, 400  # steps of a measurement
@@ -52,7 +52,7 @@ class PartResult:
     gpu_memory: int | None = None
 
 
-def bare(done: FullExperiment) -> FullExperiment:
+def bare(done: Experiment) -> Experiment:
     """The experiment as it is measured: the same work, and no files."""
     return replace(done, **NO_FILES, no_val=not done.only_inference)
 
@@ -62,7 +62,7 @@ def steps_for(seconds: float, ips: float, batch: int) -> int:
     return int(min(MAX_STEPS, max(MIN_STEPS, seconds * ips / batch)))
 
 
-def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Path) -> PartResult:
+def loader_alone(done: Experiment, steps: int, epoch_steps: int, folder: Path) -> PartResult:
     """`--test-io`: every worker's loader, without a step."""
     each, epochs = spread(steps, epoch_steps)
     asked = replace(bare(done), test_io=True, step=None, benchmark_iters=each, num_epochs=epochs)
@@ -77,7 +77,7 @@ def loader_alone(done: FullExperiment, steps: int, epoch_steps: int, folder: Pat
 
 
 def together(
-    done: FullExperiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
+    done: Experiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
 ) -> PartResult:
     """The experiment itself, without the edges of its epochs.
 
@@ -108,7 +108,7 @@ def together(
         return with_usage(meter, ips, seconds)
 
 
-def without_exchange(done: FullExperiment, steps: int, folder: Path) -> PartResult:
+def without_exchange(done: Experiment, steps: int, folder: Path) -> PartResult:
     """As many single workers as there are, at the same time, which exchange nothing.
 
     They share the machine as the workers of one run would: what is left of the difference to that
@@ -129,7 +129,7 @@ def without_exchange(done: FullExperiment, steps: int, folder: Path) -> PartResu
     return PartResult(total * done.n / copies)
 
 
-def on_gpu(done: FullExperiment) -> bool:
+def on_gpu(done: Experiment) -> bool:
     """Whether the step runs on a GPU."""
     from rn50lib.hardware import machine
 
@@ -228,12 +228,12 @@ def last_line(text: str) -> str:
     return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
 
 
-def probe(done: FullExperiment, seconds: float) -> dict[str, Any]:
+def probe(done: Experiment, seconds: float) -> dict[str, Any]:
     """What `rn50lib.tools.diagnose.probe` finds: the device's peak, the stages of the input."""
     try:
         process = subprocess.run(
             [sys.executable, "-m", "rn50lib.tools.diagnose.probe", f"{seconds:g}",
-            *bare(done).to_argv()],
+            to_json(bare(done))],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
             env=launch.rank_environment(done),
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment, from_json
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
@@ -25,7 +25,7 @@ MIN_IMAGES, MAX_IMAGES = 16, 512
 STAGES = 3  # read, decode, augment
 
 
-def stages(done: FullExperiment, limit_s: float) -> dict[str, float]:
+def stages(done: Experiment, limit_s: float) -> dict[str, float]:
     """Seconds per image of reading, decoding, augmenting and copying, on one core, as the loader of
     the experiment does them."""
     split = "val" if done.only_inference else "train"
@@ -72,7 +72,7 @@ def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, flo
 
 
 def by_difference(
-    shortened: Iterator[tuple[str, Iterator[Any]]], done: FullExperiment, limit_s: float
+    shortened: Iterator[tuple[str, Iterator[Any]]], done: Experiment, limit_s: float
 ) -> dict[str, float]:
     """Seconds per image of each stage: what a pipeline that goes so far takes beyond the one that
     stops before."""
@@ -89,7 +89,7 @@ def by_difference(
     return taken
 
 
-def copy_seconds(done: FullExperiment, images: list[np.ndarray]) -> float:
+def copy_seconds(done: Experiment, images: list[np.ndarray]) -> float:
     """Seconds per image to put a batch together and, with PyTorch, bring it to the device."""
     begin = time.perf_counter()
     batch = np.stack(images)
@@ -117,7 +117,7 @@ def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
     return time.perf_counter() - start
 
 
-def peak(done: FullExperiment, limit_s: float) -> dict[str, float] | None:
+def peak(done: Experiment, limit_s: float) -> dict[str, float] | None:
     """FLOP per second that the device reaches, None for a step that computes nothing or where
     PyTorch, which measures it for both frameworks, is not there."""
     if done.step is not None:
@@ -131,16 +131,12 @@ def peak(done: FullExperiment, limit_s: float) -> dict[str, float] | None:
 
 def main(argv: list[str]) -> int:
     from rn50lib import launch
-    from rn50lib.cli import experiment_parser, parse_experiment
     from rn50lib.errors import UserError
-    from rn50lib.experiment import resolve
-    from rn50lib.hardware import machine
 
     launch.die_with_parent()
     try:
         limit_s = float(argv[0])
-        asked, _ = parse_experiment(experiment_parser("train"), argv[1:])
-        done = resolve(asked, machine(), asked.num_classes).experiment
+        done = from_json(argv[1])
         found: dict[str, Any] = {"peak": peak(done, limit_s), "stages": None}
         if done.loader != "synthetic":
             found["stages"] = stages(done, limit_s)

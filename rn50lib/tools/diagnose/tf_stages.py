@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines.tf_data import TfData, as_written
 from rn50lib.records.source import Source
 
@@ -43,9 +43,7 @@ class Decode(TfData):
         return pixels
 
 
-def shortened(
-    done: FullExperiment, source: Source, split: str
-) -> Iterator[tuple[str, Iterator[Any]]]:
+def shortened(done: Experiment, source: Source, split: str) -> Iterator[tuple[str, Iterator[Any]]]:
     """(stage, the batches that have gone so far, on one core, without end) for each stage."""
     alone = replace(done, data_nthreads=0, n=1)
     for name, kind in (("read", Read), ("decode", Decode), ("augment", TfData)):

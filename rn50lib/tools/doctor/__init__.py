@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from rn50lib.cli import Parser
+from rn50lib.parser import Parser
 from rn50lib.tools.doctor import frameworks, gpu, machine
 from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group, ask, has
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import experiment, launch, launchers, workers
+from rn50lib import launch
 from rn50lib.comm import Comm, connect
+from rn50lib.config import Experiment, resolve
 from rn50lib.errors import UserError
-from rn50lib.experiment import Experiment
 from rn50lib.files import read_json
 from rn50lib.hardware import machine
+from rn50lib.launch import group, launchers
 from rn50lib.report import write_json
 
 KB, MB = 2**10, 2**20
@@ -186,10 +187,9 @@ def run(
     """
     if n < 2:
         raise UserError(f"-n {n}: one worker has nobody to exchange with: use -n 2 or more")
-    asked = Experiment(
-        n=n, comm=comm, backend=backend, hosts=hosts, loader="synthetic", network="tiny"
-    )
-    done = experiment.resolve(asked, machine(), 10).experiment
+    given: dict[str, Any] = {"n": n, "comm": comm, "backend": backend, "hosts": hosts}
+    asked = Experiment(loader="synthetic", network="tiny", **given)
+    done = resolve(asked, machine(), 10).experiment
     assert done.comm is not None
     path = Path(output) if output else default_path(done.comm, n)
     path = path.absolute()
@@ -197,7 +197,7 @@ def run(
     worker += ["--backend", done.backend, "--output", str(path), "--repeats", str(repeats)]
     worker += ["--sizes", *map(str, sizes)]
     with tempfile.TemporaryDirectory() as folder:
-        status, failure = workers.run(
+        status, failure = group.run(
             launchers.command(done, worker, Path(folder)),
             launch.rank_environment(done),
             show=lambda line: print(line, file=sys.stderr, flush=True),
@@ -246,9 +246,9 @@ def main(argv: list[str] | None = None) -> int:
         comm = connect(args.comm, args.backend)
         device, way, exchange = "host memory", "NumPy arrays", plain(comm)
         if args.backend == "torch":
-            from rn50lib.backends.torch import allreduce
+            from rn50lib.backends.torch.exchange import bare_all_reduce
 
-            device, way, exchange = allreduce.exchanger(comm)
+            device, way, exchange = bare_all_reduce(comm)
         first = comm.rank == 0
         seconds = measure(
             exchange, comm, args.sizes, args.repeats,

@@ -13,7 +13,8 @@ from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
-from rn50lib import experiment, hardware, launch
+from rn50lib import hardware, launch
+from rn50lib.config import data_home, default_data_root
 from rn50lib.tools.doctor.check import Check, note, ok, problem, size
 
 LAB_PORT = 8888
@@ -138,8 +139,8 @@ def shared(shm: Path = Path("/dev/shm")) -> Check:
 
 def data_folder() -> Check:
     """The built-in data set, or room to draw it."""
-    home = experiment.data_home()
-    root, _ = experiment.default_data_root()
+    home = data_home()
+    root, _ = default_data_root()
     if root.parent != home:
         return ok("data", f"ImageNet is at {root}, and is what a run without --data-root reads")
     facts: dict[str, Any] = {"home": str(home), "complete": (root / ".complete").exists()}

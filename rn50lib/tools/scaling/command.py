@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from rn50lib.cli import Parser, checked
 from rn50lib.errors import UserError
 from rn50lib.network import STAGES, resnet
+from rn50lib.parser import Parser, checked
 from rn50lib.report import write_json
 from rn50lib.tools.scaling import check, links
 from rn50lib.tools.scaling.model import (

@@ -1,301 +1,172 @@
-"""Where a training step's time goes, read from the timeline that Horovod writes.
+"""Figures of a training step with its communication, from Horovod's timeline.
 
-    steps = timeline.steps(timeline.read("timeline.json"))
-    timeline.mean_parts(steps)     # seconds: compute, negotiation, copies, all-reduce
-
-`rn50 run --timeline FILE` makes Horovod write the file (its own HOROVOD_TIMELINE): on rank 0, for
-every tensor, when it waited for the others, was copied and was reduced. All times here are seconds
-on that file's clock. While the backward pass still runs, an exchange costs nothing that one could
-see: it is hidden. From the moment that a step has nothing left but to wait, it is exposed.
+Each function returns a matplotlib figure and a sentence that says what it shows.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
-from rn50lib.timeline import waits_path
+from rn50lib.tools import plot
+from workshop.lessons.horovod.trace import (
+    ALLREDUCE,
+    COMPUTE,
+    COPY,
+    NEGOTIATION,
+    PARTS,
+    Exchange,
+    TimedStep,
+    groups,
+    mean_parts,
+    union,
+)
 
-NEGOTIATION, COPY, ALLREDUCE = "negotiation", "copy", "allreduce"
-COMPUTE = "compute"
-PARTS = (COMPUTE, NEGOTIATION, COPY, ALLREDUCE)  # they add up to the step
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_WIDTH = {"float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "uint8": 1, "int8": 1, "bool": 1}
-_REDUCES = re.compile(r"(GLOO|NCCL|MPI|CCL|ADASUM|DDL)_\w*(ALLREDUCE|REDUCESCATTER|ALLGATHER)")
+LOOKS: dict[str, dict[str, Any]] = {  # a pattern beside each colour
+    COMPUTE: {"facecolor": plot.COLOURS[0], "hatch": ""},
+    NEGOTIATION: {"facecolor": plot.COLOURS[4], "hatch": "..."},
+    COPY: {"facecolor": plot.COLOURS[3], "hatch": "\\\\\\"},
+    ALLREDUCE: {"facecolor": plot.COLOURS[1], "hatch": "///"},
+}
+TITLES = {
+    COMPUTE: "computation",
+    NEGOTIATION: "negotiation and waiting",
+    COPY: "copies into and out of the fusion buffer",
+    ALLREDUCE: "all-reduce",
+}
+MOST_ROWS = 8  # groups of tensors with a row of their own
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One tensor's way through one exchange: `announced` (the first rank had reported it), `begin`
-    (all had), `end`, and inside, as (begin, end), the copies and the all-reduce proper; `bytes` of
-    it.
+def steps(found: Sequence[TimedStep], first: int = 0, count: int = 1) -> tuple[Figure, str]:
+    """`count` steps from the one at `first` in three lanes: computation, the groups of tensors
+    that were exchanged together, and what the exchange did.
+
+    Raises UserError where the timeline shows no such step.
     """
+    from matplotlib.figure import Figure
 
-    tensor: str
-    announced: float
-    begin: float
-    end: float
-    copies: tuple[tuple[float, float], ...]
-    reduces: tuple[tuple[float, float], ...]
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A file that was read. `start` is the Unix time of its zero, None where the file does not say;
-    `others` are the times at which something else than an all-reduce ended, such as a broadcast."""
-
-    path: Path
-    start: float | None
-    exchanges: tuple[Exchange, ...]
-    others: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class TimedStep:
-    """One training step, from the end of the exchange before to the end of its own.
-
-    From `wait` on it did nothing but wait. `parts` are the seconds of PARTS, which add up to
-    `end - begin`; `hidden` are the seconds of NEGOTIATION, COPY and ALLREDUCE that went on while
-    it still computed: they are within `parts[COMPUTE]`.
-    """
-
-    number: int
-    begin: float
-    wait: float
-    end: float
-    exchanges: tuple[Exchange, ...]
-    parts: dict[str, float] = field(default_factory=dict)
-    hidden: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.begin
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def read(path: str | Path) -> Timeline:
-    """Read a timeline file, also one whose end was cut off when the run was killed.
-
-    Raises UserError where it is not a timeline or shows no all-reduce.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
-        raise UserError(f"{path}: the timeline cannot be read ({error.strerror})") from error
-    names: dict[int, str] = {}
-    start: float | None = None
-    stacks: dict[int, list[tuple[str, float]]] = defaultdict(list)
-    open_exchanges: dict[int, dict[str, Any]] = defaultdict(lambda: {"copies": [], "reduces": []})
-    exchanges: list[Exchange] = []
-    others: list[float] = []
-    for event in _events(text, path):
-        kind, tensor = event.get("ph"), event.get("pid", -1)
-        if kind == "M":
-            details = event.get("args", {})
-            names[tensor] = details.get("name", names.get(tensor, str(tensor)))
-            if "start_time_since_epoch_in_micros" in details:
-                start = details["start_time_since_epoch_in_micros"] / 1e6
-        elif kind == "B":
-            stacks[tensor].append((event.get("name", ""), event["ts"] / 1e6))
-        elif kind == "E" and stacks[tensor]:
-            name, begin = stacks[tensor].pop()
-            end = event["ts"] / 1e6
-            found = open_exchanges[tensor]
-            if name.startswith("NEGOTIATE_"):
-                found["announced"] = begin
-            elif name.startswith("MEMCPY_"):
-                found["copies"].append((begin, end))
-            elif _REDUCES.match(name):
-                found["reduces"].append((begin, end))
-            elif not stacks[tensor]:  # the outermost: this exchange is complete
-                del open_exchanges[tensor]
-                if name == "ALLREDUCE":
-                    exchanges.append(
-                        Exchange(
-                            names.get(tensor, str(tensor)), found.get("announced", begin),
-                            begin, end, tuple(found["copies"]), tuple(found["reduces"]),
-                            _size(event.get("args", {})),
-                        )
-                    )  # fmt: skip
-                else:
-                    others.append(end)
-    if not exchanges:
-        raise UserError(
-            f"{path}: no all-reduce in this timeline; it takes a run of at least two workers with"
-            " --comm horovod (-n 2)"
+    shown = list(found[first : first + count])
+    if not shown:
+        raise UserError(f"the timeline shows {len(found)} whole steps; there is no step {first}")
+    zero = shown[0].begin
+    rows = min(MOST_ROWS, max(len(groups(step)) for step in shown))
+    with plot.style():
+        figure = Figure(figsize=(11, 2.6 + 0.3 * rows))
+        axes = figure.subplots()
+        for step in shown:
+            draw_step(axes, step, zero, shown[-1].end, rows, label=len(shown) == 1)
+        ticks = [rows + 2, *range(rows + 1, 1, -1), 0.5]
+        names = [f"tensors, group {i + 1}" for i in range(rows)]
+        if max(len(groups(step)) for step in shown) > rows:
+            names[-1] = "all further tensors"
+        axes.set_yticks(ticks, ["computation", *names, "communication"])
+        what = "A training step" if len(shown) == 1 else f"{len(shown)} training steps"
+        axes.set(
+            title=f"{what} with the exchange of gradients, rank 0",
+            xlabel="milliseconds",
+            xlim=(0, 1000 * (shown[-1].end - zero)),
+            ylim=(-0.1, rows + 2.6),
         )
-    return Timeline(path, start, tuple(sorted(exchanges, key=lambda x: x.end)), tuple(others))
+        axes.grid(axis="y", visible=False)
+        legend(axes)
+    return figure, step_sentence(shown)
 
 
-def _events(text: str, path: Path) -> Iterator[dict[str, Any]]:
-    """The events of the file; of one that is cut off, those before the cut."""
-    try:
-        whole = json.loads(text)
-        if isinstance(whole, list):
-            yield from whole
-            return
-    except ValueError:
-        pass
-    if not text.lstrip().startswith("["):
-        raise UserError(f"{path} is not a timeline: it does not begin with a JSON list")
-    decoder, at = json.JSONDecoder(), text.index("[") + 1
-    while True:
-        while at < len(text) and text[at] in ", \t\r\n":
-            at += 1
-        try:
-            event, at = decoder.raw_decode(text, at)
-        except ValueError:
-            return
-        yield event
+def draw_step(
+    axes: Axes, step: TimedStep, left: float, right: float, rows: int, label: bool
+) -> None:
+    """One step's bars in a figure that goes from time `left` to `right`."""
+    bar(axes, COMPUTE, [(step.begin, step.wait)], left, rows + 1.75, 0.5)
+    axes.axvline(1000 * (step.wait - left), color="0.3", ls=":", lw=1.2, marker="")
+    axes.axvline(1000 * (step.end - left), color="0.3", ls="-", lw=1.0, marker="")
+    for i, group in enumerate(groups(step)):
+        row = rows + 1 - min(i, rows - 1)
+        announced = min(exchange.announced for exchange in group)
+        begin = min(exchange.begin for exchange in group)
+        end = max(exchange.end for exchange in group)
+        bar(axes, NEGOTIATION, [(announced, begin)], left, row - 0.2, 0.4)
+        bar(axes, ALLREDUCE, [(begin, end)], left, row - 0.2, 0.4)
+        if label and (i < rows - 1 or len(groups(step)) <= rows):
+            before = end - left > 0.8 * (right - left)
+            axes.text(
+                1000 * ((announced if before else end) - left), row,
+                f"  {len(group)} tensors, {size(sum(x.bytes for x in group))}  ",
+                fontsize=8, va="center", ha="right" if before else "left",
+            )  # fmt: skip
+    for part, spans in all_spans(step.exchanges).items():
+        bar(axes, part, union(spans, step.begin, step.end), left, 0.15, 0.7)
 
 
-def _size(args: dict[str, Any]) -> int:
-    """Bytes of a tensor from its dtype and shape, such as "float32" and "[64, 3, 7, 7]"."""
-    numbers = [int(n) for n in re.findall(r"\d+", str(args.get("shape", "")))]
-    return int(np.prod(numbers, dtype=np.int64)) * _WIDTH.get(args.get("dtype", ""), 4)
-
-
-# --- steps ----------------------------------------------------------------------------------------
-
-
-def steps(timeline: Timeline, waits: Sequence[tuple[float, float]] = ()) -> list[TimedStep]:
-    """The training steps of a timeline that can be told apart, in order.
-
-    Every gradient is reduced once per step, so the k-th reduction of every gradient makes up step
-    k; what is reduced less often, such as an epoch's metrics, is no gradient. The first step has
-    no beginning here and is left out, and so is one before whose end something else was exchanged:
-    validation or the start-up is in its time. `waits` are rank 0's own marks as `read_waits` gives
-    them. Without them a step counts as waiting from the moment that Horovod took up its last
-    gradient, which is a guess: its thread looks once a cycle, and another rank may have been first.
-    """
-    counts = Counter(exchange.tensor for exchange in timeline.exchanges)
-    most = max(counts.values())
-    least = most - 1 if most > 3 else most  # a run that was killed can lack some of its last step
-    gradients = {tensor for tensor, count in counts.items() if count >= least}
-    seen: Counter[str] = Counter()
-    rounds: dict[int, list[Exchange]] = defaultdict(list)
-    others = list(timeline.others)
-    for exchange in timeline.exchanges:
-        if exchange.tensor in gradients:
-            rounds[seen[exchange.tensor]].append(exchange)
-            seen[exchange.tensor] += 1
-        else:
-            others.append(exchange.end)
-    complete = [rounds[k] for k in sorted(rounds) if len(rounds[k]) == len(gradients)]
-    times = np.sort(np.asarray(others))
-    marks = np.asarray(waits, np.float64).reshape(-1, 2) - (timeline.start or 0.0)
-    found = []
-    for number, (before, own) in enumerate(zip(complete, complete[1:], strict=False), start=1):
-        begin, end = max(x.end for x in before), max(x.end for x in own)
-        wait = max(x.announced for x in own)
-        inside = marks[(marks[:, 0] > begin) & (marks[:, 0] < end)]
-        if len(inside):
-            wait = float(inside[-1, 0])
-        if np.searchsorted(times, begin) < np.searchsorted(times, end):
-            continue
-        found.append(_step(number, begin, min(max(wait, begin), end), end, own))
-    return found
-
-
-def _step(number: int, begin: float, wait: float, end: float, own: Sequence[Exchange]) -> TimedStep:
-    """A step with its seconds by part."""
-    doing = {
-        ALLREDUCE: [span for x in own for span in x.reduces],
-        COPY: [span for x in own for span in x.copies],
-        NEGOTIATION: [(x.announced, x.end) for x in own],
+def all_spans(exchanges: Sequence[Exchange]) -> dict[str, list[tuple[float, float]]]:
+    """When each part of the exchange went on, over all tensors; a later one is drawn on top."""
+    return {
+        NEGOTIATION: [(x.announced, x.end) for x in exchanges],
+        COPY: [span for x in exchanges for span in x.copies],
+        ALLREDUCE: [span for x in exchanges for span in x.reduces],
     }
-    exposed = _exclusive(doing, wait, end)
-    # what is left of the wait: the last gradient is done, or the next cycle has not begun yet
-    exposed[NEGOTIATION] += (end - wait) - sum(exposed.values())
-    return TimedStep(
-        number, begin, wait, end, tuple(own),
-        {COMPUTE: wait - begin, **{part: exposed[part] for part in PARTS[1:]}},
-        _exclusive(doing, begin, wait),
-    )  # fmt: skip
 
 
-def _exclusive(
-    doing: dict[str, list[tuple[float, float]]], begin: float, end: float
-) -> dict[str, float]:
-    """Seconds between `begin` and `end` by what was done; at any moment the first named counts."""
-    seconds, covered, before = {}, [], 0.0
-    for name, spans in doing.items():
-        covered += spans
-        total = length(covered, begin, end)
-        seconds[name], before = total - before, total
-    return seconds
+def bar(
+    axes: Axes,
+    part: str,
+    spans: Sequence[tuple[float, float]],
+    zero: float,
+    bottom: float,
+    height: float,
+) -> None:
+    """Bars from `begin` to `end` in milliseconds."""
+    bars = [(1000 * (a - zero), 1000 * (b - a)) for a, b in spans]
+    axes.broken_barh(bars, (bottom, height), edgecolor="white", linewidth=0.3, **LOOKS[part])
 
 
-def length(spans: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Seconds between `begin` and `end` that at least one of the spans covers."""
-    return float(sum(b - a for a, b in union(spans, begin, end)))
+def legend(axes: Axes) -> None:
+    """What the colours mean, under the axes."""
+    from matplotlib.patches import Patch
+
+    patches = [Patch(label=TITLES[part], edgecolor="white", **LOOKS[part]) for part in PARTS]
+    axes.legend(
+        handles=patches, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.45, -0.22), ncols=4
+    )
 
 
-def union(
-    spans: Sequence[tuple[float, float]], begin: float, end: float
-) -> list[tuple[float, float]]:
-    """The spans, cut to `begin` … `end`, with overlapping ones joined, in order."""
-    joined: list[tuple[float, float]] = []
-    for a, b in sorted((max(a, begin), min(b, end)) for a, b in spans):
-        if a >= b:
-            continue
-        if joined and a <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(b, joined[-1][1]))
-        else:
-            joined.append((a, b))
-    return joined
+def step_sentence(shown: Sequence[TimedStep]) -> str:
+    step = shown[0]
+    together = groups(step)
+    exposed = step.end - step.wait
+    hidden = sum(step.hidden.values())
+    words = (
+        f"This step took {1000 * step.seconds:.0f} ms: {1000 * (step.wait - step.begin):.0f} ms of"
+        f" computation and {1000 * exposed:.0f} ms in which it only waited for the exchange. Its"
+        f" {len(step.exchanges)} tensors went in {len(together)} group(s);"
+    )
+    if hidden > 0:
+        share = 100 * hidden / (hidden + exposed)
+        return f"{words} {share:.0f} % of the exchange is hidden beneath the backward pass."
+    return f"{words} nothing of the exchange is hidden: it began when the computation was over."
 
 
-def mean_parts(found: Sequence[TimedStep]) -> dict[str, float]:
-    """Mean seconds per step of PARTS, then `hidden`: the exchange beneath the computation.
-
-    The first four add up to the mean step. Raises UserError where there is no step.
-    """
-    if not found:
-        raise UserError("the timeline shows no whole training step: run at least three steps")
-    parts = {part: float(np.mean([step.parts[part] for step in found])) for part in PARTS}
-    return parts | {"hidden": float(np.mean([sum(step.hidden.values()) for step in found]))}
-
-
-def groups(step: TimedStep) -> list[list[Exchange]]:
-    """The tensors of a step by the all-reduce that took them: small ones are fused into one."""
-    found: list[list[Exchange]] = []
-    until = -1.0
-    for exchange in sorted(step.exchanges, key=lambda x: x.begin):
-        if found and exchange.begin < until:
-            found[-1].append(exchange)
-        else:
-            found.append([exchange])
-        until = max(until, exchange.end)
-    return found
+def table(found: Sequence[TimedStep]) -> tuple[list[list[Any]], list[str]]:
+    """(rows, columns): each part with what is exposed and what is hidden, milliseconds a step."""
+    mean = mean_parts(found)
+    total = sum(mean[part] for part in PARTS)
+    rows: list[list[Any]] = []
+    for part in PARTS:
+        hidden = None
+        if part != COMPUTE:
+            hidden = 1000 * sum(step.hidden[part] for step in found) / len(found)
+        rows.append([TITLES[part], 1000 * mean[part], 100 * mean[part] / total, hidden])
+    rows.append(["together", 1000 * total, 100.0, 1000 * mean["hidden"]])
+    return rows, ["part", "ms of the step", "% of the step", "ms hidden beneath computation"]
 
 
-# --- the marks of the training loop ---------------------------------------------------------------
-
-
-def read_waits(path: str | Path) -> list[tuple[float, float]]:
-    """The marks that belong to the timeline at `path`, as Unix times; none where none were
-    written. A last line that was cut off is left out."""
-    try:
-        lines = waits_path(path).read_text().splitlines(keepends=True)
-    except OSError:
-        return []
-    pairs = (line.split() for line in lines if line.endswith("\n"))
-    return [(float(pair[0]), float(pair[1])) for pair in pairs if len(pair) == 2]
-
-
-def load(path: str | Path) -> list[TimedStep]:
-    """The steps of a timeline file, with the marks beside it where there are any."""
-    return steps(read(path), read_waits(path))
+def size(count: int) -> str:
+    """Bytes for people."""
+    for unit, value in (("MB", 1e6), ("kB", 1e3)):
+        if count >= value:
+            return f"{count / value:.3g} {unit}"
+    return f"{count} B"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rn50lib.experiment import FullExperiment
+from rn50lib.config import Experiment
 from rn50lib.pipelines import Batch
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.pipelines.plan import Plan
@@ -22,7 +22,7 @@ class Feeding:
 
     def __init__(
         self,
-        experiment: FullExperiment,
+        experiment: Experiment,
         source: Source,
         split: str,
         examples: int,

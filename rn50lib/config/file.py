@@ -1,0 +1,135 @@
+"""`Config`: a run of which nothing is left open, and the files that hold one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rn50lib.config.experiment import Experiment
+from rn50lib.config.kinds import pace, text_of
+from rn50lib.errors import UserError
+from rn50lib.files import read_json
+from rn50lib.report import write_json
+
+
+@dataclass(frozen=True)
+class Config:
+    """An experiment with every axis filled in, why each was chosen, and what was capped.
+
+    `rn50 run` writes it to RUN/experiment.json, and each worker reads it there.
+    """
+
+    experiment: Experiment
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    caps: tuple[str, ...] = ()
+
+    def write(self, path: Path, command: list[str] | None = None) -> None:
+        """Write it, with the command that starts its workers."""
+        content: dict[str, Any] = {
+            "experiment": self.experiment.given(),
+            "reasons": dict(self.reasons),
+            "caps": list(self.caps),
+        }
+        write_json(path, content | ({"command": command} if command else {}))
+
+    @classmethod
+    def read(cls, path: Path) -> Config:
+        """What `write` has written. Raises UserError where it cannot be read."""
+        content = read_mapping(path)
+        experiment = experiment_from(content.get("experiment", {}), path)
+        return cls(experiment, content.get("reasons", {}), tuple(content.get("caps", ())))
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment of a file: one that `rn50 run` wrote, or a mapping from names of fields, or of
+    flags, to values; YAML where the name ends so, else JSON. Raises UserError."""
+    content = read_mapping(path)
+    if isinstance(content.get("experiment"), dict):
+        content = content["experiment"]
+    return experiment_from(content, path)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The content of a JSON or YAML file with a mapping in it. Raises UserError."""
+    try:
+        content = read_yaml(path) if path.suffix in (".yaml", ".yml") else read_json(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        form = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
+        raise UserError(f"{path} is not {form}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no names and values, such as batch_size: 64")
+    return content
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file. Raises OSError, or ValueError where it is not YAML."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise UserError(f"{path}: YAML needs the package PyYAML; or write JSON") from error
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error
+
+
+def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
+    """An experiment of these values by name. Raises UserError for a name that is none, and for a
+    value that the flag of that name would not take."""
+    known = {}
+    for f in fields(Experiment):
+        known[f.name] = known[f.metadata["names"][-1].lstrip("-").replace("-", "_")] = f
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f": did you mean {close[0]}?" if close else "; `rn50 run --help` lists all"
+            raise UserError(f"{path}: there is no {key!r}{meant}")
+        try:
+            found[known[name].name] = converted(known[name], value)
+        except ValueError as error:
+            why = str(error) if str(error).startswith("must be") else "must be a number"
+            raise UserError(f"{path}: {key} {value!r} {why}") from error
+    return Experiment(**found)
+
+
+def converted(f: Any, value: Any) -> Any:
+    """A field's value from a file's. Raises ValueError as its flag does."""
+    kind, choices = f.metadata["kind"], f.metadata["choices"]
+    if value is None:
+        return f.default
+    if kind in (None, bool):
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
+    if kind is list:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError("must be a list of texts")
+        return tuple(value)
+    if isinstance(value, (bool, dict)):
+        raise ValueError("must be one value")
+    if isinstance(value, list):
+        value = ",".join(text_of(item) for item in value)
+    if kind is pace and not isinstance(value, str):
+        value = f"paced:{text_of(value)}"
+    result = kind(text_of(value))
+    if choices and result not in choices:
+        raise ValueError(f"must be one of {', '.join(map(str, choices))}")
+    return result
+
+
+def to_json(experiment: Experiment) -> str:
+    """What was given of an experiment, as one line for another process."""
+    return json.dumps(experiment.given())
+
+
+def from_json(text: str) -> Experiment:
+    """The other end of `to_json`."""
+    return experiment_from(json.loads(text), Path("what was handed over"))

@@ -1,0 +1,247 @@
+"""What connects workers here, and which of the flags for many workers go together."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rn50lib.config.description import flags_of
+from rn50lib.config.experiment import Experiment
+from rn50lib.config.kinds import slots
+from rn50lib.errors import UserError
+from rn50lib.hardware import Machine
+from rn50lib.rank import Member
+
+LOCAL = ("localhost", "127.0.0.1")
+ADDRESSES = LOCAL  # names of this machine: Horovod shuns the host of a worker that died
+
+
+@cache
+def horovod_serves(backend: str) -> bool:
+    """Whether Horovod is installed with its extension for a framework; imports neither."""
+    try:
+        found = importlib.util.find_spec("horovod")
+    except (ImportError, ValueError):
+        return False
+    folders = found.submodule_search_locations if found else None
+    return any(any(Path(folder, backend).glob("mpi_lib*.so")) for folder in folders or ())
+
+
+@cache
+def horovod_has(part: str, backend: str) -> bool:
+    """Whether Horovod was built with 'nccl' or 'mpi'. Asks a process of its own; seconds."""
+    if not horovod_serves(backend):
+        return False
+    code = f"import horovod.{backend} as h, sys; sys.exit(not h.{part}_built())"
+    quiet = subprocess.DEVNULL
+    return subprocess.run([sys.executable, "-c", code], stdout=quiet, stderr=quiet).returncode == 0
+
+
+def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[str, str]:
+    """What `--comm auto` takes, and why. Raises UserError when nothing can connect the workers."""
+    if n == 1:
+        return "local", "one worker has nobody to talk to"
+    if launcher == "torchrun":
+        return "ddp", "torchrun starts its workers"
+    if launcher is not None:
+        return "horovod", f"{launcher} starts its workers"
+    if horovod_serves(backend):
+        if not gpus:
+            return "horovod", "it is built, and there is no GPU"
+        if horovod_has("nccl", backend):
+            return "horovod", "it is built with NCCL"
+    if backend == "torch":
+        why = "Horovod is not built with NCCL" if horovod_serves(backend) else "there is no Horovod"
+        return "ddp", why
+    build = "HOROVOD_GPU_OPERATIONS=NCCL " if gpus else ""
+    raise UserError(
+        f"-n {n} with --backend {backend}: Horovod {'with NCCL ' if gpus else ''}connects its"
+        f" workers, and it is not built here: run `{build}make horovod`, or use --backend torch"
+    )
+
+
+def workers_per_host(n: int, hosts: str | None) -> int:
+    """The most workers that share a host."""
+    return min(n, max(slots(hosts).values())) if hosts else n
+
+
+def check_started(experiment: Experiment, group: Member) -> None:
+    """Raise UserError where a worker is told something else than the group that started it is."""
+    started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
+    if experiment.n not in (None, group.size):
+        raise UserError(
+            f"-n {experiment.n}: {started}, and this is one of them: leave -n out, or start"
+            f" {experiment.n}"
+        )
+    if group.size == 1:
+        return
+    if group.launcher in ("torchrun", "srun"):
+        if (experiment.backend or "torch") != "torch":
+            raise UserError(
+                f"--backend {experiment.backend}: {started}, which only PyTorch's DDP connects: use"
+                " horovodrun or mpirun"
+            )
+        if experiment.comm == "horovod" and group.launcher == "torchrun":
+            raise UserError(
+                f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or"
+                " mpirun"
+            )
+
+
+def comm_of(group: Member) -> tuple[str, str]:
+    """What carries the gradients of the workers that a launcher has started, and why."""
+    comm = "ddp" if group.launcher in ("torchrun", "srun") else "horovod"
+    return comm, f"{group.launcher} has started the workers"
+
+
+def check_workers(experiment: Experiment, machine: Machine, group: Member | None = None) -> None:
+    """Raise UserError where workers, hosts, launcher and comm do not go together. `group` is what
+    has started this process as one of its workers."""
+    check_elastic(experiment)
+    if group is not None:
+        check_started(experiment, group)
+        if group.size > 1 and experiment.comm == "local":
+            raise UserError(f"--comm local is one worker, and {group.size} were started")
+        return
+    n, backend = experiment.n or 1, experiment.backend or "torch"
+    if n == 1:
+        for name in ("hosts", "launcher", "bind", "port", "timeline"):
+            if getattr(experiment, name) is not None and experiment.comm in (None, "local"):
+                raise UserError(f"--{name} is for many workers: give -n 2 or more, or leave it out")
+        if experiment.comm in (None, "local"):
+            return
+    if experiment.comm == "local":
+        raise UserError(f"--comm local is one worker: with -n {n} use --comm horovod or ddp")
+    if experiment.hosts:
+        room = sum(slots(experiment.hosts).values())
+        if n > room:
+            raise UserError(
+                f"-n {n}: --hosts {experiment.hosts} has {room} slots: use a smaller -n or name"
+                " more slots"
+            )
+    elif machine.gpus and n > len(machine.gpus):
+        raise UserError(
+            f"-n {n}: this machine has {len(machine.gpus)} GPU(s): use -n {len(machine.gpus)}"
+        )
+    elif not machine.gpus and n > max(2, machine.cores):
+        raise UserError(
+            f"-n {n}: this machine has {machine.cores} cores: use -n {max(2, machine.cores)} or"
+            f" less, or say --hosts localhost:{n} to share them all the same"
+        )
+    comm = (
+        experiment.comm or best_comm(max(n, 2), backend, experiment.launcher, bool(machine.gpus))[0]
+    )
+    if comm == "ddp":
+        if not is_local(experiment.hosts):
+            raise UserError(
+                "--launcher torchrun starts the workers of its own host only: run"
+                f" {on_each_host(experiment)}"
+            )
+        if backend != "torch":
+            raise UserError(f"--comm ddp is PyTorch's: with --backend {backend} use horovod")
+        if experiment.launcher not in (None, "torchrun"):
+            raise UserError(f"--launcher {experiment.launcher} starts Horovod's workers, not DDP's")
+        for name in ("timeline", "cycle_ms"):
+            if getattr(experiment, name) is not None:
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} is Horovod's: use --comm horovod with it")
+    else:
+        if experiment.launcher == "torchrun":
+            raise UserError("--launcher torchrun starts DDP's workers: give --comm ddp with it")
+        if not horovod_serves(backend):
+            raise UserError(
+                f"--comm horovod: Horovod is not built for {backend} here: run `make horovod`"
+                " (`rn50 doctor` says what is missing)"
+                + (", or use --comm ddp" if backend == "torch" else "")
+            )
+    if experiment.launcher == "mpirun":
+        if shutil.which("mpirun") is None:
+            raise UserError(
+                "--launcher mpirun: there is no mpirun here: install Open MPI (on Debian:"
+                " apt-get install openmpi-bin libopenmpi-dev), then `make horovod`; or use"
+                " --launcher horovodrun"
+            )
+        if not horovod_has("mpi", backend):
+            raise UserError(
+                "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open"
+                " MPI installed, or use --launcher horovodrun"
+            )
+    if experiment.port is not None and comm == "ddp" and not is_free(experiment.port):
+        raise UserError(
+            f"--port {experiment.port} is in use by another process: leave the flag out for a free"
+            " one"
+        )
+
+
+def check_elastic(experiment: Experiment) -> None:
+    """Raise UserError where --elastic cannot be had."""
+    if not experiment.elastic:
+        for name in ("min_np", "max_np"):
+            if getattr(experiment, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} is for --elastic: give both or none")
+        return
+    n = experiment.n or 1
+    for flag, given, wanted in (
+        ("-n", n == 1, "2 or more workers"),
+        (
+            "--backend",
+            experiment.backend == "tensorflow",
+            "torch; for TensorFlow use --max-restarts",
+        ),
+        ("--comm", experiment.comm not in (None, "horovod"), "horovod"),
+        ("--launcher", experiment.launcher not in (None, "horovodrun"), "horovodrun"),
+        ("--loader", experiment.loader not in (None, "native"), "native, which reads by number"),
+        ("--bind", experiment.bind is not None, "none: workers come and go"),
+        ("--max-restarts", bool(experiment.max_restarts), "none: it goes on by itself"),
+    ):
+        if given:
+            raise UserError(f"--elastic wants {flag} {wanted}")
+    fewest, most = experiment.min_np or 1, experiment.max_np or n
+    if not fewest <= n <= most:
+        raise UserError(f"--min-np {fewest} and --max-np {most} must enclose -n {n}")
+    if experiment.hosts is None and most > len(ADDRESSES):
+        raise UserError(
+            f"--elastic with more than {len(ADDRESSES)} workers needs --hosts: on one machine each"
+            " worker stands for a host of its own"
+        )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server of one's own may listen on a port of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def on_each_host(experiment: Experiment) -> str:
+    """What to type on the hosts of a run that torchrun is to start, ready to paste."""
+    hosts = slots(experiment.hosts or "")
+    port = experiment.port or 29500
+    theirs: dict[str, Any] = dict.fromkeys(("n", "hosts", "launcher", "port"))
+    flags = flags_of(replace(experiment, **theirs))
+    lines: dict[int, list[str]] = {}  # by slots: hosts with as many start the same line
+    for host, number in hosts.items():
+        lines.setdefault(number, []).append(host)
+    return "; ".join(
+        f"on {' and '.join(names)} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
+        f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:{port} --rdzv-id rn50"
+        f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
+        for number, names in lines.items()
+    )
+
+
+def is_local(hosts: str | None) -> bool:
+    """Whether all workers run on this machine."""
+    return hosts is None or all(name in LOCAL for name in slots(hosts))

@@ -1,0 +1,232 @@
+"""Starts runs as processes of their own, so that memory comes back and a crash stays outside.
+
+`start` starts a whole run as `rn50 run` would, for notebooks; `run` is what `rn50 run` itself uses:
+it writes the configuration to a file, and starts the workers, or their launcher, that read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from rn50lib.config import Config, Experiment, check
+from rn50lib.errors import UserError
+from rn50lib.hardware import machine
+from rn50lib.launch import launchers
+from rn50lib.launch.process import (
+    ALLOCATOR,
+    PARENT,
+    TERMINATED,
+    die_with_parent,
+    end_on_sigterm,
+    end_with,
+    program,
+    rank_environment,
+    say,
+    with_library,
+)
+from rn50lib.report import write_json
+
+__all__ = [
+    "ALLOCATOR",
+    "PARENT",
+    "TERMINATED",
+    "Job",
+    "die_with_parent",
+    "end_on_sigterm",
+    "end_with",
+    "launched",
+    "new_run",
+    "program",
+    "rank_environment",
+    "run",
+    "run_command",
+    "runs_home",
+    "say",
+    "start",
+    "with_library",
+]
+
+GRACE_S = 5.0  # between asking a process to end and ending it
+
+
+def runs_home() -> Path:
+    """`$RN50_RUNS`, default `runs/` in the current folder."""
+    return Path(os.environ.get("RN50_RUNS") or "runs").absolute()
+
+
+def new_run(name: str) -> Path:
+    """Make and return a new folder, `runs/<UTC time>-<name>`. Raises UserError where it cannot."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for attempt in range(1000):
+        folder = runs_home() / (f"{stamp}-{name}" + (f"-{attempt}" if attempt else ""))
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(
+                f"{folder} cannot be made ({error.strerror}): set RN50_RUNS to a folder that you"
+                " may write to"
+            ) from error
+    raise UserError(f"{runs_home()} is full of runs named {name}")
+
+
+@dataclass
+class Job:
+    """A started run. Its processes form one group, which `stop` and `kill` end together."""
+
+    process: subprocess.Popen
+    run_dir: Path
+    command: list[str]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self.process.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once there. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        return self.process.wait(timeout)
+
+    def stop(self) -> int:
+        """Ask all processes to end, then end them."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_S)
+        return self.kill()
+
+    def kill(self) -> int:
+        """End all processes at once, as a power cut would."""
+        self._signal(signal.SIGKILL)
+        return self.process.wait()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job:
+    """Start `rn50 run --config RUN/config.json` in a process group of its own; returns at once.
+
+    The file holds the experiment as it was given. The output goes to `log` where one is given.
+    Raises UserError when a given value is impossible.
+    """
+    check(experiment, machine())
+    file = run_dir / "config.json"
+    write_json(file, experiment.given())
+    command = [*program("run"), "--run-dir", str(run_dir), "--config", str(file)]
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(open(log, "ab")) if log else None
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            env=with_library(dict(os.environ)) | {PARENT: str(os.getpid())},
+            start_new_session=True,
+        )
+    return Job(process, run_dir, command)
+
+
+def launched(experiment: Experiment, worker: list[str], run_dir: Path | None) -> list[str]:
+    """The command that starts `worker` once for each of the experiment's ranks."""
+    if alone(experiment):
+        return worker
+    return launchers.command(experiment, worker, run_dir, rank_environment(experiment))
+
+
+def alone(experiment: Experiment) -> bool:
+    """Whether the run is one process that needs no launcher."""
+    return experiment.n == 1 and experiment.launcher is None
+
+
+def run(config: Config, run_dir: Path) -> int:
+    """Run the workers of a whole configuration to their end; returns the exit status for the user.
+
+    A worker killed by a signal is named on stderr, and the status is 128 + the signal, as a shell
+    would say. With --max-restarts the run goes on from its last checkpoint, so often.
+    """
+    status = run_once(config, run_dir)
+    for restart in range(config.experiment.max_restarts):
+        if status in (0, 2, 130, TERMINATED):  # done, its input is wrong, or the user ended it
+            break
+        say(f"restart {restart + 1} of {config.experiment.max_restarts}, from the checkpoint")
+        again = replace(config.experiment, resume=True, load_epoch=None)
+        status = run_once(replace(config, experiment=again), run_dir)
+    return status
+
+
+def run_once(config: Config, run_dir: Path) -> int:
+    """Write RUN/experiment.json and run the workers that read it to their end, however that
+    comes."""
+    experiment, file = config.experiment, run_dir / "experiment.json"
+    worker = [sys.executable, "-m", "rn50lib.launch.worker", str(file.absolute())]
+    command = launched(experiment, worker, run_dir)
+    config.write(file, command)
+    status, failure = run_command(command, experiment)
+    if failure:
+        say(f"error: {failure}")
+    elif status == 130 and not alone(experiment):
+        say("interrupted")
+    elif status == TERMINATED:
+        say("ended by SIGTERM")
+    return status
+
+
+def run_command(command: list[str], experiment: Experiment) -> tuple[int, str | None]:
+    """Run what `launched` gave to its end, with signals handed on. Returns (exit status for the
+    user, what failed).
+
+    What failed is None where nothing did, and where a lone rank has said it itself. The status is
+    130 after Ctrl-C.
+    """
+    env = rank_environment(experiment)
+    if not alone(experiment):
+        from rn50lib.launch import group
+
+        return group.run(command, env, say, experiment.elastic)
+    received: list[int] = []
+    # in a session of its own: Ctrl-C comes to us alone, and is handed on once
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        process.send_signal(number)
+
+    earlier = {n: signal.signal(n, forward) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while not received and process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        status = wait_or_kill(process)
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+    if received:
+        return 128 + received[0], None
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
+        return 128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}"
+    return status, None
+
+
+def wait_or_kill(process: subprocess.Popen) -> int:
+    """The exit status of a process that was asked to end; one that does not is killed."""
+    try:
+        return process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

@@ -1,0 +1,207 @@
+"""Runs the workers of a job to their end: shows what they write, tells who failed first and why,
+and leaves none behind.
+
+A launcher's own account of a failure buries the cause: the surviving workers complain that somebody
+has gone, and the launcher sums that up. What counts is the worker that ended first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End
+
+JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
+PREFIX = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>:")  # what horovodrun puts before a line
+LINE = re.compile(r"^rank \d+ \| ")
+FOLLOW_S = 2.0  # the others have this long to end by themselves after the first has failed
+TERM_S = 3.0  # between asking processes to end and ending them
+
+
+@dataclass
+class Job:
+    """A running launcher, what its workers have written lately, and how they ended."""
+
+    process: subprocess.Popen
+    name: str
+    folder: Path  # where workers of this machine report their end
+    launcher: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
+    told: list[End] = field(default_factory=list)  # by workers of other machines
+
+    def ends(self) -> list[End]:
+        """The workers that have failed so far, the first one first; those that were asked to end,
+        as launchers do once another has failed, come last."""
+        here = [End(**json.loads(file.read_text())) for file in self.folder.glob("*.json")]
+        asked = -signal.SIGTERM
+        return sorted([*here, *self.told], key=lambda end: (end.status == asked, end.time))
+
+
+def run(
+    command: list[str], env: dict[str, str], show: Callable[[str], None], elastic: bool = False
+) -> tuple[int, str | None]:
+    """Start a launcher and wait. Returns (exit status, what failed: None where nothing did).
+
+    `show` gets every line of the workers. Ctrl-C and SIGTERM end all workers at
+    once, with the status 130 or 143.
+    """
+    with tempfile.TemporaryDirectory(prefix="rn50-") as folder:
+        return run_in(Path(folder), command, env, show, elastic)
+
+
+def run_in(
+    folder: Path,
+    command: list[str],
+    env: dict[str, str],
+    show: Callable[[str], None],
+    elastic: bool,
+) -> tuple[int, str | None]:
+    name = f"{os.getpid()}-{time.time_ns():x}"
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    env = env | {JOB: name, LAUNCHING: here, ENDS: str(folder)}
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C comes to us alone, and we end the rest
+        preexec_fn=follow_parent if sys.platform == "linux" else None,
+    )
+    job = Job(process, name, folder)
+    reader = threading.Thread(target=read, args=(job, show), daemon=True)
+    reader.start()
+
+    received: list[int] = [signal.SIGINT]
+
+    def stop(number: int, frame: object) -> None:
+        received[0] = number
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGTERM, stop)
+    try:
+        wait(job, elastic, show)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_all(job)
+        return 128 + received[0], None
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+        end_all(job)
+    reader.join(TERM_S)
+    return account(job, elastic)
+
+
+def follow_parent() -> None:
+    """In the launcher, before it runs: it ends when this process does."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+
+
+def read(job: Job, show: Callable[[str], None]) -> None:
+    """Sort the launcher's output: the workers' lines, their ends, its own words."""
+    assert job.process.stdout
+    for raw in job.process.stdout:
+        text = PREFIX.sub("", raw.decode(errors="replace").rstrip("\n"))
+        if REPORT in text:
+            with contextlib.suppress(ValueError, TypeError):
+                job.told.append(End(**json.loads(text[text.index(REPORT) + 1 :])))
+            continue
+        if LINE.match(text):
+            show(text)
+        else:
+            job.launcher.append(text)
+
+
+def wait(job: Job, elastic: bool, show: Callable[[str], None]) -> None:
+    """Return when the launcher has ended, or when a worker failed and the rest had its time."""
+    told: set[float] = set()
+    while job.process.poll() is None:
+        if elastic:
+            for end in job.ends():
+                if end.time not in told:
+                    show(f"rank {end.rank} is gone, {ended(end)}; the others go on")
+                    told.add(end.time)
+        elif job.ends():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.process.wait(FOLLOW_S)
+            return
+        time.sleep(0.05)
+
+
+def processes(name: str) -> list[psutil.Process]:
+    """Every process of a job on this machine but this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(JOB) == name:
+                found.append(process)
+    return found
+
+
+def end_all(job: Job) -> None:
+    """End every process of the job: ask, wait, insist."""
+    left = processes(job.name)
+    for insist in (False, True):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill() if insist else process.terminate()
+        _, left = psutil.wait_procs(left, timeout=TERM_S)
+        left = [*left, *(p for p in processes(job.name) if p not in left)]
+        if not left:
+            break
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        job.process.wait(TERM_S)
+
+
+def account(job: Job, elastic: bool) -> tuple[int, str | None]:
+    """The exit status for the user, and what failed, in words."""
+    status = job.process.returncode
+    ends = job.ends()
+    if status == 0 and (elastic or not ends):
+        return 0, None
+    if not ends:  # the launcher failed before any worker did
+        said = [line for line in job.launcher if line.strip()]
+        return abs(status or 1), "\n".join(["the launcher failed:", *said[-20:]])
+    first, lines = ends[0], ends[0].lines
+    if first.status < 0:
+        hint = ""
+        if -first.status == signal.SIGKILL:
+            hint = " (the machine may have run out of memory: try a smaller -b)"
+        return 128 - first.status, f"rank {first.rank} was {ended(first)}{hint}"
+    if first.status == 2 and lines and lines[-1].startswith("error: "):
+        return 2, f"rank {first.rank}: {lines[-1].removeprefix('error: ')}"
+    return first.status, "\n".join(
+        [f"rank {first.rank} ended with status {first.status}:", *traceback_of(lines)]
+    )
+
+
+def ended(end: End) -> str:
+    """How a worker ended, in words."""
+    if end.status < 0:
+        return f"killed by signal {-end.status} ({signal.Signals(-end.status).name})"
+    return f"ended with status {end.status}"
+
+
+def traceback_of(lines: list[str]) -> list[str]:
+    """The last traceback among a worker's lines, or its last lines."""
+    lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in lines]  # PyTorch's own mark
+    for i in range(len(lines) - 1, -1, -1):
+        if lines[i].startswith("Traceback (most recent call last)"):
+            return lines[i:]
+    return lines[-5:]

@@ -1,0 +1,129 @@
+"""The programs that start many workers, and the command line that each of them wants.
+
+    horovodrun   Horovod's own; connects the workers with Gloo, needs nothing else
+    mpirun       Open MPI; what clusters have
+    torchrun     PyTorch's own, for DDP
+
+Each starts `python -m rn50lib.rank COMMAND` once per worker: what a worker is told by its launcher
+differs, what it does with it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rn50lib.config import Experiment
+from rn50lib.config.kinds import slots
+from rn50lib.config.workers import ADDRESSES, is_local
+
+# What a worker on another host needs of this environment: mpirun hands over nothing by itself.
+FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
+             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
+
+
+def command(
+    experiment: Experiment,
+    worker: Sequence[str],
+    folder: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """The argument list that starts `worker` once for each of the experiment's ranks. An elastic
+    run keeps its list of hosts in `folder`, and torchrun its logs; `env` is what the launcher will
+    be started with."""
+    rank = [sys.executable, "-m", "rn50lib.rank", *worker]
+    if experiment.elastic:
+        return horovodrun(experiment, rank, write_discovery(experiment, folder) if folder else None)
+    if experiment.launcher == "mpirun":
+        return mpirun(experiment, rank, env)
+    if experiment.launcher == "torchrun":
+        return torchrun(experiment, rank, folder)
+    return horovodrun(experiment, rank)
+
+
+def write_discovery(experiment: Experiment, folder: Path) -> str:
+    """Write `hosts.txt`, HOST:SLOTS a line, and the script that Horovod asks for it every second.
+
+    The file may be changed while the run goes on: workers come and go with its lines.
+    """
+    folder = folder.absolute()
+    most = experiment.max_np or experiment.n
+    places = slots(experiment.hosts) if experiment.hosts else dict.fromkeys(ADDRESSES[:most], 1)
+    lines = [f"{name}:{number}" for name, number in places.items()]
+    (folder / "hosts.txt").write_text("\n".join(lines) + "\n")
+    script = folder / "hosts.sh"
+    script.write_text(f"#!/bin/sh\ncat {shlex.quote(str(folder / 'hosts.txt'))}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def horovodrun(experiment: Experiment, rank: list[str], discovery: str | None = None) -> list[str]:
+    """Horovod's launcher, with Gloo; run by this interpreter, so that PATH does not matter."""
+    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(experiment.n)]
+    argv += ["--disable-cache"]  # it would be in HOME, which need not be there
+    if experiment.elastic:
+        most = experiment.max_np or experiment.n
+        argv += ["--min-np", str(experiment.min_np or 1), "--max-np", str(most)]
+        argv += ["--host-discovery-script", discovery or "RUN/hosts.sh"]
+        argv += ["--blacklist-cooldown-range", "1", "2"]
+    else:
+        argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
+    if is_local(experiment.hosts):
+        argv += ["--network-interface", "lo"]
+    # It would read the worker's flags as its own, were they not one argument.
+    return [*argv, *rank[:3], shlex.join(rank[3:])]
+
+
+def mpirun(
+    experiment: Experiment, rank: list[str], env: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Open MPI, as the classic recipe calls it.
+
+    `-bind-to none -map-by slot` leaves the placing of threads to us, `-x` hands variables over, and
+    `pml ob1` keeps MPI's own transport plain. `btl ^openib` is gone: it was for a transport that
+    Open MPI no longer has.
+    """
+    hosts = experiment.hosts or f"localhost:{experiment.n}"
+    argv = ["mpirun", "-np", str(experiment.n), "-H", hosts]
+    argv += ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1"]
+    if is_local(experiment.hosts) and shutil.which("ssh") is None:
+        argv += ["-mca", "plm", "isolated"]  # without it mpirun insists on finding ssh
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        argv += ["--allow-run-as-root"]
+    argv += ["--oversubscribe"]  # `check` has counted; MPI counts otherwise inside containers
+    for name in sorted(env):
+        if name in FORWARDED or name.startswith(("RN50_", "HOROVOD_", "NCCL_")):
+            argv += ["-x", name]
+    return [*argv, *rank]
+
+
+def torchrun(experiment: Experiment, rank: list[str], folder: Path | None) -> list[str]:
+    """PyTorch's launcher, on this machine. It would leave a folder for logs among the temporary
+    files: it gets one in the run's `folder`."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(experiment.n)]
+    if experiment.port is None:
+        argv += ["--standalone"]
+    else:
+        argv += ["--master-addr", "127.0.0.1", "--master-port", str(experiment.port)]
+    if folder is not None:
+        argv += ["--log-dir", str(folder / "torchrun")]
+    return [*argv, "--no-python", *rank]
+
+
+def environment(experiment: Experiment) -> dict[str, str]:
+    """What Horovod reads from the environment, for an experiment's flags."""
+    # Workers wait for each other while they start, and on a busy machine that takes its time.
+    env = {"HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")}
+    if experiment.fusion_mb is not None:
+        env["HOROVOD_FUSION_THRESHOLD"] = str(experiment.fusion_mb * 2**20)
+    if experiment.cycle_ms is not None:
+        env["HOROVOD_CYCLE_TIME"] = f"{experiment.cycle_ms:g}"
+    if experiment.timeline is not None:
+        env["HOROVOD_TIMELINE"] = str(Path(experiment.timeline).absolute())
+    if experiment.bind is not None:
+        env["RN50_BIND"] = experiment.bind
+    return env

@@ -1,0 +1,141 @@
+"""The verbs of `rn50` and their flags: each field of `rn50lib.config.Experiment` is one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rn50lib.errors import UserError
+
+if TYPE_CHECKING:
+    from rn50lib.config import Experiment
+
+VERBS = {
+    "run": "train, in processes of its own, with everything not given chosen for this machine",
+    "train": "one worker of a run, in this process",
+    "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
+    "benchmark": "images per second over numbers of workers and batch sizes",
+    "predict": "class probabilities of pictures: rn50 predict PREFIX EPOCH a.jpg",
+    "export": "a checkpoint as an ONNX file or a TensorFlow SavedModel",
+    "plot": "loss and accuracy curves from report files",
+    "compare": "reports and benchmarks beside each other, and beside published figures",
+    "scale": "what a training would do on other numbers of GPUs, what it takes and costs",
+    "diagnose": "where the time of a run goes, and which change would help most",
+    "doctor": "what this machine has, what is missing and what to do about it",
+    "workshop": "build, check and run the notebooks",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one line, with the flag that was meant, where that is known or nearly the same."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse would pass over a failure
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            unknown = message.split(": ", 1)[1].split()[0]
+            message = f"unknown flag or argument {unknown}: {self.meant(unknown.split('=')[0])}"
+        print(f"error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def meant(self, unknown: str) -> str:
+        """What to give instead of an unknown flag."""
+        known = [name for action in self._actions for name in action.option_strings]
+        if "--data-root" in known:  # the flags of a run
+            from rn50lib.flags_elsewhere import TABLE
+
+            name = unknown.replace("_", "-")
+            if name in TABLE:
+                return TABLE[name]
+            if not unknown.startswith("-"):
+                return (
+                    f"values follow their flags, a data set --data-root; see `{self.prog} --help`"
+                )
+        bare = {name.lstrip("-"): name for name in known}
+        close = difflib.get_close_matches(unknown.lstrip("-"), bare, n=1, cutoff=0.8)
+        return f"did you mean {bare[close[0]]}?" if close else f"see `{self.prog} --help`"
+
+
+def experiment_parser(verb: str) -> Parser:
+    """A parser with a flag for every field of Experiment."""
+    from rn50lib.config import Experiment
+
+    parser = Parser(
+        prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False
+    )
+    groups: dict[str, Any] = {}
+    for f in fields(Experiment):
+        meta = f.metadata
+        if meta["group"] not in groups:
+            groups[meta["group"]] = parser.add_argument_group(meta["group"])
+        add = groups[meta["group"]].add_argument
+        options: dict[str, Any] = {"dest": f.name, "help": meta["help"], "default": f.default}
+        if meta["kind"] is None:
+            add(*meta["names"], action="store_true", **options)
+        elif meta["kind"] is bool:
+            add(*meta["names"], action=argparse.BooleanOptionalAction, **options)
+        elif meta["kind"] is list:
+            add(*meta["names"], action="append", **(options | {"default": None}))
+        else:
+            options |= {"type": checked(meta["kind"]), "choices": meta["choices"]}
+            if not meta["choices"]:
+                options["metavar"] = f.name.upper()
+            add(*meta["names"], **options)
+    group = groups["axes"]
+    group.add_argument("--no-dali", action="store_true", help="the same as --loader native")
+    group.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="JSON or YAML with names and values of flags, or a run's experiment.json; flags given"
+        " beside it win",
+    )  # fmt: skip
+    group.add_argument("--preset", help="a named set of flags; flags given beside it win")
+    return parser
+
+
+def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`kind` with its ValueError's text in the message: argparse would hide it."""
+
+    def convert(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            why = str(error)
+            if not why.startswith("must be"):  # Python's own words
+                why = "must be a whole number" if "int()" in why else "must be a number"
+            raise argparse.ArgumentTypeError(f"{text!r} {why}") from error
+
+    return convert
+
+
+def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Experiment, argparse.Namespace]:
+    """The experiment that `argv` gives, and the other flags. A flag wins over the preset, and that
+    over the file of --config."""
+    from rn50lib.config import Experiment, read_experiment
+    from rn50lib.presets import PRESETS
+
+    first = parser.parse_args(argv)
+    if first.config is not None:
+        values = read_experiment(first.config).given()
+        parser.set_defaults(**values | {"override": list(values.get("override", ()))})
+    if first.preset is not None:
+        if first.preset not in PRESETS:
+            raise UserError(f"--preset {first.preset}: there are {', '.join(PRESETS)}")
+        verb, own = parser.prog.split()[-1], PRESETS[first.preset].command
+        if own != "run" and own != verb:
+            raise UserError(f"--preset {first.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
+        argv = [*PRESETS[first.preset].flags, *argv]
+    values = vars(parser.parse_args(argv))
+    if values.pop("no_dali"):
+        if first.loader not in (None, "native"):
+            raise UserError(f"--no-dali and --loader {first.loader} contradict each other")
+        values["loader"] = "native"
+    values["override"] = tuple(values["override"] or ())
+    names = {f.name for f in fields(Experiment)}
+    experiment = Experiment(**{name: values.pop(name) for name in names})
+    return experiment, argparse.Namespace(**values)
