@@ -44,14 +44,13 @@ def run_worker(
     """
     from rn50lib import comm, training
     from rn50lib.contention import Contention
-    from rn50lib.position import State
     from rn50lib.progress import Progress
     from rn50lib.records.source import open_source
     from rn50lib.report import Report
 
     experiment = config.experiment
     group = group or comm.connect(experiment.comm, experiment.backend)
-    if group.size != experiment.n and not experiment.elastic:
+    if group.size != experiment.n:
         raise UserError(
             f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"
             f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
@@ -84,17 +83,11 @@ def run_worker(
         if file:
             latest.write(file)
 
-    def attempt(state: State) -> None:
-        """The run, or what is left of it: an elastic group comes here again with other workers."""
-        command = ["rn50", "train", *flags_of(experiment)]
-        report = Report(net.name, group.size, command, env)
-        progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
-        training.train(
-            experiment, net, sources, group, progress, report, write_report, state, warm_up
-        )
-
+    command = ["rn50", "train", *flags_of(experiment)]
+    report = Report(net.name, group.size, command, env)
+    progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
     with Contention(looks=group.rank == 0) as others:
-        group.run(attempt, State())
+        training.train(experiment, net, sources, group, progress, report, write_report, warm_up)
     return 0
 
 

@@ -47,6 +47,8 @@ class Dali:
     where there is one.
     """
 
+    ordered = False
+
     def __init__(
         self,
         experiment: Experiment,
