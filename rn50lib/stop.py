@@ -13,6 +13,7 @@ import numpy as np
 from rn50lib.comm import Comm
 from rn50lib.errors import TERMINATED
 
+PATIENCE_S = 10.0  # a SIGTERM that comes so long after the first one ends a run at once
 LOOK_S = 1.0  # about so often the workers ask each other whether one was asked to end
 
 
@@ -25,7 +26,7 @@ class Stop:
 
     def __init__(self, comm: Comm, saves: bool) -> None:
         self.comm, self.saves = comm, saves
-        self.asked = False
+        self.asked, self.asked_at = False, 0.0
         self.wait, self.calls, self.since = 1, 0, time.perf_counter()
         self.earlier: Any = None
 
@@ -39,9 +40,12 @@ class Stop:
             signal.signal(signal.SIGTERM, self.earlier)
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:  # twice: at once
+        # a scheduler and the processes in between may all hand it on: only one that comes late is
+        # somebody's impatience
+        if self.asked and time.perf_counter() - self.asked_at > PATIENCE_S:
             raise SystemExit(TERMINATED)
-        self.asked = True
+        if not self.asked:
+            self.asked, self.asked_at = True, time.perf_counter()
 
     def now(self) -> bool:
         """Whether to stop here. Every rank has to ask as often as the others."""

@@ -178,8 +178,11 @@ def run(config: Config, run_dir: Path) -> int:
             left, restarts = config.experiment, restarts - 1
         many = f"{left.n} workers go" if left.n > 1 else "one worker goes"
         say(f"{many} on from the newest checkpoint")
+        reasons = dict(config.reasons)
+        if left.n != config.experiment.n:
+            reasons["n"] = f"left of {config.experiment.n}, as a worker was lost"
         experiment = replace(left, resume=True, load_epoch=None)
-        config = replace(config, experiment=experiment)
+        config = replace(config, experiment=experiment, reasons=reasons)
 
 
 def left_of(experiment: Experiment, lost: tuple[int, ...]) -> Experiment | None:

@@ -32,7 +32,7 @@ from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End
 
 JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
 PREFIX = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>:")  # what horovodrun puts before a line
-WATCHER = "rn50lib.rank"
+WATCHER = ["-m", "rn50lib.rank"]
 LINE = re.compile(r"^rank \d+ \| ")
 FOLLOW_S = 2.0  # the others have this long to end by themselves after the first has failed
 TERM_S = 1.0  # between asking processes to end and ending them
@@ -144,7 +144,7 @@ def ask_to_stop(job: Job) -> None:
     The launchers would not give them the time. One worker that was asked is enough; where none is
     on this machine, the launcher has to ask.
     """
-    watching = [p for p in processes(job.name) if WATCHER in p.info["cmdline"]]
+    watching = [p for p in processes(job.name) if (p.info["cmdline"] or [])[1:3] == WATCHER]
     for process in watching or [psutil.Process(job.process.pid)]:
         with contextlib.suppress(psutil.Error):
             process.terminate()
