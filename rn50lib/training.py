@@ -71,8 +71,10 @@ def train(
         stop = Stop(comm, saves=bool(training and training.ordered and experiment.model_prefix))
         run = Run(experiment, comm, step, progress, report, identity, stop)
         if experiment.checkpoint_steps and not stop.saves:
-            progress.say("this loader reads a stream: checkpoints at the end of an epoch alone, and a"
-                         " run that is taken up again begins its epoch anew")  # fmt: skip
+            progress.say(
+                "this loader reads a stream: checkpoints stand at the end of an epoch alone, and"
+                " a run that is taken up again begins its epoch anew"
+            )
         first = restore(run, net, identity, training.examples if training else 0)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
             checkpoint.write_symbol(experiment.model_prefix, net)
