@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +28,11 @@ def main(argv: list[str] = sys.argv[1:]) -> int:
     launch.die_with_parent()
     launch.end_on_sigterm()
     file = Path(argv[0])
+    if not file.exists():
+        raise UserError(
+            f"{file} is not there on {socket.gethostname()}: the folder of a run on several hosts"
+            " has to be one that they share: name it with --run-dir"
+        )
     return run_worker(Config.read(file), file.parent)
 
 
