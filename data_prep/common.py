@@ -16,10 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rn50lib.errors import UserError
+from rn50lib.files import FULL, flush_output, whole_output
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, `error: ...`, with exit status 2."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse itself would pass over a failure."""
+        print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """Print the message and where help is found, then exit."""
@@ -32,9 +37,15 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     A termination signal is turned into an exception first, so that unfinished files are removed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with whole_output():
+        code = _status(main)
+    sys.exit(code)
+
+
+def _status(main: Callable[[], int | None]) -> int:
+    """Run a program's ``main``; its exit status."""
     try:
         code = main() or 0
-        sys.stdout.flush()
     except UserError as error:
         code = _say(str(error))
     except KeyboardInterrupt:
@@ -45,10 +56,11 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+        flush_output(error)  # says so and ends, where it was what we printed
+        if error.errno not in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        code = _say(f"{error.filename or 'output'}: {error.strerror}")
-    sys.exit(code)
+        code = _say(f"{error.filename or 'standard output'}: {error.strerror}")
+    return code
 
 
 def _say(message: str) -> int:

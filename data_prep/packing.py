@@ -11,11 +11,12 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from data_prep.common import Progress
 from data_prep.lists import Entry
 from rn50lib.errors import UserError
+from rn50lib.records.checksums import crc32c, format_checksums
 from rn50lib.records.framing import (
     HEADER,
     MAGIC,
@@ -86,11 +87,19 @@ def _look(path: str, size: int) -> str | None:
     return "a git-LFS pointer, not the image (`git lfs pull` fetches it)" if is_pointer else None
 
 
+class Filled(NamedTuple):
+    """Framed records one behind the other; where each starts (-1: left out), and its checksum."""
+
+    data: memoryview
+    starts: list[int]
+    checksums: list[int]
+
+
 class Filler(Protocol):
     """Turns a run of images into framed records."""
 
-    def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
-        """Records of images first … last - 1: their bytes, and each offset (-1: left out)."""
+    def fill(self, first: int, last: int, buffer: bytearray) -> Filled:
+        """The records of images first … last - 1."""
 
 
 class PassThrough:
@@ -100,10 +109,10 @@ class PassThrough:
         self.entries, self.sizes, self.root, self.pack_label = entries, sizes, root, pack_label
         self.count_magics = _magic_counter(sum(sizes))
 
-    def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
+    def fill(self, first: int, last: int, buffer: bytearray) -> Filled:
         """See ``Filler``. Raises UserError if a file is not as it was when the work began."""
         view = memoryview(buffer)
-        starts, ends = [], []
+        starts, ends, checksums = [], [], []
         at = 0
         prefix = PART.size
         for entry, size in zip(self.entries[first:last], self.sizes[first:last], strict=True):
@@ -116,10 +125,11 @@ class PassThrough:
             buffer[end : end + 4] = b"\0\0\0\0"
             starts.append(at)
             ends.append(end)
+            checksums.append(checksum(view[at + prefix : end]))
             at = end + (-end % 4)
         if self.count_magics(buffer, at) == len(starts):
-            return view[:at], starts
-        return _frame_again(buffer, starts, ends)
+            return Filled(view[:at], starts, checksums)
+        return _frame_again(buffer, starts, ends, checksums)
 
 
 class Framed:
@@ -135,9 +145,10 @@ class Framed:
         self.entries, self.root, self.pack_label = entries, root, pack_label
         self.framing = framing
 
-    def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
+    def fill(self, first: int, last: int, buffer: bytearray) -> Filled:
         """See ``Filler``; the buffer is not needed here. Raises UserError if the function fails."""
-        return join_records([self._one(entry) for entry in self.entries[first:last]])
+        framed = [self._one(entry) for entry in self.entries[first:last]]
+        return join_records(framed, [0] * len(framed))
 
     def _one(self, entry: Entry) -> bytes:
         path = f"{self.root}/{entry.path}"
@@ -151,6 +162,12 @@ class Framed:
         if not isinstance(record, bytes | bytearray) or not record:
             raise UserError(f"{path}: {name} gives {record!r:.40} for this image, not a record")
         return bytes(record)
+
+
+def checksum(payload: bytes | memoryview) -> int:
+    """CRC-32C of a record's payload; 0 where that cannot be computed fast."""
+    extend = crc32c()
+    return extend(0, bytes(payload)) if extend else 0
 
 
 def label_header(entry: Entry, pack_label: bool) -> bytes:
@@ -191,20 +208,20 @@ def _magic_counter(total: int) -> Callable[[bytearray, int], int]:
 
 
 def _frame_again(
-    buffer: bytearray, starts: list[int], ends: list[int]
-) -> tuple[memoryview, list[int]]:
+    buffer: bytearray, starts: list[int], ends: list[int], checksums: list[int]
+) -> Filled:
     """Frame the records of a buffer with the escape, since some image holds the magic."""
     framed = [frame(bytes(buffer[s + PART.size : e])) for s, e in zip(starts, ends, strict=True)]
-    return join_records(framed)
+    return join_records(framed, checksums)
 
 
-def join_records(framed: list[bytes]) -> tuple[memoryview, list[int]]:
-    """Framed records (empty where one is left out) one behind the other, and where each starts."""
+def join_records(framed: list[bytes], checksums: list[int]) -> Filled:
+    """Framed records (empty where one is left out) one behind the other."""
     starts, at = [], 0
     for record in framed:
         starts.append(at if record else -1)
         at += len(record)
-    return memoryview(b"".join(framed)), starts
+    return Filled(memoryview(b"".join(framed)), starts, checksums)
 
 
 def record_sizes(entries: list[Entry], sizes: list[int], pack_label: bool) -> list[int]:
@@ -239,6 +256,7 @@ class Packer:
         self.size = 0  # of the record file so far
         self.count = 0  # records in it
         self._lines: dict[int, bytes] = {}
+        self._checksums: dict[int, bytes] = {}
         self._turn = threading.Condition()
         self._next_taken = self._next_placed = 0
         self._error: BaseException | None = None
@@ -258,6 +276,10 @@ class Packer:
         """The lines of the index, in the order of the records."""
         return b"".join(self._lines[number] for number in sorted(self._lines))
 
+    def checksum_text(self) -> bytes:
+        """The lines of the checksum file, in the order of the records."""
+        return b"".join(self._checksums[number] for number in sorted(self._checksums))
+
     def _work(self, runs: list[tuple[int, int, int]]) -> None:
         buffer = bytearray(CHUNK_BYTES + 4096)
         try:
@@ -270,7 +292,7 @@ class Packer:
                 first, last, room = runs[number]
                 if len(buffer) < room + 64:
                     buffer = bytearray(room + 64)
-                data, starts = self.filler.fill(first, last, buffer)
+                data, starts, checksums = self.filler.fill(first, last, buffer)
                 base = self._place(number, len(data))
                 self._write(data, base)
                 keys = self.keys[first:last]
@@ -280,6 +302,11 @@ class Packer:
                         for key, start in zip(keys, starts, strict=True)
                         if start >= 0
                     ]
+                )
+                self._checksums[number] = format_checksums(
+                    (base + start, crc)
+                    for start, crc in zip(starts, checksums, strict=True)
+                    if start >= 0
                 )
                 with self._turn:
                     self.count += sum(start >= 0 for start in starts)

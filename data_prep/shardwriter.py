@@ -10,8 +10,9 @@ from typing import Any
 
 from data_prep.lists import read_list
 from rn50lib.errors import UserError
+from rn50lib.files import FULL
 from rn50lib.records.example import Value, example_pieces
-from rn50lib.records.imageinfo import image_info
+from rn50lib.records.imageinfo import eight_bits, image_info
 from rn50lib.records.recordio import Reader
 from rn50lib.records.source import Source
 from rn50lib.records.tfrecord import format_index, index_path, write_records
@@ -60,6 +61,13 @@ def worker(settings: dict) -> Callable[[list], int]:
                 text.write(format_index(entries))
             os.replace(drafts[0], path)
             os.replace(drafts[1], index)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise UserError(
+                f"{path}: {error.strerror}; make room and give the same command again: the shards"
+                f" that are finished are kept in {out} until then"
+            ) from error
         finally:
             for draft in drafts:
                 draft.unlink(missing_ok=True)
@@ -109,7 +117,7 @@ def _slides_example(data: bytes, label: int, size: int, where: str) -> list[byte
     from PIL import Image, ImageOps
 
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGB")
+        image = eight_bits(Image.open(io.BytesIO(data))).convert("RGB")
     except Exception as error:  # Pillow raises many kinds for damaged images
         raise UserError(f"{where}: this image does not decode ({error})") from None
     if size:

@@ -23,6 +23,7 @@ from data_prep import crew
 from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
 from data_prep.shardwriter import describe_images
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from rn50lib.records.classes import read_class_words
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.order import epoch_order
@@ -111,10 +112,10 @@ def convert(
             "words": words,
             "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
         }
+        written = _run(tasks, settings, jobs, quiet)
         (folder.part / "classes.txt").write_text(
             "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
         )
-        written = _run(tasks, settings, jobs, quiet)
         images = sum(len(task[2]) for task in tasks)
     if not quiet:
         print(
@@ -232,9 +233,7 @@ def rebuild_indexes(folder: str | os.PathLike) -> int:
             records = TFRecordReader(shard.path).records()
             entries = [(offset, len(data) + 16) for offset, data in records]
             index = index_path(shard.path)
-            draft = index.with_name(index.name + ".part")
-            draft.write_bytes(format_index(entries))
-            os.replace(draft, index)
+            write_file(index, format_index(entries))
             total += len(entries)
     print(f"{folder}: indexes of {total:,} records")
     return total

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from PIL import Image, ImageOps
 
 from data_prep.lists import Entry
-from data_prep.packing import BadImages, join_records, label_header
+from data_prep.packing import BadImages, Filled, checksum, join_records, label_header
 from rn50lib import seams
 from rn50lib.errors import UserError
+from rn50lib.records.imageinfo import eight_bits
 
 COLOR, GREY, AS_IS = 1, 0, -1
 """The values of --color, as OpenCV numbers them."""
@@ -47,11 +48,13 @@ class Transform:
         """Transform one encoded image. Raises whatever Pillow raises if it is damaged."""
         image: Image.Image = Image.open(io.BytesIO(data))
         if self.color != AS_IS:
-            image = _upright(image).convert("L" if self.color == GREY else "RGB")
+            image = eight_bits(_upright(image)).convert("L" if self.color == GREY else "RGB")
         elif image.mode not in ("L", "RGB") and not (
             self.encoding == ".png" and image.mode in ("RGBA", "LA", "I;16")
         ):
-            image = image.convert("RGBA" if _has_alpha(image, self.encoding) else "RGB")
+            image = eight_bits(image)
+            if image.mode != "L":
+                image = image.convert("RGBA" if _has_alpha(image, self.encoding) else "RGB")
         if self.center_crop:
             image = _square(image)
         if self.resize:
@@ -108,11 +111,13 @@ class Encode:
         self._framing = seams.get("record_framing")
         self._lock = threading.Lock()
 
-    def fill(self, first: int, last: int, buffer: bytearray) -> tuple[memoryview, list[int]]:
+    def fill(self, first: int, last: int, buffer: bytearray) -> Filled:
         """See ``packing.Filler``; the buffer is not needed here."""
-        return join_records([self._one(entry) for entry in self.entries[first:last]])
+        made = [self._one(entry) for entry in self.entries[first:last]]
+        return join_records([record for record, _ in made], [crc for _, crc in made])
 
-    def _one(self, entry: Entry) -> bytes:
+    def _one(self, entry: Entry) -> tuple[bytes, int]:
+        """The framed record and its checksum; b"" for an image that does not decode."""
         path = f"{self.root}/{entry.path}"
         try:
             with open(path, "rb") as file:
@@ -120,5 +125,6 @@ class Encode:
         except Exception as error:  # a damaged image makes Pillow raise many kinds of errors
             with self._lock:
                 self.bad.add(path, f"it does not decode ({error})")
-            return b""
-        return self._framing(label_header(entry, self.pack_label) + image)
+            return b"", 0
+        payload = label_header(entry, self.pack_label) + image
+        return self._framing(payload), checksum(payload)

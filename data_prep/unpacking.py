@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 
 _NAME = re.compile(r"[\w.-]+\.(JPEG|jpeg|jpg|JPG)")
 _HF_NAME = re.compile(r"(.+)_(n\d{8})\.(JPEG|jpe?g)", re.IGNORECASE)
@@ -226,9 +227,7 @@ def _parquet(out: Path, split: str, path: str, wnids: list[str]) -> list[int]:
             os.replace(draft, folder / name)
             images, total = images + 1, total + len(data)
     marker.parent.mkdir(exist_ok=True)
-    draft = marker.with_name(f".{marker.name}.{os.getpid()}")
-    draft.write_text(f"{images} {total}")
-    os.replace(draft, marker)
+    write_file(marker, f"{images} {total}")
     return [images, total]
 
 

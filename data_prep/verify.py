@@ -5,8 +5,14 @@ indexes.
     python -m data_prep.verify train.rec val.rec --json > report.json
     python -m data_prep.verify /data/imagenet --fix /data/imagenet-fixed
 
-Exit status 0 means that training can trust the data (there may be notes and warnings), 1 that it
-cannot, 2 that the command was wrong. `--fix` writes a copy in which CMYK images and PNG images
+Exit status 0 means that nothing was found on which training would fail or learn something wrong
+(there may be notes and warnings), 1 that something was, 2 that the command was wrong.
+
+Every image is decoded. That its bytes are those that were once written is known of TFRecord shards
+and of record files with checksums (PREFIX.crc, by im2rec), and where the same images lie there in a
+second form, with which they are compared: give both, `verify ROOT /elsewhere/records`. Of others it
+cannot be known: a changed byte that still decodes is another picture. The report says which they
+are. `--fix` writes a copy in which CMYK images and PNG images
 named as JPEG are RGB JPEG of quality 100, and everything else is as it was, byte for byte.
 """
 
@@ -42,7 +48,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether training can trust the data."""
+        """Whether nothing was found on which training would fail or learn something wrong."""
         return not any(problem.level == ERROR for problem in self.problems)
 
     def as_json(self) -> dict[str, Any]:
@@ -57,6 +63,7 @@ class Report:
                     "split": part.split,
                     "path": str(part.path),
                     "images": len(part),
+                    "contents": part.contents,
                     "classes": counts_per_class(part),
                 }
                 for part in self.parts
@@ -94,6 +101,8 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
         if not path.exists():
             raise UserError(f"{path}: there is no such file or folder")
         parts = _find_parts(path, report.problems)
+        for part in parts:
+            part.root = path
         if not parts:
             raise UserError(
                 f"{path}: neither class folders, nor record files (.rec), nor TFRecord shards "
@@ -102,7 +111,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
         _read_images(parts, report, usable_cores() if jobs is None else jobs, quiet)
         report.parts += parts
         compare.compare_classes(parts, path if path.is_dir() else path.parent, report.problems)
-        compare.compare_forms(parts, report.problems)
+    compare.compare_forms(report.parts, report.problems)
     compare.find_repeats(report.parts, report.problems)
     order = {kind: number for number, kind in enumerate(KINDS)}
     report.problems.sort(key=lambda p: (LEVELS.index(p.level), order[p.kind], p.where))
@@ -113,12 +122,12 @@ def _find_parts(path: Path, problems: list[Problem]) -> list[Part]:
     """The splits and forms that a path holds, with their structure read."""
     if path.is_file():
         split = "val" if path.name.startswith("val") else "train"
-        if path.suffix in (".idx", ".lst") and path.with_suffix(".rec").exists():
+        if path.suffix in (".idx", ".lst", ".crc") and path.with_suffix(".rec").exists():
             path = path.with_suffix(".rec")
         if path.suffix == ".rec":
             return [read_record_file(path, split, problems)]
         if "-of-" in path.name:
-            part = Part("tfrecord", split, path)
+            part = Part("tfrecord", split, path, contents="checksums")
             shards.add_shard(part, shards.single_shard(path), problems)
             return [part]
         return []
@@ -213,9 +222,21 @@ def print_report(report: Report, every: bool = False) -> None:
         f"{levels['error']:,} errors, {levels['warning']:,} warnings, {levels['note']:,} notes"
     )
     print(
-        "Training can trust this data."
+        _praise(report.parts)
         if report.good
         else "Training cannot trust this data: put the errors right first."
+    )
+
+
+def _praise(parts: list[Part]) -> str:
+    """What is known of data in which nothing wrong was found."""
+    unknown = [f"{part.path} ({part.form})" for part in parts if part.contents == "decoded"]
+    if not unknown:
+        return "Training can trust this data."
+    return (
+        "Training can use this data: every image decodes. Whether a byte was changed since it was "
+        f"written cannot be known of {', '.join(unknown)}: there are neither checksums nor a "
+        "second form of the same images to compare with."
     )
 
 
@@ -223,7 +244,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = Parser(
         prog="python -m data_prep.verify",
-        description="Read a whole data set and say what is wrong with it.",
+        description="Read a whole data set and say what is wrong with it: structure, indexes, "
+        "lists and labels, and every image decoded. Bytes that were changed and still decode are "
+        "seen where there are checksums (TFRecord, and PREFIX.crc beside record files) or a second "
+        "form of the same images; where there are neither, the report says so.",
     )
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")
@@ -254,8 +278,9 @@ def main(argv: list[str] | None = None) -> int:
     else:
         print_report(report, flags.all)
     if flags.fix:
-        from data_prep.checks.fix import FIXED, write_fixed
+        from data_prep.checks.fix import FIXED, check_records, write_fixed
 
+        check_records(report.parts, report.problems)
         broken = {p.where for p in report.problems if p.kind in ("undecodable", "crash")}
         wrong = {p.where for p in report.problems if p.kind in FIXED} - broken
         count = write_fixed(flags.paths[0], flags.fix, report.parts, wrong, flags.quiet)

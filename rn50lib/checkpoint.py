@@ -11,20 +11,24 @@ learning rate, and in its metadata what a resumed run needs.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
-import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.files import read_json
+from rn50lib.files import check_file, lock, read_json, write_file
 from rn50lib.network import Network
+
+if TYPE_CHECKING:
+    from rn50lib.config import Experiment
 
 FORMAT = "rn50-checkpoint-1"
 
@@ -97,12 +101,14 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
 
 def write_symbol(prefix: str | Path, net: Network) -> None:
     """Write the architecture. Raises UserError when the folder cannot be written."""
+    check_file(symbol_path(prefix))
     write_atomic(symbol_path(prefix), net.to_json().encode())
 
 
 def read_network(prefix: str | Path) -> Network:
     """The network of a checkpoint. Raises UserError when its symbol file is missing or odd."""
     file = symbol_path(prefix)
+    check_file(file)
     try:
         return Network.from_symbol(read_json(file))
     except OSError as error:
@@ -129,6 +135,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     }
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
+    check_file(file)
     remedy = "earlier checkpoints are untouched: make room and go on with --resume"
     write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
@@ -137,31 +144,49 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
 def write_atomic(
     file: Path, content: bytes, remedy: str = "make room, or name another place"
 ) -> None:
-    """Write beside, sync, rename: at any moment the old or the new `file` is there, whole. Raises
-    UserError, which ends with `remedy`."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    """Write a file as `files.replacing` does. Raises UserError, which ends with `remedy`."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        for left in file.parent.glob(f".{file.name}.*.tmp"):
+        for left in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
             left.unlink(missing_ok=True)  # of a run that was killed here
-        with open(beside, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, file)
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_file(file, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
         raise UserError(
             f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB"
             f" needed, {free / 1e6:.0f} MB free); {remedy}"
         ) from error
+
+
+def saves(experiment: Experiment) -> bool:
+    """Whether a run writes checkpoints."""
+    return experiment.model_prefix is not None and not (
+        experiment.only_inference or experiment.test_io
+    )
+
+
+@contextlib.contextmanager
+def lock_for(experiment: Experiment) -> Iterator[None]:
+    """Hold the prefix of a run that saves, for as long as it runs.
+
+    Raises UserError where another run has it, and where checkpoints are there that this one would
+    overwrite: those of an earlier run, unless it goes on from them.
+    """
+    prefix = Path(experiment.model_prefix or "")
+    with contextlib.ExitStack() as held:
+        if prefix.parent.is_dir():
+            place = prefix.with_name(f".{prefix.name}.lock")
+            held.enter_context(lock(place, f"--model-prefix {prefix}"))
+        check_file(symbol_path(prefix))
+        first = experiment.load_epoch or 0
+        there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
+        if there:
+            told = f"checkpoints after epoch {first}" if first else "the checkpoints of another run"
+            raise UserError(
+                f"--model-prefix {prefix}: {told} are there already, up to"
+                f" {path(prefix, *there[-1])}: go on with them by --model-prefix {prefix} --resume,"
+                f" give another --model-prefix, or remove {prefix}-[0-9]*.safetensors"
+            )
+        yield
 
 
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
@@ -173,6 +198,7 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     if not file.exists():
         there = ", ".join(str(e) for e in epochs(prefix)) or "none"
         raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
+    check_file(file)
     try:
         with safe_open(file, framework="numpy") as opened:
             metadata = opened.metadata() or {}

@@ -11,12 +11,18 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from rn50lib.errors import UserError, status_of
+from rn50lib.files import whole_output
 from rn50lib.parser import VERBS
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, 2 for bad input, 130 after Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else argv
+    with whole_output():
+        return run_verb(sys.argv[1:] if argv is None else argv)
+
+
+def run_verb(argv: list[str]) -> int:
+    """What `main` does, on standard streams that are open."""
     lines = "\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())
     if not argv or argv[0] in ("-h", "--help"):
         print(

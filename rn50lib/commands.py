@@ -6,9 +6,9 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from rn50lib import launch
+from rn50lib import checkpoint, launch
 from rn50lib.config import Config, Experiment, describe, flags_of
-from rn50lib.files import make_folder
+from rn50lib.files import check_writable, is_stream, make_folder
 from rn50lib.launch.prepare import prepare
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.rank import member
@@ -38,6 +38,9 @@ def run_experiment(
     make_folder(folder, f"--run-dir {folder}")
     if config.experiment.model_prefix is None and makes_a_model(config.experiment):
         config = with_model(config, folder)
+    if checkpoint.saves(config.experiment):
+        with checkpoint.lock_for(config.experiment):
+            pass  # the worker takes it; here it is told before any worker starts
     launch.say(describe(config))
     status = launch.run(config, folder)
     if status == launch.TERMINATED:
@@ -110,11 +113,19 @@ def score(argv: list[str]) -> int:
     if extra.dry_run:
         return run_experiment(experiment, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
+    file = Path(experiment.report or folder / "report.json")
+    read_back = not is_stream(file)
+    if not read_back:  # what is written there cannot be read again: write it when it is read
+        check_writable(file, "--report")
+        experiment = replace(experiment, report=None)
     status = run_experiment(experiment, folder)
     if status == 0 and not experiment.test_io:
-        from rn50lib.report import load
+        from rn50lib.report import load, write_json
 
-        metrics = load(experiment.report or folder / "report.json")["metrics"]
+        report = load(file if read_back else folder / "report.json")
+        if not read_back:
+            write_json(file, report)
+        metrics = report["metrics"]
         print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
     return status
 

@@ -6,13 +6,23 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
+import shutil
+import socket
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rn50lib.errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a full disk, or a limit, is told by
+DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # an open file's other name
 
 
 def read_json(path: str | Path) -> Any:
@@ -23,12 +33,41 @@ def read_json(path: str | Path) -> Any:
         raise ValueError("its brackets are nested too deep") from None
 
 
+def is_stream(path: str | Path) -> bool:
+    """Whether `path` is written into as it is, because it is no file to be replaced: a FIFO, a
+    device such as /dev/null, or a name of what this process has open, such as /dev/stdout."""
+    if os.fspath(Path(path).absolute()).startswith(DESCRIPTORS):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def check_writable(path: str | Path, flag: str) -> None:
     """Raise UserError now, not after an hour of work, where a file cannot be written."""
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{flag} {path} cannot be written: it is a folder; name a file in it")
-    make_folder(path.absolute().parent, f"{flag} {path}")
+    if path.is_block_device():
+        raise UserError(f"{flag} {path} cannot be written: it is a disk; name a file")
+    if not is_stream(path):
+        make_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
+    elif not path.exists():
+        raise UserError(f"{flag} {path} cannot be written: it is not open here; name a file")
+    elif not os.access(path, os.W_OK):
+        raise UserError(f"{flag} {path} cannot be written (no permission): name another file")
+
+
+def check_file(path: str | Path, name: str | None = None) -> None:
+    """Raise UserError, which begins with `name`, where something is at `path` that is no file: what
+    must be read again cannot stand in a device, and opening a FIFO waits for its other end."""
+    if Path(path).is_dir() or is_stream(path):
+        raise UserError(
+            f"{name or path} is no regular file (a folder, a device or a FIFO): remove it, or name"
+            " another place"
+        )
 
 
 def make_folder(folder: Path, told: str) -> None:
@@ -48,14 +87,163 @@ def make_folder(folder: Path, told: str) -> None:
 
 
 @contextlib.contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A place to write to, of the same suffix, that takes the place of `path` when the block ends
-    well, and else goes away. Raises OSError."""
-    place = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A path of the same suffix to write to; what stands there takes the place of `path` when the
+    block ends well, and goes away otherwise. At any moment the old or the new file is there, whole.
+
+    A symlink is followed, and a file that is there keeps its owner and its permissions. What is no
+    regular file, a FIFO or /dev/null, is never replaced: the content is written into it. Raises
+    OSError.
+    """
+    path = Path(path)
+    if path.is_block_device():
+        raise OSError(errno.EINVAL, "it is a disk, not a file", str(path))
+    if is_stream(path):
+        with tempfile.TemporaryDirectory() as folder:
+            draft = Path(folder, path.name)
+            yield draft
+            # Appended: where standard output goes into a file, that keeps what it has.
+            with open(draft, "rb") as source, open(path, "ab") as stream:
+                shutil.copyfileobj(source, stream)
+        return
+    target = Path(os.path.realpath(path))
+    draft = target.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield place
-        os.replace(place, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        with contextlib.suppress(FileNotFoundError):
+            keep_owner(target.stat(), draft)
+        sync(draft)
+        os.replace(draft, target)
+        sync(target.parent)
     finally:
         with contextlib.suppress(OSError):
-            place.unlink()
+            draft.unlink()
+
+
+def keep_owner(old: os.stat_result, draft: Path) -> None:
+    """Give a draft the permissions of the file that it is to replace, and its owner where one
+    may."""
+    new = draft.stat()
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        with contextlib.suppress(OSError):
+            os.chown(draft, old.st_uid, old.st_gid)
+    draft.chmod(stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the entries of a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: str | Path, content: bytes | str) -> None:
+    """Write a file as `replacing` does; text as UTF-8. Raises OSError."""
+    with replacing(path) as draft:
+        with open(draft, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def lock(path: Path, name: str) -> Iterator[None]:
+    """Hold the lock of what `name` says for the block; it ends with this process, however it ends.
+
+    The file at `path` says who has it, and goes away in the end. Raises UserError where another
+    process has the lock; where the filesystem has no locks, that is said, and nothing is held.
+    """
+    file = take_lock(path, name)
+    try:
+        yield
+    finally:
+        if file is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            file.close()
+
+
+def take_lock(path: Path, name: str) -> TextIO | None:
+    """The open file behind a lock that is held; see `lock`.
+
+    The lock is the process's own (lockf): children that outlive it, a loader's, hold nothing.
+    """
+    job = os.environ.get("RN50_LAUNCHING", "")  # whose first worker may change, in an elastic run
+    while True:
+        try:
+            file = open(path, "a+")
+        except OSError as error:
+            raise UserError(
+                f"{name} cannot be written ({error.strerror}): name a place that you may write to"
+            ) from error
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            with file:
+                file.seek(0)
+                holder = read_holder(file.read())
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                text = f"note: {name} is not locked ({error.strerror}): start no other run with it"
+                print(text, file=sys.stderr, flush=True)
+                return None
+            if job and holder.get("job") == job:
+                return None
+            raise UserError(
+                f"{name}: another run is writing there (process {holder.get('pid', 'unknown')} on"
+                f" {holder.get('host', 'an unknown host')}): wait for its end, or name another"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                file.truncate(0)
+                json.dump({"pid": os.getpid(), "host": socket.gethostname(), "job": job}, file)
+                file.flush()
+                return file
+        file.close()  # its owner removed it between our opening and our locking it
+
+
+def read_holder(text: str) -> dict[str, Any]:
+    """What the owner of a lock wrote; nothing where it has not yet."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def whole_output() -> Iterator[None]:
+    """For a program's whole work: standard streams that are closed become /dev/null, so that no
+    file that is opened later takes their place, and what was printed has arrived when it ends.
+    Raises SystemExit, after one line, where a disk is full and nobody else has said so."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+    try:
+        yield
+    except OSError as error:
+        flush_output(error)
+        if error.errno not in FULL:
+            raise
+        place = error.filename or "standard output"  # which names no file, where it is unbuffered
+        print(f"error: {place} cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from error
+    except BaseException:
+        flush_output()
+        raise
+    flush_output()
+
+
+def flush_output(cause: OSError | None = None) -> None:
+    """Write out what was printed; raises SystemExit where that cannot be."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries again at its end
+        if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+            raise SystemExit(141) from cause
+        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from cause

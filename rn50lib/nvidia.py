@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+FIRST_WITH_MIG = (8, 0)  # of a GPU that can be divided into slices
+MIG_WITHOUT_SLICES = "MIG mode is on, and there are no slices"
 UNKNOWN = (0, 0)  # the capability of a GPU that neither the driver nor the table below knows
 
 # Drivers before 510 do not tell the compute capability; these are the GPUs that they serve.
@@ -28,7 +30,9 @@ OLD_CAPABILITIES = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. `memory` in bytes (0: not told), `capability` as (major, minor)."""
+    """One GPU, or a MIG slice of one, which is used like a small GPU. `memory` in bytes (0: not
+    told), `capability` as (major, minor). A slice has its GPU's index, and that GPU's UUID as
+    `slice_of`."""
 
     index: int
     name: str
@@ -36,12 +40,14 @@ class Gpu:
     capability: tuple[int, int]
     driver: str
     uuid: str
+    slice_of: str = ""
 
 
 @dataclass(frozen=True)
 class Driver:
     """What the driver answers. Without one, `present` is False; with one that fails, `problem` is
-    its message. `gpus` are all that it lists, also those that CUDA_VISIBLE_DEVICES hides."""
+    its message. `gpus` are all that it lists, also those that CUDA_VISIBLE_DEVICES hides; a GPU
+    that is divided into MIG slices is not among them, its slices are."""
 
     present: bool
     problem: str = ""
@@ -81,19 +87,49 @@ def driver() -> Driver:
     if shutil.which("nvidia-smi") is None:
         return Driver(present=False)
     common = ("index", "name", "memory.total", "driver_version", "uuid")
-    rows, problem = query("gpu", *common, "compute_cap")
+    rows, problem = query("gpu", *common, "compute_cap", "mig.mode.current")
     if not rows and "compute_cap" in problem:  # a driver before 510
         rows, problem = query("gpu", *common)
-    found = []
+    found: list[Gpu] = []
+    divided = ""
     for row in rows:
         index, name, memory, version, uuid, *rest = row
         size = int(memory) * 2**20 if memory.isdigit() else 0
-        capability = _capability(rest[0] if rest else "", name)
-        if index.isdigit():
-            found.append(Gpu(int(index), name, size, capability, version, uuid))
+        told, mode = rest or ("", "")
+        capability = _capability(told, name)
+        if not index.isdigit():
+            continue
+        gpu = Gpu(int(index), name, size, capability, version, uuid)
+        if mode == "Enabled" or (not rest and capability >= FIRST_WITH_MIG):
+            divided = divided or ask("-L")[0]
+            slices = _slices(gpu, divided)
+            found += slices or ([] if mode == "Enabled" else [gpu])
+        else:
+            found.append(gpu)
     if not found and not problem:
-        problem = "nvidia-smi lists no GPU"
+        problem = MIG_WITHOUT_SLICES if rows else "nvidia-smi lists no GPU"
     return Driver(True, problem, tuple(found))
+
+
+def _slices(gpu: Gpu, listed: str) -> list[Gpu]:
+    """The MIG slices of a GPU, from what `nvidia-smi -L` lists below it:
+
+    GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89852c-...)
+      MIG 1g.5gb      Device  0: (UUID: MIG-7c3e4d5f-...)
+    """
+    found, below = [], False
+    for line in listed.splitlines():
+        if not line.startswith(" "):
+            below = f"(UUID: {gpu.uuid})" in line
+            continue
+        slice_ = re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)", line)
+        if below and slice_:
+            profile, uuid = slice_.groups()  # "1g.5gb", "1c.3g.20gb", "1g.10gb+me"
+            gb = re.search(r"\.(\d+)gb", profile)
+            memory = int(gb[1]) * 2**30 if gb else 0
+            name = f"{gpu.name} MIG {profile}"
+            found.append(replace(gpu, name=name, memory=memory, uuid=uuid, slice_of=gpu.uuid))
+    return found
 
 
 def _capability(told: str, name: str) -> tuple[int, int]:
@@ -110,41 +146,40 @@ def cuda_version() -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def at_work(least_percent: int) -> list[tuple[int, int]]:
-    """(GPU, pid) of the processes that use at least so much of a GPU just now; takes a second.
-
-    Empty where the driver does not tell: there is nothing to be learnt from no answer.
-    """
-    text, _ = ask("pmon", "-c", "1", "-s", "u")
-    found = []
-    for line in text.splitlines():
-        words = line.split()  # gpu, pid, type, sm, …: a dash for what is not there
-        numbers = [words[i] for i in (0, 1, 3)] if len(words) > 3 else []
-        if all(map(str.isdigit, numbers)) and numbers and int(numbers[2]) >= least_percent:
-            found.append((int(numbers[0]), int(numbers[1])))
-    return found
-
-
 def visible(gpus: tuple[Gpu, ...], devices: str | None) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order (None: not set, all of them).
 
     As CUDA reads it: indexes or (beginnings of) UUIDs; what follows the first entry that fits no
-    GPU is ignored, so that "-1" hides all.
+    GPU is ignored, so that "-1" hides all. Of a GPU that is divided, an entry means the first
+    slice; and a process that is given a slice sees that one and nothing else.
     """
-    if devices is None:
-        return gpus
     left: list[Gpu] = []
-    for item in devices.split(","):
-        word = item.strip()
-        fits = [g for g in gpus if word == str(g.index) or (len(word) > 4 and _is(g, word))]
-        if len(fits) != 1:
+    for item in devices.split(",") if devices is not None else ():
+        fits = _named(gpus, item.strip())
+        if fits is None:
             break
-        left += fits
-    return tuple(left)
+        left.append(fits)
+    if devices is None:
+        left = list(gpus)
+    slices = [gpu for gpu in left if gpu.slice_of]
+    return tuple(slices[:1] or left)
 
 
-def _is(gpu: Gpu, word: str) -> bool:
-    return gpu.uuid.startswith(word)
+def _named(gpus: tuple[Gpu, ...], word: str) -> Gpu | None:
+    """The one GPU or slice that an entry of CUDA_VISIBLE_DEVICES means; None: none, or several."""
+    old = re.fullmatch(r"MIG-(GPU-[^/]+)/\d+/\d+", word)  # GPU/instance/compute instance
+    fits = [g for g in gpus if _means(word, g.uuid)]
+    if old and not fits:  # a driver that lists slices by UUIDs of their own takes this form, too
+        fits = [replace(g, uuid=word) for g in gpus if g.slice_of == old[1]][:1]
+    if not fits:
+        whole = [g for g in gpus if word == str(g.index) or _means(word, g.slice_of)]
+        fits = whole[:1] if len({g.index for g in whole}) == 1 else []
+    return fits[0] if len(fits) == 1 else None
+
+
+def _means(word: str, uuid: str) -> bool:
+    """Whether a word is a UUID, or more of its beginning than the "GPU-" that all have."""
+    return len(word) > 4 and uuid.startswith(word)
 
 
 def gpus() -> tuple[Gpu, ...]:

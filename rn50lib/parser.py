@@ -32,17 +32,34 @@ VERBS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line, with the flag that was probably meant."""
+    """Errors in one line, with the flag that was meant, where that is known or nearly the same."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse would pass over a failure
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             unknown = message.split(": ", 1)[1].split()[0]
-            known = [name for action in self._actions for name in action.option_strings]
-            close = difflib.get_close_matches(unknown.split("=")[0], known, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"see `{self.prog} --help`"
-            message = f"unknown flag or argument {unknown}: {meant}"
+            message = f"unknown flag or argument {unknown}: {self.meant(unknown.split('=')[0])}"
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(2)
+
+    def meant(self, unknown: str) -> str:
+        """What to give instead of an unknown flag."""
+        known = [name for action in self._actions for name in action.option_strings]
+        if "--data-root" in known:  # the flags of a run
+            from rn50lib.flags_elsewhere import TABLE
+
+            name = unknown.replace("_", "-")
+            if name in TABLE:
+                return TABLE[name]
+            if not unknown.startswith("-"):
+                return (
+                    f"values follow their flags, a data set --data-root; see `{self.prog} --help`"
+                )
+        bare = {name.lstrip("-"): name for name in known}
+        close = difflib.get_close_matches(unknown.lstrip("-"), bare, n=1, cutoff=0.8)
+        return f"did you mean {bare[close[0]]}?" if close else f"see `{self.prog} --help`"
 
 
 def experiment_parser(verb: str) -> Parser:

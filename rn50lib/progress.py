@@ -5,6 +5,7 @@ The loop calls `reading` every `disp_batches` steps and `epoch_done` after each 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -113,14 +114,22 @@ class Progress:
     def _write(self, line: dict[str, Any]) -> None:
         if self.file:
             line["seconds"] = round(time.perf_counter() - self.begin, 3)
-            self.file.write(json.dumps(line, allow_nan=False) + "\n")
-            self.file.flush()
+            try:
+                self.file.write(json.dumps(line, allow_nan=False) + "\n")
+                self.file.flush()
+            except OSError as error:
+                raise UserError(cannot_write(self.file.name, error)) from error
 
     def close(self) -> None:
         self.stop()
         for stream in (self.file, self.board, self.position_file):
             if stream:
-                stream.close()
+                with contextlib.suppress(OSError):  # a write that failed has been told
+                    stream.close()
+
+
+def cannot_write(file: str, error: OSError) -> str:
+    return f"{file} cannot be written: {error.strerror}; make room and go on with --resume"
 
 
 def read_position(path: Path) -> tuple[int, int] | None:
@@ -146,7 +155,7 @@ class Board:
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
             raise UserError(f"--logdir needs the package tensorboard ({error})") from error
-        self.event, self.summary = Event, Summary
+        self.event, self.summary, self.logdir = Event, Summary, logdir
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         make_folder(Path(logdir), f"--logdir {logdir}")
         try:
@@ -165,8 +174,11 @@ class Board:
         self._write(step=step, summary=self.summary(value=measured))
 
     def _write(self, **content: Any) -> None:
-        self.writer.write(self.event(wall_time=time.time(), **content).SerializeToString())
-        self.writer.flush()
+        try:
+            self.writer.write(self.event(wall_time=time.time(), **content).SerializeToString())
+            self.writer.flush()
+        except OSError as error:
+            raise UserError(cannot_write(f"--logdir {self.logdir}", error)) from error
 
     def close(self) -> None:
         self.file.close()

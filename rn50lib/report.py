@@ -5,15 +5,13 @@ A metric that was not measured is null; it is never 0.0 and never NaN, which is 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import read_json
+from rn50lib.files import read_json, write_file
 
 PARTS = ("top1", "top5", "loss", "time", "total_ips")
 Number = (int, float, type(None))
@@ -57,16 +55,10 @@ class Report:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Strict JSON, indent 4, written beside and renamed. Raises UserError where it cannot be."""
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Strict JSON, indent 4, written whole or not at all. Raises UserError where it cannot be."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(content, indent=4, allow_nan=False) + "\n")
-        os.replace(beside, path)
+        write_file(path, json.dumps(content, indent=4, allow_nan=False) + "\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 

@@ -11,6 +11,7 @@ see: it is hidden. From the moment that a step has nothing left but to wait, it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -311,10 +312,15 @@ class Waits:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.file.write(f"{self.begin:.6f} {time.time():.6f}\n")
+        try:
+            self.file.write(f"{self.begin:.6f} {time.time():.6f}\n")
+        except OSError as full:
+            text = f"--timeline: {self.file.name} cannot be written ({full.strerror})"
+            raise UserError(text) from full
 
     def close(self) -> None:
-        self.file.close()
+        with contextlib.suppress(OSError):  # a write that failed has been told
+            self.file.close()
 
 
 def read_waits(path: str | Path) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@
     install(folder, gpus=[V100], driver="450.80.02", cuda="11.0")
 
 As the real one, it refuses a field that its driver does not know: `compute_cap` came later than
-driver 470.
+driver 470. `A100 | slices(("1g.5gb", "MIG-..."))` is a GPU in MIG mode.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ P100 = {"name": "Tesla P100-PCIE-16GB", "memory.total": "16280", "compute_cap": 
 SCENARIO = "scenario.json"
 
 
+def slices(*found: tuple[str, str]) -> dict[str, Any]:
+    """What a GPU is besides when it is divided: (profile, UUID) of each MIG slice."""
+    return {"mig.mode.current": "Enabled", "slices": found}
+
+
 def install(
     folder: Path,
-    gpus: Sequence[dict[str, str]] = (),
+    gpus: Sequence[dict[str, Any]] = (),
     driver: str = "535.104.05",
     cuda: str = "12.2",
     fails: str = "",
     topo: str = "",
-    at_work: Sequence[tuple[int, int, int]] = (),
 ) -> str:
     """Write the program into `folder`; returns a PATH that begins with it. `fails`: what it says
-    instead of an answer, with status 9. `topo`: what `nvidia-smi topo -m` prints. `at_work`: GPU,
-    pid and use in per cent of processes."""
+    instead of an answer, with status 9. `topo`: what `nvidia-smi topo -m` prints."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for index, gpu in enumerate(gpus):
         row = {"index": str(index), "uuid": f"GPU-{index}a7c1e2d-0000-1111-2222-333344445555"}
-        row |= {"driver_version": driver, "memory.used": "3"}
+        row |= {"driver_version": driver, "memory.used": "3", "mig.mode.current": "[N/A]"}
         rows.append(row | gpu)
     scenario = {"rows": rows, "driver": driver, "cuda": cuda, "fails": fails, "topo": topo}
-    scenario["at_work"] = list(at_work)
     (folder / SCENARIO).write_text(json.dumps(scenario))
     program = folder / "nvidia-smi"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{__file__}" "{folder}" "$@"\n')
@@ -71,18 +73,11 @@ def main() -> int:
     if arguments[0] == "-L":
         for row in scenario["rows"]:
             print(f"GPU {row['index']}: {row['name']} (UUID: {row['uuid']})")
+            for number, (profile, uuid) in enumerate(row.get("slices", ())):
+                print(f"  MIG {profile:<11} Device {number:2}: (UUID: {uuid})")
         return 0
     if arguments == ["topo", "-m"]:
         print(scenario["topo"], end="")
-        return 0
-    if arguments == ["pmon", "-c", "1", "-s", "u"]:
-        print("# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command ")
-        print("# Idx           #    C/G      %      %      %      %      %      %    name ")
-        for gpu, pid, percent in scenario["at_work"]:
-            print(
-                f"{gpu:5} {pid:11}     C {percent:6}      1      -      -      -      -    python"
-            )
-        print("    9          -     -      -      -      -      -      -      -    -")
         return 0
     what, _, fields = arguments[0].partition("=")
     if what == "--query-compute-apps":

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,29 @@ def numbers(images_NHWC: Any) -> list[int]:
 def write_photo(path: Path, number: int, width: int = 80, height: int = 64) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (width, height), colour(number)).save(path, quality=95)
+
+
+def png(
+    depth: int,
+    kind: int,
+    samples: tuple[int, ...],
+    *chunks: bytes,
+    size: tuple[int, int] = (90, 60),
+) -> bytes:
+    """A PNG of one colour, put together by hand: bits a sample, colour type, the samples of a pixel
+    (PNG specification, 11.2), further chunks (a palette, transparency)."""
+    width, height = size
+    bits = "".join(f"{sample:0{depth}b}" for sample in samples) * width
+    bits += "0" * (-len(bits) % 8)
+    row = b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0))
+    content = png_chunk(b"IDAT", zlib.compress(row * height))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + content + png_chunk(b"IEND", b"")
+
+
+def png_chunk(name: bytes, content: bytes) -> bytes:
+    check = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + check
 
 
 def make_photos(root: Path) -> Photos:

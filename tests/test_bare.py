@@ -50,7 +50,7 @@ def test_training_runs_with_pytorch_alone(
     done = run_cli(*SYNTHETIC, "--report", "r.json", env=bare)
     assert done.returncode == 0, done.stderr
     report = strict_json(tmp_path / "r.json")
-    assert report["metrics"]["train.total_ips"][0] > 0 and report["env"]["contended"] is None
+    assert report["metrics"]["train.total_ips"][0] > 0
     assert "epoch 1/1: loss" in done.stderr
 
 

@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / ".m-0001.safetensors.4242.tmp"
+    left = tmp_path / ".m-0001.4242.tmp.safetensors"
     left.write_bytes(b"half")
     assert checkpoint.epochs(tmp_path / "m") == []
     checkpoint.save(tmp_path / "m", small())

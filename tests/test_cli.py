@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rn50lib import checkpoint
+from rn50lib import checkpoint, flags_elsewhere
 from rn50lib.config.file import Config
 from rn50lib.launch.prepare import prepare
 from rn50lib.network import resnet, tiny
@@ -403,3 +403,35 @@ def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout.strip() and done.stderr == ""
+
+
+@pytest.mark.parametrize("verb", ["run", "train"])
+@pytest.mark.parametrize("name", sorted(flags_elsewhere.TABLE))
+def test_flags_of_other_programs_are_answered(rn50: Run, verb: str, name: str) -> None:
+    """With a flag that exists, or with what there is instead; and no name is a flag here."""
+    known = experiment_parser(verb)._option_string_actions
+    assert name not in known
+    line = rn50(verb, name, "1").error
+    answer = line.removeprefix(f"unknown flag or argument {name}: ")
+    assert answer == flags_elsewhere.TABLE[name]
+    assert answer.startswith(("here it is -", "there is none: "))
+    named = re.findall(r"(?<![\w-])--?[a-z][\w-]*", answer)
+    assert set(named) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("argv", "answer"),
+    [
+        ("run --model resnet50", "here it is --num-layers"),
+        ("run --amp", "here it is --dtype"),
+        ("run --workers=4", "here it is --data-nthreads"),
+        ("train --local_rank 0", "there is none"),
+        ("benchmark -o a.json --epochs 3", "here it is --num-epochs"),
+        ("run --wondb", "rn50 run --help"),  # near nothing: no guess
+        ("run --resume last.pth", "a data set --data-root"),
+        ("doctor --device 0", "rn50 doctor --help"),  # the table is for the flags of a run
+    ],
+)
+def test_no_misleading_neighbours(rn50: Run, argv: str, answer: str) -> None:
+    line = rn50(*argv.split()).error
+    assert answer in line and "did you mean" not in line

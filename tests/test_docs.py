@@ -18,9 +18,11 @@ from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment
-from workshop.course import course
+from workshop.course import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ROOT / "docs" / "commands.md"
+REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 CHECKED = re.compile(r"<!-- checked -->\n```console\n(.*?)^```$", re.M | re.S)
@@ -38,9 +40,8 @@ def all_commands() -> list[list[str]]:
         for kind, block in FENCE.findall(page.read_text()):
             if kind == "console":
                 found += commands(block)
-    readme = PAGES[0].read_text()
     # the right column of the table of the reference's commands
-    for cell in re.findall(r"`((?:rn50|python -m) [^`]*)`", readme):
+    for cell in re.findall(r"`((?:rn50|python -m) [^`]*)`", REFERENCE.read_text()):
         found.append(shlex.split(cell))
     return found
 
@@ -49,7 +50,7 @@ def all_commands() -> list[list[str]]:
 
 
 def test_there_are_commands_to_check() -> None:
-    assert len(CHECKED.findall((ROOT / "README.md").read_text())) >= 3
+    assert len(CHECKED.findall(COMMANDS.read_text())) >= 3
     assert len(all_commands()) > 20
 
 
@@ -82,7 +83,7 @@ def test_the_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
     for split in ("train", "val"):
         shutil.copytree(roadsigns_small.folder / split, tmp_path / "photos" / split)
     env = clean_environment()
-    for block in CHECKED.findall((ROOT / "README.md").read_text()):
+    for block in CHECKED.findall(COMMANDS.read_text()):
         for words in commands(block):
             done = subprocess.run(
                 small(words),
@@ -111,13 +112,13 @@ def small(words: list[str]) -> list[str]:
 
 
 def test_the_epoch_that_is_scored_is_the_recipes_last() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert re.findall(r"rn50 score signs (\d+)", readme) == [str(RECIPES["roadsigns"].epochs)]
+    scored = re.findall(r"rn50 score signs (\d+)", COMMANDS.read_text())
+    assert scored == [str(RECIPES["roadsigns"].epochs)]
 
 
-def test_the_readme_names_the_presets_that_work() -> None:
-    readme = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"--preset (\w+)", readme))
+def test_the_pages_name_presets_that_work() -> None:
+    text = COMMANDS.read_text() + REFERENCE.read_text()
+    named = set(re.findall(r"--preset (\w+)", text))
     assert named and named <= set(PRESETS)
 
 
@@ -181,9 +182,9 @@ def test_pictures_have_words() -> None:
 def test_the_table_of_notebooks_is_the_course() -> None:
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (\d\d) \| (.*?) \| (\d+) \| (.*?) \|$", readme, re.M)
-    there = {item.number for item in course.existing(ROOT)}
+    there = {item.number for item in catalogue.existing(ROOT)}
     assert [(n, int(minutes)) for n, _, minutes, _ in rows] == [
-        (item.number, item.minutes) for item in course.COURSE
+        (item.number, item.minutes) for item in catalogue.COURSE
     ]
     for number, name, _, text in rows:
         linked, planned = name.startswith("["), text == "planned"

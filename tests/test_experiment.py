@@ -15,6 +15,7 @@ from rn50lib import network as networks
 from rn50lib.config import Experiment, checks, defaults, flags_of, kinds, resolve
 from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu, Machine
+from rn50lib.launch.prepare import prepare
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.presets import PRESETS
 from rn50lib.tools.benchmark import command as benchmark
@@ -461,3 +462,18 @@ def test_a_run_that_ends_early_says_so(epochs: int, said: str | None) -> None:
     done = resolve(Experiment(recipe="reference", num_epochs=epochs), LAPTOP, 12).experiment
     remark = configs.schedule_remark(done)
     assert (remark is None) if said is None else (remark is not None and said in remark)
+
+
+@pytest.mark.parametrize(
+    ("asked", "classes", "reason"),
+    [
+        (Experiment(loader="synthetic"), 1000, "synthetic images have no data set"),
+        (Experiment(loader="synthetic", num_classes=7), 7, "given"),
+        (Experiment(data_root="/nowhere/imagenet"), 1000, "there is no /nowhere/imagenet"),
+        (Experiment(data_root="/nowhere/roadsigns"), 12, "the built-in road signs'"),
+    ],
+)
+def test_classes_that_nobody_counted_are_not_said_to_be(asked, classes, reason) -> None:
+    done = prepare(asked, make_data=False, here=LAPTOP)
+    assert done.experiment.num_classes == classes
+    assert reason in done.reasons["num_classes"]

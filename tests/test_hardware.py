@@ -220,6 +220,8 @@ def test_a_driver_that_hangs(tmp_path: Path) -> None:
         ("1,9,0", [1]),  # CUDA stops at the first that it does not find
         ("GPU-1a7c1e2d-0000-1111-2222-333344445555", [1]),
         ("GPU-2a7c", [2]),
+        ("GPU-", []),  # the beginning of all of them
+        ("0, GPU-2a7c ,7", [0, 2]),
         ("MIG-1a7c1e2d-0000-1111-2222-333344445555", []),
     ],
 )
@@ -230,6 +232,68 @@ def test_cuda_visible_devices(tmp_path: Path, monkeypatch, devices, indexes) -> 
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
     monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.A100] * 3))
     assert [gpu.index for gpu in hardware.gpus()] == indexes
+
+
+SLICES = (
+    ("1g.10gb", "MIG-7c3e4d5f-0000-1111-2222-333344445555"),
+    ("1c.3g.40gb", "MIG-7c9990aa-0000-1111-2222-333344445555"),
+    ("1g.10gb+me", "MIG-e5550000-0000-1111-2222-333344445555"),
+)
+OLD_SLICES = (
+    ("1g.5gb", "MIG-GPU-1a7c1e2d-0000-1111-2222-333344445555/7/0"),
+    ("2g.10gb", "MIG-GPU-1a7c1e2d-0000-1111-2222-333344445555/8/0"),
+)
+
+
+@pytest.mark.parametrize(
+    ("devices", "uuid", "gigabytes"),
+    [
+        (SLICES[1][1], SLICES[1][1], 40),
+        ("MIG-e5", SLICES[2][1], 10),
+        ("MIG-7c", None, 0),  # the beginning of two
+        ("MIG-7c9,MIG-e5", SLICES[1][1], 40),  # CUDA shows a process one slice, the first
+        ("0,MIG-e5", SLICES[2][1], 10),  # and no whole GPU beside it
+        ("1", SLICES[0][1], 10),
+        ("GPU-1a7c", SLICES[0][1], 10),
+        (None, SLICES[0][1], 10),
+        ("MIG-GPU-1a7c1e2d-0000-1111-2222-333344445555/9/0", ..., 10),  # the old form
+        ("MIG-GPU-0a7c1e2d-0000-1111-2222-333344445555/9/0", None, 0),  # GPU 0 is not divided
+        ("", None, 0),
+        ("-1", None, 0),
+    ],
+)
+def test_a_mig_slice_is_a_gpu(tmp_path: Path, monkeypatch, devices, uuid, gigabytes) -> None:
+    """As NVIDIA's MIG user guide has it, "CUDA Device Enumeration" and "CUDA Visible Devices"."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    cards = [fake.A100, fake.A100 | fake.slices(*SLICES)]
+    monkeypatch.setenv("PATH", fake.install(tmp_path, cards))
+    found = hardware.gpus()
+    if uuid is None:
+        assert found == ()
+        return
+    (gpu,) = found
+    assert gpu.uuid == (devices if uuid is ... else uuid)
+    assert gpu.memory == gigabytes * 2**30 and gpu.capability == (8, 0) and gpu.index == 1
+
+
+@pytest.mark.parametrize("driver", ["450.80.02", "535.104.05"])
+def test_slices_as_drivers_before_470_name_them(tmp_path: Path, monkeypatch, driver) -> None:
+    cards = [fake.V100, fake.A100 | fake.slices(*OLD_SLICES), fake.A100]
+    monkeypatch.setenv("PATH", fake.install(tmp_path, cards, driver, "11.0"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", OLD_SLICES[1][1])
+    (gpu,) = hardware.gpus()
+    assert (gpu.uuid, gpu.memory) == (OLD_SLICES[1][1], 10 * 2**30)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert [gpu.index for gpu in hardware.gpus()] == [2, 0]
+
+
+def test_mig_mode_without_a_slice_is_no_gpu(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.A100 | fake.slices()]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert hardware.gpus() == ()
+    assert nvidia.driver().problem == "MIG mode is on, and there are no slices"
 
 
 def test_the_report_holds_plain_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ FILES = ("--model-prefix", "m", "--report", "r.json", "--run-dir", "run")
 # Kills its own process at a point that no clock would hit; then goes on as the command line does.
 DRIVER = """
 import builtins, os, signal, sys
-from rn50lib import checkpoint, cli, report, training
+from rn50lib import cli, files, report, training
 
 point, argv = sys.argv[1], sys.argv[2:]
 
@@ -50,7 +50,7 @@ class Half:
 
 def half_open(name, mode="r"):
     file = builtins.open(name, mode)
-    return Half(file) if "w" in mode and "-0002.safetensors" in str(name) else file
+    return Half(file) if "w" in mode and "m-0002." in str(name) else file
 
 def at(function, when, before):
     def wrapped(*args):
@@ -73,7 +73,7 @@ elif point == "in validation":
         training.Timer.step_done,
         lambda timer, i, lr: (timer.phase, timer.epoch, i) == ("val", 2, 1), before=False)
 elif point == "while a checkpoint is written":
-    checkpoint.open = half_open
+    files.open = half_open
 elif point == "before a checkpoint gets its name":
     os.replace = at(os.replace, second, before=True)
 elif point == "after a checkpoint got its name":

@@ -71,7 +71,7 @@ def test_a_report_is_replaced_whole_and_leaves_nothing_beside(
         seen.append(json.loads(Path(source).read_text())["metrics"])
         os.rename(source, target)
 
-    monkeypatch.setattr("rn50lib.report.os.replace", replace)
+    monkeypatch.setattr("rn50lib.files.os.replace", replace)
     report.add("train", EPOCH)
     report.write(tmp_path / "r.json")
     assert seen == [strict_json(tmp_path / "r.json")["metrics"]]

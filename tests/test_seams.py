@@ -36,6 +36,7 @@ def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Pa
 
     def run(seam: str, code: str, *flags: str) -> Path:
         (tmp_path / "mine.py").write_text(code)
+        Path("m-0001.safetensors").unlink(missing_ok=True)  # of the run before
         ended = rn50(
             "train", "--data-root", str(photos.root), *TINY, "-e", "1", "--benchmark-iters", "3",
             "--disp-batches", "1", "--run-dir", str(tmp_path), "--report", "r.json",

@@ -126,6 +126,7 @@ def test_every_worker_gets_cores_of_its_own(cores: list, size: int, wanted: list
         (("-n", "2", "--hosts", "a:1,a:1"), "each named once"),
         (("-n", "2", "--comm", "local"), "--comm local is one worker"),
         (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "not DDP's"),
+        (("-n", "1", "--timeline", "t.json"), "--timeline is for many workers"),
         (("-n", "2", "--comm", "ddp", "--timeline", "t.json"), "--timeline is Horovod's"),
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
         (("-n", "1", "--bind", "core"), "--bind is for many workers"),
@@ -473,7 +474,10 @@ def test_the_failing_worker_s_traceback_is_what_one_sees(
 
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
-def test_unequal_steps_are_refused_before_training(photos: Photos, tmp_path: Path) -> None:
+def test_unequal_steps_are_refused_before_training(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/none")  # Horovod's launcher wants no folder there
     (tmp_path / "mine.py").write_text(
         "def shard(order, rank, size, batch):\n"
         "    mine = order[rank::size]\n"

@@ -10,7 +10,7 @@ from workshop.errors import RunFailed
 from workshop.map import course_map
 from workshop.output import explore, figure, images, table
 from workshop.runs import Run, train
-from workshop.session import Session, start
+from workshop.session import Session, hide_single_gpu, start
 from workshop.source import show
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "course_map",
     "explore",
     "figure",
+    "hide_single_gpu",
     "hint",
     "images",
     "progress",

@@ -12,20 +12,19 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workshop import output
 
-if TYPE_CHECKING:
-    from workshop.runs import Run
-
 POLL_S = 0.5
 DRAW_S = 2.5  # drawing takes a fifth of a second of a core that the run could use
-BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa4499"  # Okabe and Ito, Tol
+
+
+Run = Any  # a `workshop.runs.Run`, which shows itself by this file
 
 
 @dataclass
-class Load:
+class Readings:
     """Utilisation over time: `seconds` since the run's start, per cent per core, the memory
     of the run's processes in bytes, and a reading per GPU.
 
@@ -36,12 +35,12 @@ class Load:
     seconds: list[float] = field(default_factory=list)
     cores: list[list[float]] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
-    gpus: list[list[GpuLoad]] = field(default_factory=list)
+    gpus: list[list[GpuReading]] = field(default_factory=list)
     loop_began: float = float("inf")
 
 
 @dataclass(frozen=True)
-class GpuLoad:
+class GpuReading:
     """One reading of a GPU: utilisation in per cent, memory in bytes, power in watts."""
 
     busy: float
@@ -55,7 +54,7 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.load = Load()
+        self.readings = Readings()
         self.gpus: list[Any] = []
         self.nvml: Any = None
         try:
@@ -92,21 +91,21 @@ class Meter:
                     total += process.memory_info().rss
         return total
 
-    def _gpus(self) -> list[GpuLoad]:
+    def _gpus(self) -> list[GpuReading]:
         found = []
         for handle in self.gpus:
             with contextlib.suppress(self.nvml.NVMLError):
                 busy = self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu
                 memory = self.nvml.nvmlDeviceGetMemoryInfo(handle).used
                 power = self.nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-                found.append(GpuLoad(busy, memory, power))
+                found.append(GpuReading(busy, memory, power))
         return found
 
     def read(self, seconds: float) -> None:
-        self.load.seconds.append(seconds)
-        self.load.cores.append(self._cores())
-        self.load.memory.append(self._memory())
-        self.load.gpus.append(self._gpus())
+        self.readings.seconds.append(seconds)
+        self.readings.cores.append(self._cores())
+        self.readings.memory.append(self._memory())
+        self.readings.gpus.append(self._gpus())
 
 
 def watch(run: Run) -> None:
@@ -122,11 +121,11 @@ def watch(run: Run) -> None:
             meter.read(run.seconds)
             lines = run.new_progress
             if lines:  # the newest line is at most one poll old: the smallest gap is the nearest
-                gap = meter.load.seconds[-1] - lines[-1]["seconds"]
-                meter.load.loop_began = max(0.0, min(meter.load.loop_began, gap))
+                gap = meter.readings.seconds[-1] - lines[-1]["seconds"]
+                meter.readings.loop_began = max(0.0, min(meter.readings.loop_began, gap))
             show_bar(bar, run, lines, ended)
             if lines and (ended or time.monotonic() - drawn > DRAW_S):
-                draw(picture, lines, meter.load)
+                draw(picture, lines, meter.readings)
                 drawn = time.monotonic()
             if ended:
                 break
@@ -135,7 +134,7 @@ def watch(run: Run) -> None:
         run.stop()
         show_bar(bar, run, run.new_progress, True, "stopped")
         return
-    text = finding(lines, meter.load)
+    text = finding(lines, meter.readings)
     if text:
         words.html(f"<p>{escape(text)}</p>", text)
 
@@ -170,89 +169,69 @@ def show_bar(
     slot.html(html, f"{text}\n{run.command_line}")
 
 
-def draw(slot: output.Slot, lines: list[dict[str, Any]], load: Load) -> None:
+def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> None:
     """Six panels; the last is the GPU's, or the run's memory where there is none."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
     from rn50lib.tools import plot
 
-    train = [line for line in lines if line["phase"] == "train"]
-    epochs = [line for line in lines if line["phase"] == "epoch"]
+    by_phase = {
+        phase: [line for line in lines if line["phase"] == phase]
+        for phase in ("train", "val", "epoch")
+    }
+
+    def curve(axis: Any, phase: str, key: str, place: int, label: str, **look: Any) -> None:
+        """Measured points only: a reading without this value is left out."""
+        points = [
+            (line["seconds"] + readings.loop_began, line[key])
+            for line in by_phase[phase] if line.get(key) is not None
+        ]  # fmt: skip
+        if points:
+            look |= {"color": plot.COLOURS[place], "marker": plot.MARKERS[place], "ms": 4}
+            every = max(1, len(points) // 12)
+            axis.plot(*zip(*points, strict=True), label=label, lw=1.4, markevery=every, **look)
+
     with plot.style():
         fig, axes = plt.subplots(2, 3, figsize=(11, 5.2), layout="constrained")
-        x = [line["seconds"] + load.loop_began for line in train]
-        ends = [line["seconds"] + load.loop_began for line in epochs]
-        panel(axes[0, 0], "Loss", "cross-entropy")
-        curve(axes[0, 0], x, [line.get("loss") for line in train], BLUE, "o", "training")
-        curve(
-            axes[0, 0], ends, [line.get("val.loss") for line in epochs], ORANGE, "s", "validation"
-        )
-        panel(axes[0, 1], "Top-1", "per cent")
-        curve(axes[0, 1], x, [line.get("top1") for line in train], BLUE, "o", "training")
-        curve(
-            axes[0, 1], ends, [line.get("val.top1") for line in epochs], ORANGE, "s", "validation"
-        )
-        panel(axes[0, 2], "Learning rate", "")
-        curve(axes[0, 2], x, [line.get("lr") for line in train], GREEN, "^", "")
-        panel(axes[1, 0], "Speed", "images per second")
-        curve(axes[1, 0], x, [line.get("ips") for line in train], BLUE, "o", "training")
-        val = [line for line in lines if line["phase"] == "val"]
-        speeds = [line.get("ips") for line in val]
-        times = [line["seconds"] + load.loop_began for line in val]
-        curve(axes[1, 0], times, speeds, ORANGE, "s", "validation", line=False)
-        axes[1, 0].set_ylim(bottom=0)
-        cores(axes[1, 1], load)
-        if any(load.gpus):
-            gpu(axes[1, 2], load)
-        else:
-            panel(axes[1, 2], "Memory of the run", "GiB")
-            held = [size / 2**30 or None for size in load.memory]
-            curve(axes[1, 2], load.seconds, held, PURPLE, "D", "")
-            axes[1, 2].set_ylim(bottom=0)
-        for axis in axes.flat:
+        loss, top1, rate, speed, cores, last = axes.flat
+        curve(loss, "train", "loss", 0, "training")
+        curve(loss, "epoch", "val.loss", 1, "validation")
+        curve(top1, "train", "top1", 0, "training")
+        curve(top1, "epoch", "val.top1", 1, "validation")
+        curve(rate, "train", "lr", 2, "")
+        curve(speed, "train", "ips", 0, "training")
+        curve(speed, "val", "ips", 1, "validation", ls="")
+        draw_cores(cores, readings)
+        what = draw_last(last, readings)
+        titles = ("Loss", "Top-1", "Learning rate", "Speed", "CPU load per core", what[0])
+        units = ("cross-entropy", "per cent", "", "images per second", "core", what[1])
+        for axis, title, unit in zip(axes.flat, titles, units, strict=True):
+            axis.set_title(title, fontsize=10, loc="left")
+            axis.set_xlabel("seconds since the start", fontsize=8)
+            axis.set_ylabel(unit, fontsize=8)
+            axis.tick_params(labelsize=8)
             axis.xaxis.set_major_locator(MaxNLocator(5))
-            if axis is not axes[1, 1]:
-                axis.set_xlim(0, max(load.seconds[-1], 1.0))
+            axis.set_xlim(0, max(readings.seconds[-1], 1.0))
             if axis.get_legend_handles_labels()[1]:
                 axis.legend(fontsize=8, frameon=False)
-        slot.figure(fig, finding(lines, load) or "The first readings of a training run.", dpi=90)
+            elif not axis.has_data():
+                axis.text(0.5, 0.5, "no reading", ha="center", transform=axis.transAxes)
+        for axis in (speed, last):
+            axis.set_ylim(bottom=0)
+        alt = finding(lines, readings) or "The first readings of a training run."
+        slot.figure(fig, alt, dpi=90)
 
 
-def panel(axis: Any, title: str, unit: str) -> None:
-    axis.set_title(title, fontsize=10, loc="left")
-    axis.set_xlabel("seconds since the start", fontsize=8)
-    axis.set_ylabel(unit, fontsize=8)
-    axis.tick_params(labelsize=8)
-
-
-def curve(
-    axis: Any, x: list, y: list, colour: str, marker: str, label: str, line: bool = True
-) -> None:
-    """Measured points only: a reading without this value is left out."""
-    points = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
-    if not points and not axis.lines and not label:
-        axis.text(0.5, 0.5, "no reading", ha="center", transform=axis.transAxes, fontsize=9)
-        axis.set_yticks([])
-    if points:
-        every = max(1, len(points) // 12)
-        xs, ys = zip(*points, strict=True)
-        look = {"lw": 1.4, "markevery": every} if line else {"ls": ""}
-        axis.plot(xs, ys, color=colour, marker=marker, ms=4, label=label, **look)
-
-
-def cores(axis: Any, load: Load) -> None:
+def draw_cores(axis: Any, readings: Readings) -> None:
     """Load per core over time as a map, dark for idle and bright for busy."""
-    panel(axis, "CPU load per core", "core")
-    rows = [row for row in load.cores if row]
+    rows = [row for row in readings.cores if row]
     if not rows:
-        axis.text(0.5, 0.5, "not measured", ha="center", transform=axis.transAxes)
         return
     table = list(zip(*rows, strict=True))
-    end = max(load.seconds[-1], 1.0)
     mapped = axis.imshow(
         table, aspect="auto", cmap="cividis", vmin=0, vmax=100, interpolation="nearest",
-        extent=(0, end, len(table) - 0.5, -0.5),
+        extent=(0, max(readings.seconds[-1], 1.0), len(table) - 0.5, -0.5),
     )  # fmt: skip
     axis.grid(False)
     if len(table) <= 16:
@@ -260,19 +239,23 @@ def cores(axis: Any, load: Load) -> None:
     axis.figure.colorbar(mapped, ax=axis, label="per cent busy", pad=0.02)
 
 
-def gpu(axis: Any, load: Load) -> None:
-    """GPU utilisation, the mean over GPUs, with memory and power of the last reading in the
-    title."""
-    last = load.gpus[-1]
-    memory = sum(item.memory for item in last) / 2**30
-    power = sum(item.power for item in last)
-    panel(axis, f"GPU: {memory:.1f} GiB, {power:.0f} W", "per cent busy")
-    busy = [sum(item.busy for item in row) / len(row) if row else None for row in load.gpus]
-    curve(axis, load.seconds, busy, PURPLE, "D", "")
-    axis.set_ylim(0, 105)
+def draw_last(axis: Any, readings: Readings) -> tuple[str, str]:
+    """The mean utilisation of the GPUs, or the memory of the run; returns title and unit."""
+    title, unit = "Memory of the run", "GiB"
+    values: list[float | None] = [size / 2**30 or None for size in readings.memory]
+    if any(readings.gpus):
+        gpus = readings.gpus[-1]
+        memory, power = sum(g.memory for g in gpus) / 2**30, sum(g.power for g in gpus)
+        title, unit = f"GPU: {memory:.1f} GiB, {power:.0f} W", "per cent busy"
+        values = [sum(g.busy for g in row) / len(row) if row else None for row in readings.gpus]
+    shown = [(x, y) for x, y in zip(readings.seconds, values, strict=True) if y is not None]
+    if shown:
+        axis.plot(*zip(*shown, strict=True), lw=1.4, ms=4, color="#aa4499", marker="D",
+                  markevery=max(1, len(shown) // 12))  # fmt: skip
+    return title, unit
 
 
-def finding(lines: list[dict[str, Any]], load: Load) -> str:
+def finding(lines: list[dict[str, Any]], readings: Readings) -> str:
     """What the curves show, as a sentence; empty before the first reading."""
     train = [line for line in lines if line["phase"] == "train" and line.get("loss") is not None]
     epochs = [line for line in lines if line["phase"] == "epoch"]
@@ -285,7 +268,7 @@ def finding(lines: list[dict[str, Any]], load: Load) -> str:
     speeds = [line["train.total_ips"] for line in epochs if line.get("train.total_ips")]
     if speeds:
         parts.append(f"the speed was {speeds[-1]:.1f} images per second")
-    busy = [sum(row) / len(row) for row in load.cores if row]
+    busy = [sum(row) / len(row) for row in readings.cores if row]
     if busy:
         parts.append(f"the cores were {sum(busy) / len(busy):.0f} % busy")
     if not parts:

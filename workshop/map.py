@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workshop import output, places
 from workshop.checks import records, table
-from workshop.course import course
+from workshop.course import catalogue
 
 TOPICS = {  # Okabe and Ito's colours; the topic stands beside each as text
     "machine": "#5b6b7a",
@@ -32,7 +32,7 @@ def _place(index: int) -> tuple[int, int]:
     return 14 + column * (WIDE + GAP), 46 + row * (HIGH + 46)
 
 
-def _station(item: course.Lesson, index: int, exists: bool) -> str:
+def _station(item: catalogue.Lesson, index: int, exists: bool) -> str:
     x, y = _place(index)
     colour = TOPICS[item.topic]
     dashes = "" if exists else ' stroke-dasharray="5 4"'
@@ -66,12 +66,12 @@ def svg(there: set[str]) -> str:
     notebooks."""
     width = 28 + ROW * WIDE + (ROW - 1) * GAP
     height = 46 + 2 * HIGH + 46 + 60
-    corners = [_place(i) for i in range(len(course.COURSE))]
+    corners = [_place(i) for i in range(len(catalogue.COURSE))]
     middle = [(x + WIDE / 2, y + HIGH / 2) for x, y in corners]
     points = " ".join(f"{x:.0f},{y:.0f}" for x, y in middle)
     end_x, end_y = corners[-1]
     stations = "".join(
-        _station(item, i, item.number in there) for i, item in enumerate(course.COURSE)
+        _station(item, i, item.number in there) for i, item in enumerate(catalogue.COURSE)
     )
     return (
         f'<svg viewBox="0 0 {width} {height}" width="100%" style="max-width:{width}px;height:auto" '
@@ -89,7 +89,7 @@ def svg(there: set[str]) -> str:
 def alt_text(there: set[str]) -> str:
     """The map in words."""
     parts = []
-    for item in course.COURSE:
+    for item in catalogue.COURSE:
         later = "" if item.number in there else ", comes later"
         parts.append(f"{item.number} {item.short} ({item.topic}{later})")
     return "Map of the course, a road from a folder of JPEGs to a trained ResNet-50: " + ", ".join(
@@ -101,9 +101,9 @@ def course_map() -> None:
     """Show the course: a picture of the way, and a table with links to every lesson and exercise
     notebook there is."""
     root = places.checkout()
-    existing = {item.number for item in course.existing(root)} if root else set()
+    existing = {item.number for item in catalogue.existing(root)} if root else set()
     rows, lines = [], []
-    for item in course.COURSE:
+    for item in catalogue.COURSE:
         name = f"{item.number} {item.short}"
         link, when = escape(name), "comes later"
         if item.number in existing:
@@ -126,7 +126,7 @@ def exercises(root: Path | None, number: str) -> tuple[str, str]:
     """A lesson's exercises as (HTML with a link, text): which notebook, minutes, what is passed."""
     notebook = f"ex{number}"
     items = table.of_notebook(notebook)
-    file = course.exercise_file(root, notebook)
+    file = catalogue.exercise_file(root, notebook)
     if not file or not items:
         return "", ""
     known = records.load(notebook)

@@ -78,9 +78,34 @@ class Slot:
     def html(self, html: str, text: str) -> None:
         self.update(bundle(html, text))
 
+    def line(self, text: str, part: float | None = None) -> None:
+        """Show a line in small print, below a bar where `part` (0 to 1) is given."""
+        style = "" if part is None else f"width:{100 * part:.1f}%"
+        bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
+        self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
+
     def figure(self, fig: Any, alt: str, dpi: int = 110) -> None:
         """Show a matplotlib figure here, and close it."""
         self.update(figure_bundle(fig, alt, dpi))
+
+
+class LineStream:
+    """Stands for stdout or stderr: shows the latest line in a slot, and "3 of 10" as a bar."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+
+    def write(self, text: str) -> int:
+        if line := text.strip():
+            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
+            done, total = (int(n.replace(",", "")) for n in counts.groups()) if counts else (0, 0)
+            self.slot.line(line, done / total if total else None)
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
 
 
 def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> dict[str, Any]:
@@ -175,6 +200,8 @@ def images(
     import numpy as np
     from PIL import Image
 
+    from rn50lib.records.imageinfo import eight_bits
+
     rows = -(-len(pictures) // columns)
     fig, axes = plt.subplots(
         rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
@@ -184,7 +211,7 @@ def images(
         if i < len(pictures):
             item = pictures[i]
             is_path = isinstance(item, str) or hasattr(item, "__fspath__")
-            opened = Image.open(item).convert("RGB") if is_path else item
+            opened = eight_bits(Image.open(item)).convert("RGB") if is_path else item
             axis.imshow(np.asarray(opened), interpolation="nearest")
             if labels is not None:
                 axis.set_title(str(labels[i]), fontsize=9)

@@ -1,4 +1,4 @@
-"""Two experiments timed in turns, each in a process of its own: A B, A B, A B, …
+"""Training steps timed in processes of their own: two experiments in turns, A B, A B, A B, …
 
 On a machine that does other things too, two runs after each other compare two moments, not two
 programs. Taking turns puts both under the same load, and a process each keeps the memory of one
@@ -8,19 +8,17 @@ out of the other's way. The median of the pairs' ratios is the answer.
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import comb
 from statistics import median
+from typing import Any
 
 from rn50lib import launch
-from rn50lib.config import Experiment, from_json, resolve, to_json
-from rn50lib.errors import UserError
-from rn50lib.hardware import machine
+from rn50lib.config import Experiment
 from workshop import output, session
+from workshop.worker import Worker, pack, unpack
 
 WARM_UP = 2  # pairs that are run and not counted: they fill caches and choose kernels
 
@@ -59,37 +57,28 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
     Each turn takes `steps` steps; the profile of the session holds where none is given. Raises
     UserError when the process that measures fails.
     """
-    from dataclasses import replace
-
-    here = session.current()
-    resolved = {}
-    for name, asked in experiments.items():
-        if here is not None and asked.profile == "auto":
-            asked = replace(asked, profile=here.profile)
-        asked = replace(asked, loader="synthetic", no_metrics=True, n=1)
-        resolved[name] = resolve(asked, machine(), asked.num_classes or 1000).experiment
-    first, second = resolved
+    configs = {
+        name: session.resolve(replace(given, loader="synthetic", no_metrics=True, n=1))
+        for name, given in experiments.items()
+    }
+    first, second = configs
     seconds: dict[str, list[float]] = {first: [], second: []}
     slot = output.Slot()
-
-    def tell(line: str) -> None:
-        slot.html(f'<div class="dim">{line}</div>', line)
-
-    tell("two processes are starting")
     with contextlib.ExitStack() as stack:
-        workers = {
-            name: stack.enter_context(_worker(done, steps)) for name, done in resolved.items()
-        }
+        workers = {}
+        for name, config in configs.items():  # they start side by side
+            env = launch.rank_environment(config)
+            worker = Worker("workshop.pairs:stepper", env, slot, config=pack(config), steps=steps)
+            workers[name] = stack.enter_context(worker)
         for name, worker in workers.items():
-            _read(worker)
-            tell(f"the network {name} is built")
+            worker.wait(f"the network {name} is being built")
         for pair in range(1 - WARM_UP, pairs + 1):
+            doing = f"pair {pair} of {pairs}" if pair > 0 else "warming up"
             for name, worker in workers.items():
-                value = _measure(worker)
+                value = worker.ask(doing=doing)
                 if pair > 0:
                     seconds[name].append(value)
-            tell(f"pair {pair} of {pairs}" if pair > 0 else "warming up")
-    return Pairs(first, second, seconds, resolved[first])
+    return Pairs(first, second, seconds, configs[first])
 
 
 def first_steps(experiment: Experiment, count: int) -> list[float]:
@@ -98,81 +87,36 @@ def first_steps(experiment: Experiment, count: int) -> list[float]:
     The profile of the session holds where none is given. Raises UserError when the process that
     measures fails.
     """
-    from dataclasses import replace
-
-    here = session.current()
-    if here is not None and experiment.profile == "auto":
-        experiment = replace(experiment, profile=here.profile)
-    asked = replace(experiment, loader="synthetic", no_metrics=True, n=1)
-    done = resolve(asked, machine(), asked.num_classes or 1000).experiment
-    slot, found = output.Slot(), list[float]()
-    slot.html('<div class="dim">a process is starting</div>', "a process is starting")
-    with _worker(done, 1) as worker:
-        _read(worker)
-        for i in range(1, count + 1):
-            found.append(_measure(worker))
-            line = f"step {i} of {count}: {1000 * found[-1]:.0f} ms"
-            slot.html(f'<div class="dim">{line}</div>', line)
-    return found
+    config = session.resolve(replace(experiment, loader="synthetic", no_metrics=True, n=1))
+    env = launch.rank_environment(config)
+    with Worker("workshop.pairs:stepper", env, config=pack(config), steps=1) as worker:
+        worker.wait("a process is starting")
+        return [worker.ask(doing=f"step {i} of {count}") for i in range(1, count + 1)]
 
 
-@contextlib.contextmanager
-def _worker(done: Experiment, steps: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that times `steps` training steps for every line that it is sent."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workshop.pairs", str(steps), to_json(done)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=launch.rank_environment(done),
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+# --- in the process -------------------------------------------------------------------------------
 
 
-def _read(worker: subprocess.Popen[str]) -> str:
-    """The next line of a worker. Raises UserError when there is none."""
-    assert worker.stdout and worker.stderr
-    line = worker.stdout.readline()
-    if not line:
-        last = worker.stderr.read().strip().splitlines()[-1:] or ["it said nothing"]
-        raise UserError(f"the process that measures has ended: {last[0]}")
-    return line
-
-
-def _measure(worker: subprocess.Popen[str]) -> float:
-    """Seconds per step of a turn."""
-    assert worker.stdin
-    with contextlib.suppress(BrokenPipeError):  # it ended: `_read` says why
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    return float(_read(worker))
-
-
-def main(argv: list[str]) -> int:
-    """Says "ready", then prints the seconds per step of a turn for every line on stdin."""
+def random_step(config: Any) -> tuple[Any, Any]:
+    """(step, batch): a training step of a resolved experiment, and random images for it."""
     from rn50lib import comm
     from rn50lib.backends import build_step
     from rn50lib.pipelines import open_pipeline
 
-    launch.die_with_parent()
-    steps = int(argv[0])
-    done = from_json(argv[1])
-    step = build_step(done, done.to_network(), comm.connect())
-    batch = next(open_pipeline(done, None, "train", 0, 1).epoch(0))
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        begin = time.perf_counter()
-        for _ in range(steps):
-            step.train_step(batch, lr=0.0)  # the same work, and the weights stay where they are
-        step.read_sums()  # waits for the device
-        print((time.perf_counter() - begin) / steps, flush=True)
-    return 0
+    step = build_step(config, config.to_network(), comm.connect())
+    return step, next(open_pipeline(config, None, "train", 0, 1).epoch(0))
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def step_seconds(step: Any, batch: Any, steps: int = 1) -> float:
+    """Seconds of a training step, the mean of `steps`."""
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step.train_step(batch, lr=0.0)  # the same work, and the weights stay where they are
+    step.read_sums()  # waits for the device
+    return (time.perf_counter() - begin) / steps
+
+
+def stepper(config: dict[str, Any], steps: int) -> Callable[[], float]:
+    """Each call times `steps` training steps: seconds of one."""
+    step, batch = random_step(unpack(config))
+    return lambda: step_seconds(step, batch, steps)

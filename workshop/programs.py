@@ -12,13 +12,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
+from typing import IO
 
+from rn50lib import launch
 from workshop import output
 from workshop.errors import RunFailed
 
-SAY_S = 3.0  # while a program says nothing, the seconds are shown this often
+QUIET_S = 3.0  # while a program says nothing, the seconds are shown this often
+KEPT_LINES = 80
+GRACE_S = 10.0  # between asking a program to end and ending it
 
 
 def program(
@@ -30,57 +34,69 @@ def program(
     it expects.
     """
     words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
+    name = ["rn50"] if module == "rn50lib.cli" else ["python", "-m", module]
+    run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
+
+
+def run(words: Sequence[str], shown: str, folder: str | os.PathLike = ".", status: int = 0) -> None:
+    """Run Python with these arguments, under the name `shown`, as `program` does."""
     lines: list[str] = []
     slot = output.Slot()
 
     def show(*more: str) -> None:
-        command = shlex.join(["python", "-m", module, *words])
-        text = "\n".join([f"$ {command}", *lines, *more])
-        html = f"<b>$ {escape(command)}</b>\n{escape(chr(10).join([*lines, *more]))}"
-        slot.html(f'<pre style="white-space:pre-wrap;background:none">{html}</pre>', text)
+        text = "\n".join([*lines, *more])
+        html = f"<b>$ {escape(shown)}</b>\n{escape(text)}"
+        html = f'<pre style="white-space:pre-wrap;background:none">{html}</pre>'
+        slot.html(html, "\n".join([f"$ {shown}", *lines, *more]))
 
     show()
-    package = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *words],
+        [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        env=launch.with_library(dict(os.environ)) | {"PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
     )
+    begin = time.monotonic()
     try:
-        said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(process, said), daemon=True).start()
-        begin = time.monotonic()
+        printed = lines_of(process.stdout)
         while True:
             try:
-                line = said.get(timeout=SAY_S)
+                line = printed.get(timeout=QUIET_S)
             except queue.Empty:
                 show(f"({time.monotonic() - begin:.0f} s)")
                 continue
-            if line is None:
+            if not line:
                 break
-            lines.append(line)
+            lines = [*lines, line.decode("utf-8", "replace").rstrip("\n")][-KEPT_LINES:]
             show()
         ended = process.wait()
-    finally:  # also when the cell is interrupted
+    finally:  # also when the cell is interrupted: the program ends its own workers
         if process.poll() is None:
-            process.kill()
-            process.wait()
+            process.terminate()
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     if ended != status:
         raise RunFailed(
-            f"{module} ended with exit status {ended} where {status} was expected; it said:",
+            f"{shown.split(' -')[0]} ended with exit status {ended} where {status} was expected;"
+            " it said:",
             "\n".join(lines[-12:]),
         )
 
 
-def _read(process: subprocess.Popen[str], said: queue.SimpleQueue[str | None]) -> None:
-    """Hand on every line of a program as it comes, and None at the end."""
-    assert process.stdout
-    for line in process.stdout:
-        said.put(line.rstrip("\n"))
-    said.put(None)
+def lines_of(stream: IO[bytes] | None) -> queue.SimpleQueue[bytes]:
+    """The lines of a process's output as they come, and an empty one at the end."""
+    assert stream is not None
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines

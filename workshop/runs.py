@@ -227,8 +227,6 @@ class Run:
         self.seconds  # noqa: B018  fixes the time
         if status != 0 and self._ended_by is None:
             raise RunFailed(f"the run ended with exit status {status}; it said:", self._tail())
-        with contextlib.suppress(UserError):  # not every run leaves a report
-            session.disturbed(self.report.get("env", {}).get("contended") or ())
         return self
 
     def _tail(self, lines: int = LOG_LINES) -> str:

@@ -4,38 +4,31 @@ shows its exercises instead, and makes the data when a run needs it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rn50lib import hardware
+from rn50lib import config, hardware
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, places
-from workshop.course import course
+from workshop.course import catalogue
 
 PROFILES = ("auto", "ci", "cpu", "gpu")
 CI_IMAGES = (96, 48)  # training and validation images of the small set that profile ci uses
 
 T = TypeVar("T")
 
-SPEEDS = ("img/s", "min", "s", "ms")  # units of what other processes can disturb
-
 _current: Session | None = None
-_disturbed: dict[str, None] = {}  # what disturbed the timings of this notebook, each once
 
 
 def current() -> Session | None:
     """The session of this kernel, None before `start`."""
     return _current
-
-
-def disturbed(lines: Iterable[str]) -> None:
-    """Remember that other processes disturbed a timing of this notebook, as its report says."""
-    _disturbed.update(dict.fromkeys(lines))
 
 
 def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
@@ -111,24 +104,17 @@ class Session:
 
         None stands for "not measured". Raises UserError for an unknown key.
         """
-        rows, contended, remarks = [], False, []
+        rows = []
         for key, value in yours.items():
             item = self._expected(key)
             spread = f" ± {output.cell_text(item.spread)}" if item.spread else ""
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
-            if value is not None and _disturbed and item.unit in SPEEDS:
-                here, contended = f"{here} (contended)", True
             rows.append([item.what, here, there, item.provenance])
         columns = ["", "yours", "what you should see", "where that comes from"]
         html, text = output.table_html(rows, columns), output.table_text(rows, columns)
         if self.profile == "ci":
-            remarks.append(
-                "Under profile ci the runs are cut to seconds: your numbers are not comparable."
-            )
-        if contended:
-            remarks.append(f"Not to be compared: {'; '.join(_disturbed)}.")
-        for remark in remarks:
+            remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."
             html, text = f'{html}<p class="dim">{remark}</p>', f"{text}\n{remark}"
         output.show(html, text)
 
@@ -146,8 +132,7 @@ def start(number: str, profile: str = "auto") -> Session:
     """
     global _current
     errors.show_user_errors_plainly()
-    _disturbed.clear()
-    course.lesson(number.removeprefix("ex"))
+    catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
     data, runs = places.settle()
@@ -190,39 +175,6 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
     return rows if machine.gpus else [*rows, ["GPU", "none"]]
 
 
-class _Watch:
-    """Stands for stdout and stderr while the data is made, and draws its progress as one bar."""
-
-    def __init__(self, slot: output.Slot) -> None:
-        self.slot = slot
-
-    def write(self, text: str) -> int:
-        line = text.strip()
-        if line:
-            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
-            part = None
-            if counts:
-                done, total = (int(number.replace(",", "")) for number in counts.groups())
-                part = done / total if total else None
-            self.slot.html(progress_html(line, part), line)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
-
-
-def progress_html(line: str, part: float | None) -> str:
-    """A line with a bar above it; no bar where `part` (0 to 1) is None."""
-    bar = (
-        f'<div class="bar"><i style="width:{100 * part:.1f}%"></i></div>'
-        if part is not None
-        else ""
-    )
-    return f'{bar}<div class="dim">{escape(line)}</div>'
-
-
 def ensure_data(root: Path, profile: str) -> None:
     """Draw the built-in data set and its record files where they are not there yet, with a bar.
 
@@ -232,12 +184,12 @@ def ensure_data(root: Path, profile: str) -> None:
     there = (root / ".complete").exists()
     if not there:
         line = f"The road signs are being drawn into {root}; this happens once."
-        slot.html(progress_html(line, 0), line)
+        slot.line(line, 0)
     try:
         from data_prep import im2rec, roadsigns
     except ImportError as problem:
         raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
-    watch: Any = _Watch(slot)
+    watch: Any = output.LineStream(slot)
     with redirect_stderr(watch), redirect_stdout(watch):
         if profile == "ci":
             ensure_small(root)
@@ -245,7 +197,7 @@ def ensure_data(root: Path, profile: str) -> None:
             roadsigns.ensure(root)
         im2rec.ensure_records(root)
     line = f"The data is in {root}" + ("." if there else ", drawn just now.")
-    slot.html(progress_html(line, None), line)
+    slot.line(line)
 
 
 def ensure_small(root: Path) -> None:
@@ -274,3 +226,34 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         if "recipe" not in given:
             fields["recipe"] = "roadsigns"
     return fields
+
+
+def resolve(given: Experiment) -> Experiment:
+    """An experiment with every setting chosen, as a run from this notebook would have it.
+
+    Raises UserError where its data cannot be opened, or a value is impossible.
+    """
+    asked = replace(given, **session_fields(given.given()))
+    classes = 1000
+    if asked.loader != "synthetic":
+        from rn50lib.records.source import open_source
+
+        source = open_source(Path(str(asked.data_root)), "train", asked.data_format or "auto")
+        classes = len(source.classes)
+    machine = hardware.machine()
+    return config.resolve(asked, machine, asked.num_classes or classes).experiment
+
+
+def hide_single_gpu(profile: str) -> str:
+    """Hide the GPU from this notebook and its runs where there is exactly one, and say so: several
+    workers need one each. Returns the profile to go on with."""
+    if len(hardware.machine().gpus) != 1:
+        return profile
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    hardware.machine.cache_clear()
+    text = (
+        "This machine has one GPU, and several workers need one each. In this notebook they run on"
+        " the processor instead: everything is the same but the speed."
+    )
+    output.show(f'<p class="box warn">{text}</p>', text)
+    return "cpu" if profile == "gpu" else profile

@@ -87,19 +87,38 @@ def _compare_with_imagenet(part: Part, problems: list[Problem]) -> None:
 def compare_forms(parts: list[Part], problems: list[Problem]) -> None:
     """Files, records and shards of one split must hold the same images with the same labels."""
     for split in ("train", "val"):
-        same = [part for part in parts if part.split == split and len(part)]
-        for other in same[1:]:
-            text = _difference(same[0], other)
-            if text:
-                text = f"compared with {same[0].path}, {text}"
+        parts_here = [part for part in parts if part.split == split and len(part)]
+        for number, other in enumerate(parts_here):
+            first = next((p for p in parts_here[:number] if _same_set(p, other)), None)
+            text = _difference(first, other) if first else None
+            if first and text:
+                text = f"compared with {first.path}, {text}"
                 problems.append(Problem("forms", str(other.path), text))
+
+
+def _same_set(first: Part, other: Part) -> bool:
+    """Whether two parts are forms of one data set: they lie in the same folder that was given, or
+    one in the other; or most of the images of one are in the other."""
+    roots = first.root.resolve(), other.root.resolve()
+    if roots[0] == roots[1] or roots[0] in roots[1].parents or roots[1] in roots[0].parents:
+        return True
+    if first.form == other.form or first.raw or other.raw:
+        return False
+    return 2 * np.isin(other.digests, first.digests).sum() > len(other)
 
 
 def _difference(first: Part, other: Part) -> str | None:
     if len(first) != len(other):
         return f"it holds {len(other):,} images, not {len(first):,}"
-    if (first.digests < 0).any() or (other.digests < 0).any() or other.raw:
-        return None  # what could not be read is said elsewhere; raw pixels are other bytes
+    if first.raw or other.raw:
+        return None  # pixels are other bytes
+    unread = (first.digests < 0) | (other.digests < 0)
+    foreign = np.flatnonzero((other.digests >= 0) & ~np.isin(other.digests, first.digests))
+    if len(foreign) > np.count_nonzero(first.digests < 0):
+        name = other.names[foreign[0]]
+        return f"it holds other images: {len(foreign):,} that are not there, the first is {name}"
+    if unread.any():
+        return None  # what could not be read is said elsewhere
     columns = []
     for part in (first, other):
         order = np.lexsort((part.labels, part.digests))
@@ -108,6 +127,9 @@ def _difference(first: Part, other: Part) -> str | None:
         return "it holds other images"
     if not np.array_equal(columns[0][1], columns[1][1]):
         return "some images have other labels"
+    for part in (first, other):
+        if part.contents == "decoded":
+            part.contents = "compared"
     return None
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from PIL import Image
 
 from data_prep.checks.folders import Part
+from data_prep.checks.problems import Problem
 from data_prep.common import Progress, check_room
 from rn50lib.errors import UserError
 from rn50lib.records.framing import join, locate, pack_header, unpack_header
+from rn50lib.records.imageinfo import eight_bits
 from rn50lib.records.mapped import MappedFile
 from rn50lib.records.swap import OutputFolder
 from rn50lib.records.writer import Writer
@@ -30,6 +32,16 @@ def check_target(source: Path, out: Path) -> None:
         raise UserError(f"--fix {out}: this is there already; name a new folder")
     if source.resolve() in (out.resolve(), *out.resolve().parents):
         raise UserError(f"--fix {out}: this lies inside {source}; name a folder beside it")
+
+
+def check_records(parts: list[Part], problems: list[Problem]) -> None:
+    """Raise UserError if records are damaged: the copy would give them checksums that fit."""
+    damaged = sum(problem.kind == "checksum" for problem in problems)
+    if damaged and not any(part.form == "files" for part in parts):
+        raise UserError(
+            f"--fix: {damaged:,} records are not as they were packed; copy the record files or "
+            "pack the images again first"
+        )
 
 
 def write_fixed(
@@ -92,7 +104,7 @@ def _copy_records(part: Part, target: Path, wrong: set[str], progress: Progress)
     with Writer(target / part.path.stem) as writer:
         names = iter(part.names)
         for _, (_, _, offsets) in part.runs:
-            for offset in offsets:
+            for offset, _ in offsets:
                 record = join(file.data(), locate(file.data(), offset, file.size))
                 header, image = unpack_header(record)
                 if next(names) in wrong:
@@ -109,5 +121,5 @@ def _copy_records(part: Part, target: Path, wrong: set[str], progress: Progress)
 def to_rgb_jpeg(data: bytes) -> bytes:
     """The image as an RGB JPEG of quality 100."""
     out = io.BytesIO()
-    Image.open(io.BytesIO(data)).convert("RGB").save(out, "JPEG", quality=100)
+    eight_bits(Image.open(io.BytesIO(data))).convert("RGB").save(out, "JPEG", quality=100)
     return out.getvalue()

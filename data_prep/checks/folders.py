@@ -18,7 +18,9 @@ class Part:
 
     ``names`` says what an image is called in a report. ``classes`` names the labels where the form
     itself knows them. ``runs`` are the tasks for the workers, as (first image, task). ``raw`` says
-    that the images are pixels, not encoded.
+    that the images are pixels, not encoded. ``contents`` says how it is known that the bytes are
+    those that were written: by "checksums", "compared" with another form, or not, just "decoded".
+    ``root`` is the path that was given.
     """
 
     form: str
@@ -30,6 +32,8 @@ class Part:
     classes: tuple[str, ...] | None = None
     runs: list[tuple[int, list]] = field(default_factory=list)
     raw: bool = False
+    contents: str = "decoded"
+    root: Path = Path()
 
     def __len__(self) -> int:
         return len(self.labels)

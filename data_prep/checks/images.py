@@ -16,6 +16,7 @@ from typing import Any
 
 from PIL import Image
 
+from rn50lib.records.checksums import crc32c
 from rn50lib.records.framing import HEADER, locate, unpack_header
 from rn50lib.records.framing import join as join_record
 from rn50lib.records.imageinfo import LFS_POINTER, ImageInfo, image_info
@@ -60,6 +61,8 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
         found.append(("jpeg-as-png", ""))
     if info.format == "JPEG" and info.channels == 4:
         found.append(("cmyk", ""))
+    if info.format == "PNG" and info.bits > 8:
+        found.append(("deep", f"{info.bits} bits"))
     if info.channels == 1:
         found.append(("grey", ""))
     return found + _decode(data, info)
@@ -135,8 +138,8 @@ def worker(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
     """The function that checks a run of images: ["files" or "records", where, items].
 
     For files ``where`` is their folder and the items are names; for records it is the record file
-    and the items are offsets. It answers with the findings as [number, kind, details] and with the
-    digest of each image (-1 where it could not be read).
+    and the items are [offset, checksum or None]. It answers with the findings as [number, kind,
+    details] and with the digest of each image (-1 where it could not be read).
     """
     del settings
     files: dict[str, MappedFile] = {}
@@ -152,7 +155,10 @@ def worker(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
                     with open(os.path.join(where, item), "rb", buffering=0) as file:
                         data, name = file.read(), item
                 else:
-                    data, name = _image_of_record(files[where], item), ""
+                    record, name = _read_record(files[where], item[0]), ""
+                    found += [[number, *finding] for finding in _check_sum(record, item[1])]
+                    # b"" where it has not even a header
+                    data = unpack_header(record)[1] if len(record) >= HEADER.size else b""
             except OSError as error:
                 found.append([number, "unreadable", error.strerror or str(error)])
                 digests.append(-1)
@@ -164,7 +170,14 @@ def worker(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
     return check
 
 
-def _image_of_record(file: MappedFile, offset: int) -> bytes:
-    """The image in a record that was found whole before; b"" where it has not even a header."""
-    record = join_record(file.data(), locate(file.data(), offset, file.size))
-    return unpack_header(record)[1] if len(record) >= HEADER.size else b""
+def _read_record(file: MappedFile, offset: int) -> bytes:
+    """A record that was found whole before."""
+    return join_record(file.data(), locate(file.data(), offset, file.size))
+
+
+def _check_sum(record: bytes, wanted: int | None) -> list[Finding]:
+    extend = crc32c()
+    if wanted is None or extend is None:
+        return []
+    crc = extend(0, record)
+    return [] if crc == wanted else [("checksum", f"0x{crc:08x} instead of 0x{wanted:08x}")]

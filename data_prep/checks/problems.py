@@ -35,6 +35,7 @@ KINDS = {
     "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read; --fix re-encodes them"),
     "jpeg-as-png": Kind(NOTE, "JPEG images named as PNG", "they are read by what they hold"),
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),
+    "deep": Kind(NOTE, "images of 16 bits", "every loader here reads the upper 8 of them"),
     "exif": Kind(NOTE, "images with a corrupt EXIF block", "the pixels are fine"),
     "turned": Kind(NOTE, "images that EXIF says to turn", "loaders take the pixels as they lie"),
     # Folders.
@@ -48,11 +49,24 @@ KINDS = {
     "other-file": Kind(NOTE, "files that are no images by name", "they are passed over"),
     # Record files.
     "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),
+    "checksum": Kind(
+        ERROR,
+        "records that are not as they were packed, by their checksums",
+        "copy the files again, or pack the images again",
+    ),
     "index": Kind(ERROR, "indexes that do not fit", "make the index again (--index)"),
     "list": Kind(ERROR, "lists that do not fit", "list and pack the images again"),
     "label": Kind(ERROR, "labels that are no class", "pack the images again"),
     "example": Kind(ERROR, "examples without what training needs", "write the shards again"),
     "forms": Kind(ERROR, "forms of one data set that differ", "make the records again"),
+    "checksum-file": Kind(
+        WARNING, "checksum files of no use", "pack the images again, or `im2rec --checksums`"
+    ),
+    "no-checksums": Kind(
+        NOTE,
+        "record files without checksums",
+        "damage that still decodes is not seen; `im2rec --checksums` writes them for the future",
+    ),
     "no-index": Kind(WARNING, "files without an index", "make the index (--index)"),
     # Contents.
     "leak": Kind(ERROR, "images of val that are in train, too", "remove them from train"),

@@ -1,4 +1,4 @@
-"""Looks at a record file, its index and its list: what is damaged, and do they fit together."""
+"""Looks at a record file with its index, list and checksums: what is damaged, do they fit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from data_prep.checks.folders import RUN, Part
 from data_prep.checks.problems import Problem
 from data_prep.lists import read_list
 from rn50lib.errors import UserError
+from rn50lib.records.checksums import (
+    checksum_path,
+    checksum_remedy,
+    crc32c,
+    read_checksums,
+)
 from rn50lib.records.framing import (
     HEADER,
     MAGIC_BYTES,
@@ -26,7 +32,7 @@ from rn50lib.records.mapped import MappedFile
 
 
 def read_record_file(path: Path, split: str, problems: list[Problem]) -> Part:
-    """The records of PREFIX.rec, compared with PREFIX.idx and PREFIX.lst; damage is passed over."""
+    """The records of PREFIX.rec, compared with PREFIX.idx, .lst and .crc; damage is passed over."""
     part = Part("recordio", split, path)
     try:
         file = MappedFile(str(path))
@@ -50,6 +56,10 @@ def read_record_file(path: Path, split: str, problems: list[Problem]) -> Part:
                 break
             offset = following
             continue
+        is_followed = span.end == file.size or data[span.end : span.end + 4] == MAGIC_BYTES
+        if is_followed and any(data[span.parts[-1][1] : span.end]):
+            text = "the bytes that fill it up to a multiple of four are not zero"
+            problems.append(Problem("damage", str(path), text, offset))
         label = _read_header(data, span, path, offset, problems)
         if label is not None:
             starts.append(offset)
@@ -63,13 +73,43 @@ def read_record_file(path: Path, split: str, problems: list[Problem]) -> Part:
     ]
     part.labels = _classes(np.array(labels, np.float64), part.names, problems)
     part.digests = np.full(len(starts), -1, np.int64)
+    checksums = _checksums(path, starts, problems)
+    part.contents = "checksums" if checksums else "decoded"
+    images = [(start, checksums.get(start)) for start in starts]
     part.runs = [
-        (first, ["records", str(path), starts[first : first + RUN]])
+        (first, ["records", str(path), images[first : first + RUN]])
         for first in range(0, len(starts), RUN)
     ]
     _check_index(path, np.array(starts, np.int64), keys, problems)
     part.classes = _check_list(path, dict(zip(keys, labels, strict=True)), problems)
     return part
+
+
+def _checksums(path: Path, starts: list[int], problems: list[Problem]) -> dict[int, int]:
+    """Offset → checksum of the records, from PREFIX.crc; nothing where that is of no use."""
+    path_crc = checksum_path(path)
+    try:
+        found = read_checksums(path)
+    except RecordError as error:
+        text = str(error).removeprefix(f"{path_crc}: ")
+        problems.append(Problem("checksum-file", str(path_crc), text))
+        return {}
+    if found is None:
+        problems.append(Problem("no-checksums", str(path)))
+        return {}
+    if crc32c() is None:
+        text = "not looked at: that needs the package google-crc32c"
+        problems.append(Problem("no-checksums", str(path_crc), text))
+        return {}
+    fitting = sum(start in found for start in starts)
+    if 2 * fitting < max(len(found), len(starts)):
+        text = f"most records of {path} start elsewhere than here; {checksum_remedy(path)}"
+        problems.append(Problem("checksum-file", str(path_crc), text))
+        return {}
+    if fitting < len(starts):
+        text = f"it lacks {len(starts) - fitting:,} of the {len(starts):,} records"
+        problems.append(Problem("checksum-file", str(path_crc), f"{text}; {checksum_remedy(path)}"))
+    return found
 
 
 def _next_record(data: Any, offset: int, size: int) -> int | None:

@@ -24,7 +24,7 @@ RAW_FEATURES = ("height", "width", "img_raw", "label")
 
 def read_shards(folder: Path, split: str, problems: list[Problem]) -> Part:
     """The shards of a split, one task for each."""
-    part = Part("tfrecord", split, folder)
+    part = Part("tfrecord", split, folder, contents="checksums")
     try:
         shards = find_shards(folder, split)
     except UserError as error:

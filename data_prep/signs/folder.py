@@ -19,6 +19,7 @@ from pathlib import Path
 
 from data_prep.signs.classes import IDS, class_list
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 
 COMPLETE = ".complete"
 SPLITS = ("train", "val")
@@ -159,9 +160,7 @@ class Workplace:
             return None
 
     def _write(self, step: str, parameters: Parameters) -> None:
-        draft = self._state.with_suffix(".part")
-        draft.write_text(json.dumps({"step": step, "parameters": asdict(parameters)}))
-        os.replace(draft, self._state)
+        write_file(self._state, json.dumps({"step": step, "parameters": asdict(parameters)}))
 
 
 def _beside(out: Path, what: str) -> Path:

@@ -12,6 +12,7 @@ from data_prep.signs.assets import make_assets
 from data_prep.signs.classes import CLASSES, IDS
 from data_prep.signs.compose import draw_jpeg
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 
 COLUMNS = 6  # classes side by side; the others follow below
 EXAMPLES = 3  # pictures of each class, one below the other
@@ -36,9 +37,7 @@ def save_sheet(path: str | os.PathLike, seed: int = 0) -> str:
         sheet.save(buffer, "PNG", optimize=True)
     else:
         sheet.save(buffer, "JPEG", quality=76, optimize=True, progressive=True)
-    draft = target.with_name(f".{target.name}.part")
-    draft.write_bytes(buffer.getvalue())
-    os.replace(draft, target)
+    write_file(target, buffer.getvalue())
     size = f"{sheet.width} x {sheet.height} pixels, {len(buffer.getvalue()) / 1000:.0f} KB"
     return f"{EXAMPLES} pictures of each of {len(IDS)} classes, {size}"
 

@@ -161,10 +161,10 @@ workshop.check("ex03.ring", sent)
 # %%
 import numpy as np
 
-from workshop.lessons.horovod import figures_ring
+from workshop.lessons.horovod import ring
 
 for workers in (2, 8, 64):
     gradients = np.ones((workers, 6400), np.float32)
-    _, messages = figures_ring.all_reduce(gradients)
+    _, messages = ring.all_reduce(gradients)
     first = sum(message.bytes for message in messages if message.sender == 0)
     print(f"{workers:2} workers: each sends {first / gradients[0].nbytes:.3f} times the gradients")

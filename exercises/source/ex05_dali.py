@@ -58,7 +58,7 @@ workshop.check("ex05.bottleneck", rates)
 
 # %%
 from rn50lib.config import Experiment
-from workshop.lessons.dali import dali_lesson
+from workshop.lessons.dali import lesson
 
 scratch = session.runs / "ex05-diagnose"
 scratch.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ patient = Experiment(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
     loader="native", step=1442.6, profile=session.profile, n=1,
 )  # fmt: skip
-found = dali_lesson.diagnose(scratch, "own", patient, "--seconds", session.pick(ci=0.3, cpu=2))
+found = lesson.diagnose(scratch, "own", patient, "--seconds", session.pick(ci=0.3, cpu=2))
 loader, device, both = (found["rates"][name] for name in ("loader", "compute", "both"))
 print(f"In turn: {1 / (1 / loader + 1 / device):,.0f}. Overlapped: {min(loader, device):,.0f}.")
 print(f"Measured: {both:,.0f} pictures per second.")

@@ -95,10 +95,10 @@ run = workshop.use(
 )  # fmt: skip
 
 # %%
-from workshop.lessons.precision import figures_loss_scale
+from workshop.lessons.precision import loss_scale
 
 if run:
-    fig, finding = figures_loss_scale.scaled_runs({"your rule": (run.progress, run.report)})
+    fig, finding = loss_scale.scaled_runs({"your rule": (run.progress, run.report)})
     workshop.figure(fig, alt=f"Training loss and loss scale of the run. {finding}")
     print(finding)
 

@@ -48,7 +48,7 @@ print(train.name(first_of[subject]))
 # Shapes and sizes decide how much there is to read and to decode. `survey` reads the header of every training picture. ImageNet's mean comes from the published size of its training archive; tar's own blocks are less than 1 % of that.
 
 # %%
-from workshop.lessons.data import data_figures
+from workshop.lessons.data import figures
 from workshop.lessons.data.survey import survey
 
 IMAGENET_TRAIN, IMAGENET_VAL = 1_281_167, 50_000  # pictures of ILSVRC 2012
@@ -57,7 +57,7 @@ IMAGENET_TAR = 147_897_477_120  # bytes of ILSVRC2012_img_train.tar
 found = survey(train)
 kilobytes, imagenet_kilobytes = found.size.mean() / 1000, IMAGENET_TAR / IMAGENET_TRAIN / 1000
 workshop.figure(
-    data_figures.shapes_and_sizes(found, 1000 * imagenet_kilobytes, "in ImageNet"),
+    figures.shapes_and_sizes(found, imagenet_kilobytes, "in ImageNet"),
     alt="Left: width and height of the pictures, most of them landscape, some portrait. Right: "
     f"a histogram of the file sizes; the mean is {kilobytes:.0f} KB, ImageNet's "
     f"{imagenet_kilobytes:.0f} KB.",
@@ -128,15 +128,15 @@ label_of = {
 }
 right = [label_of["train"][entry.path.split("/")[0]] == entry.labels[0] for entry in entries["val"]]
 perfect = 100 * sum(right) / len(right)
-workshop.figure(
-    data_figures.label_lines(label_of["train"], label_of["val"]),
-    alt=f"Labels in train and val: the classes behind {left_out} move up by one in val.",
+workshop.table(
+    [[name, label, label_of["val"].get(name)] for name, label in label_of["train"].items()],
+    columns=["class", "label in train", "label in val"],
 )
 print(f"A model that never errs would be reported with a top-1 accuracy of {perfect:.1f} %.")
 session.note("perfect_top1", perfect, "%", f"top-1 of a perfect model when val lacks {left_out}")
 
 # %% [markdown]
-# Nothing crashes, the loss of training looks healthy, and only the validation accuracy is poor: such an error can cost a week. Three habits avoid it: list both splits from folders with the same names, keep the list of classes (`classes.txt` here) beside the data, and look at a few validation pictures with their labels.
+# One missing folder moves every label behind it. Nothing crashes, the loss of training looks healthy, and only the validation accuracy is poor: such an error can cost a week. Three habits avoid it: list both splits from folders with the same names, keep the list of classes (`classes.txt` here) beside the data, and look at a few validation pictures with their labels.
 #
 # Opened as folders, the library compares both splits and refuses this data set:
 
@@ -192,17 +192,6 @@ print(f"{len(decoded)} of {len(twins)} files decode; the others are refused with
 # The decoder looks at the first bytes of a file and never at its name, so the PNG is no problem. It brings CMYK and grey pictures to three channels, which the network needs. The corrupt EXIF block brings a warning and leaves the pixels as they are.
 #
 # One of them passes without a word and still deserves a thought: `turned.JPEG` says that it should be turned by 90 degrees, and the decoder leaves it as it is stored. Image libraries do not agree here: Pillow leaves the pixels alone, OpenCV turns them. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
-#
-# Not every program converts CMYK. One that takes the first three of the four channels for red, green and blue gets the picture on the right, and trains on it without complaint:
-
-# %%
-cmyk = next(twin.data for twin in twins if twin.name == "cmyk.JPEG")
-workshop.images(
-    [decoded["cmyk.JPEG"], odd_files.as_if_rgb(cmyk)],
-    labels=["converted from CMYK to RGB", "three channels of CMYK taken for RGB"],
-    columns=2,
-    alt="The same CMYK file twice: with right colours, and with colours like a negative",
-)
 
 # %% [markdown]
 # ### What packing does with them
@@ -273,37 +262,30 @@ session.note("records_over_files", statistics.median(ratios), "", "records / fil
 opening = open_time([train.name(i) for i in order])
 speed = {n: session.results[f"published.v100.{n}gpu.fp16.ips"].value for n in (1, 8)}
 epoch_seconds = {n: IMAGENET_TRAIN / rate for n, rate in speed.items()}
-points = {"here, measured": opening, "network, assumed": 1e-3, "hard disk, assumed": 1e-2}
-workshop.figure(
-    data_figures.opening_cost(
-        IMAGENET_TRAIN,
-        points,
-        {"1 V100": epoch_seconds[1], "8 V100": epoch_seconds[8]},
-        readers=40,
-    ),
-    alt="Minutes that opening ImageNet's files takes against the time of one opening, for one "
-    "reader and for 40, with two lines for the epochs of 1 and 8 V100.",
+rows = []
+for name, each in (
+    ("here, measured", opening),
+    ("network, assumed", 1e-3),
+    ("disk, assumed", 1e-2),
+):
+    minutes = IMAGENET_TRAIN * each / 60
+    rows.append([name, 1000 * each, minutes, minutes / 40])
+workshop.table(
+    rows,
+    columns=["storage", "ms to open a file", "minutes for ImageNet", "with 40 readers at once"],
 )
 minutes = {n: seconds / 60 for n, seconds in epoch_seconds.items()}
 print(f"At 1 ms, opening takes one reader {IMAGENET_TRAIN / 60_000:.0f} minutes of every epoch;")
 print(f"8 V100 train an epoch in {minutes[8]:.1f} minutes (published: {speed[8]:,.0f} img/s).")
 
 # %% [markdown]
-# The reference used 40 reader threads, which divide that time while the storage can serve them all. This is the dash-dotted line.
+# The reference used 40 reader threads, which divide that time while the storage can serve them all. This is the last column.
 #
 # ### The order in the file
 #
-# The second reason can be seen. Each shade is a class:
+# The second reason can be counted.
 
 # %%
-workshop.figure(
-    data_figures.order_strips(
-        {"the files, folder by folder": train.labels, "the records, front to back": records.labels},
-        len(classes),
-    ),
-    alt="Above, the labels of the files rise in steps from 0 to the last; below, those of the "
-    "records are mixed from beginning to end.",
-)
 seen = [len(set(source.labels[:32].tolist())) for source in (train, records)]
 print(f"Of the {len(classes)} classes, the first 32 files show {seen[0]},")
 print(f"the first 32 records {seen[1]}.")
@@ -637,12 +619,10 @@ workshop.show(recipe.random_crop_box)
 # %%
 from ipywidgets import Dropdown, FloatSlider, IntSlider
 
-from workshop.lessons.data import crop_figures
-
 
 def draw(smallest_area, widest_shape, flip, seed, size):
     augmentation = recipe.Augmentation((smallest_area, 1.0), (1 / widest_shape, widest_shape), flip)
-    fig, shares = crop_figures.training_crops(picture, augmentation, seed, size)
+    fig, shares = figures.training_crops(picture, augmentation, seed, size)
     listed = ", ".join(f"{100 * share:.0f}" for share in shares)
     return fig, f"The six crops hold {listed} per cent of the picture's area."
 
@@ -669,78 +649,26 @@ for each_recipe in (recipe.REFERENCE, recipe.ROADSIGNS):
     print(f"{each_recipe.name}: crops of {100 * low:.0f} to {100 * high:.0f} % of the area")
 
 # %% [markdown]
-# ### Five per cent or eight
-#
-# The published recipe says 5 %. In its own DALI path, though, that number was never passed on, so DALI's default of 8 % ran. Is that a difference that matters? Draw twenty thousand crops with each and look.
-
-# %%
-draws = session.pick(ci=4000, cpu=20_000)
-shape = (500, 375)
-shares = {
-    f"from {100 * low:.0f} %": crop_figures.crop_shares(
-        recipe.Augmentation((low, 1.0)), *shape, draws
-    )
-    for low in (0.05, 0.08)
-}
-below = 100 * float((shares["from 5 %"] < 0.08).mean())
-workshop.figure(
-    crop_figures.share_histogram(shares, 0.08),
-    alt="Distribution of the crops' share of the area from 5 % and from 8 % on: both are flat and "
-    "fall towards 100 %, they differ only below 8 %.",
-)
-means = [100 * float(values.mean()) for values in shares.values()]
-print(f"From 5 %, {below:.1f} % of the crops are smaller than 8 % of the picture; from 8 %, none.")
-print(f"The mean share is {means[0]:.1f} % and {means[1]:.1f} %.")
-session.note("crops_below_8", below, "%", "crops smaller than 8 % when the recipe says 5 %")
-
-# %% [markdown]
-# The difference is small, and still worth a line in a report: two runs with different numbers here are two recipes. In this project every loader takes the numbers from `rn50lib.recipe`.
-#
-# The curves fall on the right because a large crop of another shape does not fit into the picture. Then the function draws again, and large shares are refused more often than small ones.
+# In this project every loader takes the numbers from `rn50lib.recipe`: two runs with different numbers here are two recipes.
 #
 # ## What validation does
 #
-# Validation must give the same answer every time, so there is no chance in it: the shorter side is resized to 256 pixels, and the 224 × 224 pixels in the centre are taken. Done in that order, the border is resized first and thrown away then. The pipeline cuts first and resizes what is left. Is that the same picture?
+# Validation must give the same answer every time, so there is no chance in it: the shorter side is resized to 256 pixels, and the 224 × 224 pixels in the centre are taken. The pipeline cuts first and resizes what is left, which shows the same part of the picture for less work. This is the box that it cuts:
 
 # %%
+workshop.show(recipe.center_crop_box)
 size = recipe.REFERENCE.image_size
-resize = recipe.val_resize(size)
-width, height = decoder.open_image(picture, subject).size
+opened = decoder.open_image(picture, subject)
+width, height = opened.size
 box = recipe.center_crop_box(width, height, size)
-results = [
-    crop_figures.resize_then_crop(picture, size, resize),
-    crop_figures.crop_then_resize(picture, size, resize),
-]
-workshop.figure(
-    crop_figures.validation_figure(picture, results, box),
-    alt="A picture with its validation box, the results of both ways, which look the same, and "
-    "twenty times their difference",
+workshop.images(
+    [train.name(first_of[subject]), decoder.crop(opened, box, size, subject)],
+    labels=["on the disk", f"the part that stays, {size} × {size}"],
+    columns=2,
+    alt="A picture, and its centre as validation sees it",
 )
-moved = decoder.crop(decoder.open_image(picture, subject), (box[0] + 1, *box[1:]), size, subject)
-apart = float(abs(results[0].astype(int) - results[1]).mean())
-by_one_pixel = float(abs(moved.astype(int) - results[1]).mean())
-print(f"The box holds {100 * box[2] * box[3] / (width * height):.0f} % of the picture's area.")
-print(f"The two results differ by {apart:.1f} of 255 on average;")
-print(f"moving the box by one pixel changes the values by {by_one_pixel:.1f}.")
-
-# %% [markdown]
-# Both show the same part of the picture. They are shifted against each other by about one pixel of the original, since each way rounds to whole pixels in another place. How much time does the second way save? That depends on the size: a JPEG can be decoded directly at a half, a quarter or an eighth of its size, and the second way uses that where the crop is still large enough.
-
-# %%
-from functools import partial
-
-sample = [train.read(i) for i in order[: session.pick(ci=8, cpu=32)]]
-rows = []
-for pixels in (224, 64):
-    ways = [crop_figures.resize_then_crop, crop_figures.crop_then_resize]
-    rates = in_turn([partial(crop_figures.rate, way, sample, pixels) for way in ways], rounds=3)
-    first, second = map(statistics.median, rates)
-    rows.append([f"{pixels} × {pixels}", first, second, second / first])
-workshop.table(
-    rows,
-    columns=["size", "resize first, img/s", "crop first, img/s", "ratio"],
-    caption="Validation pictures per second on one core, decoding included",
-)
+share = box[2] * box[3] / (width * height)
+print(f"The box holds {100 * share:.0f} % of the picture's area.")
 
 # %% [markdown]
 # ## What ImageNet costs
@@ -748,13 +676,12 @@ workshop.table(
 # Before one starts a training run of days, one multiplies. The missing factor is the speed at which this machine can read, decode, crop and resize training pictures. `--test-io` measures that: the real input pipeline with the published recipe's crops, and no model behind it.
 
 # %%
-import re
+from workshop.lessons.single_gpu.reading import input_speed
 
 run = workshop.train(
     name="input", test_io=True, loader="native", recipe="reference", batch_size=32, num_epochs=1
 )
-run.wait()
-input_rate = float(re.findall(r"epoch \d+: ([\d.]+) img/s", run.log)[-1])
+input_rate = input_speed(run.wait())
 print(f"This machine's {session.machine.cores} cores deliver {input_rate:,.0f} training pictures")
 print(f"a second at {'32 × 32, as profile ci is' if session.profile == 'ci' else '224 × 224'}.")
 session.note("input_rate", input_rate, "img/s", "input pipeline alone")
@@ -775,7 +702,7 @@ def cost(pictures, kilobytes_each, epochs):
     gigabytes = pictures * kilobytes_each / 1e6
     title = f"{epochs} epochs of {pictures:,} pictures"
     needed = rates["8 V100, FP16"] * kilobytes_each / 1e3
-    return data_figures.hours(rates, pictures, epochs, title), (
+    return figures.hours(rates, pictures, epochs, title), (
         f"{gigabytes:,.1f} GB on disk; {gigabytes * epochs / 1e3:,.2f} TB read in all. "
         f"8 V100 in FP16 read {needed:,.0f} MB a second."
     )
@@ -806,7 +733,6 @@ session.expect(
     {
         "data.mean_kb": kilobytes,
         "data.perfect_top1": perfect,
-        "data.crops_below_8": below,
     }
 )
 

@@ -29,16 +29,27 @@ session = workshop.start("02", profile)
 #
 # A residual network is a pile of blocks. Each block computes a *correction* to its input and adds it: `output = input + correction`. A block whose correction is zero passes its input on, and the gradient has a short way back through the additions. That is why fifty layers can be trained, where plain networks got worse with more layers.
 #
-# The picture below is computed from `rn50lib.network`, the description from which the real model is built. Each box is a block, and its height is the height of its feature maps.
+# The table below is computed from `rn50lib.network`, the description from which the real model is built. From stage to stage the maps shrink and the channels grow.
 
 # %%
 from rn50lib import network
-from workshop.lessons.single_gpu import figures_network
+from workshop.lessons.single_gpu import network as drawn
 
 v15 = network.resnet(50)
-fig, finding = figures_network.outline(v15, image_size=224)
-workshop.figure(fig, alt=f"ResNet-50 v1.5 at 224 pixels, from the stem to the classes. {finding}")
-print(finding)
+rows = drawn.part_rows(v15, image_size=224)
+workshop.table(
+    rows,
+    columns=["part", "blocks", "pixels", "channels", "M multiply-adds", "parameters"],
+    caption="ResNet-50 v1.5 at 224 pixels; pixels and channels of what comes out of a part",
+)
+work, weights = (max(rows, key=lambda row: row[column]) for column in (4, 5))
+print(f"Most of the work is in {work[0]}, most of the parameters are in {weights[0]}.")
+
+# %% [markdown]
+# This is the block of the real model in PyTorch, a *bottleneck*: the last lines add the correction to the input. Where the shape changes, the input is projected first; elsewhere `downsample` does nothing.
+
+# %%
+workshop.show("rn50lib.backends.torch.model:Bottleneck")
 
 # %% [markdown]
 # ### v1 and v1.5
@@ -47,8 +58,15 @@ print(finding)
 
 # %%
 v1 = network.resnet(50, version="v1")
-fig, finding = figures_network.bottlenecks([v1, v15], image_size=224)
-workshop.figure(fig, alt=f"The first down-sampling block of v1 and of v1.5. {finding}")
+workshop.table(
+    [row for net in (v1, v15) for row in drawn.stride_rows(net, image_size=224)],
+    columns=["", "convolution", "stride", "px in", "px out", "M multiply-adds", "of its input, %"],
+    caption="The first block that makes the maps smaller",
+)
+fig, finding = drawn.strides([v1, v15])
+workshop.figure(
+    fig, alt=f"Pixels of a feature map that are read, and those that are not. {finding}"
+)
 print(finding)
 
 # %% [markdown]
@@ -82,19 +100,19 @@ print(f"v1.5 does {100 * (more_work - 1):.1f} % more work with the same number o
 from dataclasses import replace
 
 from rn50lib.config import Experiment
-from workshop.lessons.single_gpu import figures_run
-from workshop.pairs import time_pairs
+from workshop.lessons import figures
+from workshop.pairs import median_interval, time_pairs
 
 at_224 = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=8, gpu=64))
 both = {version: replace(at_224, resnet_version=version) for version in ("v1", "v1.5")}
 count, steps = pairs or session.pick(ci=2, cpu=10), session.pick(cpu=1, gpu=10)
 measured = time_pairs(both, pairs=count, steps=steps)
-fig, finding = figures_run.pairs(measured, {"published": 1.05, "work counted": more_work})
+fig, finding = figures.pairs(measured, {"published": 1.05, "work counted": more_work})
 workshop.figure(fig, alt=f"Milliseconds a step of v1 and v1.5, and their ratio. {finding}")
 done = measured.experiment
 print(f"{done.dtype}, {done.image_shape} px, batch {done.batch_size}, {done.threads} threads.")
 print(finding)
-ratio = figures_run.median_interval(measured.ratios)[0]
+ratio = median_interval(measured.ratios)[0]
 session.note("v15_over_v1", ratio, "times", "time of a v1.5 step over a v1 step")
 
 # %% [markdown]
@@ -126,7 +144,7 @@ workshop.show(recipe.learning_rate)
 # The dashed line is the preset as it stands in the library, the solid line is yours, and the cross is the function asked at one moment. Three things to try: double the workers and watch the peak; set the warm-up to 0; choose the preset `roadsigns` and see how short its run is.
 
 # %%
-figures_network.explore_schedule()
+drawn.explore_schedule()
 
 # %% [markdown]
 # ## The loop
@@ -139,7 +157,7 @@ from rn50lib import training
 workshop.show(training.train_epoch)
 
 # %% [markdown]
-# And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.
+# And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards and has the gradients averaged over the workers, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.
 
 # %%
 from rn50lib.backends.torch.step import TorchStep
@@ -309,9 +327,11 @@ workshop.table(
 # `resume()` starts the same command with `--resume`. The run looks for the newest checkpoint that verifies, checks that network, classes, seed and data are the same, takes over the weights, the velocity of the optimizer and the metrics so far, and repeats the epoch that was cut short.
 
 # %%
+from workshop.lessons.single_gpu import figures as shown
+
 resumed = broken.resume()
 resumed.wait_for(finished)
-fig, finding = figures_run.resumed(undisturbed.progress, before, resumed.new_progress)
+fig, finding = shown.resumed(undisturbed.progress, before, resumed.new_progress)
 workshop.figure(fig, alt=f"Training loss of both runs over the epochs. {finding}")
 print(finding)
 
@@ -370,16 +390,16 @@ print(f"{seen:,} pictures: {answers.top1(seen)} % right; the report said {top1} 
 # These are the right answers that the model is surest of, one per class at most. The bars are its three likeliest classes, and green is the truth.
 
 # %%
-chosen = figures_run.most_certain(answers, right=True, count=6)
-fig, alt = figures_run.gallery(answers, chosen)
+chosen = shown.most_certain(answers, right=True, count=6)
+fig, alt = shown.gallery(answers, chosen)
 workshop.figure(fig, alt=alt)
 
 # %% [markdown]
 # And these are the wrong answers that it is surest of. Above each picture stands the truth. They teach more than the right ones: ask of each whether *you* would have known at 64 × 64 pixels, which is all that the model gets.
 
 # %%
-chosen = figures_run.most_certain(answers, right=False, count=12)
-fig, alt = figures_run.gallery(answers, chosen)
+chosen = shown.most_certain(answers, right=False, count=12)
+fig, alt = shown.gallery(answers, chosen)
 workshop.figure(fig, alt=alt)
 
 # %% [markdown]
@@ -388,16 +408,12 @@ workshop.figure(fig, alt=alt)
 # Mistakes are rarely spread evenly. In the matrix every row is a true class, and each number says how many of its pictures were given the class of the column. The diagonal is right.
 
 # %%
-fig, finding = figures_run.confusion(answers)
+fig, finding = shown.confusion(answers)
 workshop.figure(fig, alt=f"Matrix of the true class against the answer. {finding}")
 print(finding)
-wrong, inside, by_chance = figures_run.inside_group(answers, "speed-")
-if wrong:
-    print(f"{wrong} pictures of speed limits got a wrong answer, {inside} of them that of another")
-    print(f"limit: {100 * inside / wrong:.0f} %, where chance would give {by_chance:.0f} %.")
 
 # %% [markdown]
-# Signs that differ only in a digit need pixels that tell the digits apart. If yours are confused, would a larger picture help, or only a longer run? You can test both: put `image_shape=96` into the cell that trains, or give the notebook more `epochs`.
+# Signs that differ only in a digit, as speed limits do, need pixels that tell the digits apart. If yours are confused, would a larger picture help, or only a longer run? You can test both: put `image_shape=96` into the cell that trains, or give the notebook more `epochs`.
 
 # %% [markdown]
 # ## Beside the published figures
@@ -460,10 +476,11 @@ seconds = speed.report["env"]["seconds"]
 share = {part: 100 * value / sum(seconds.values()) for part, value in seconds.items()}
 told = f"{share['step']:.0f} % of the loop is the model, {share['data']:.0f} % waiting"
 told += f" for data and {share['loop']:.1f} % everything else."
-workshop.figure(
-    figures_run.time_going(seconds, speeds),
-    alt=f"Seconds of the loop by part, and images per second of each part. {told}",
-)
+names = {"step": "the model", "data": "waiting for a batch", "loop": "everything else"}
+bars = {"the loop": {names[part]: value for part, value in seconds.items()}}
+fig = figures.stacked(bars, "seconds", "Where the time of the loop went")
+workshop.figure(fig, alt=f"Seconds of the loop by part. {told}")
+workshop.table(list(speeds.items()), columns=["", "images per second"])
 print(told)
 steps = speed.progress[0]["steps"]
 first = reading.first_iterations(speed.report, steps)

@@ -16,9 +16,8 @@ seed: int = 0  # start of all randomness
 # %%
 import workshop
 from rn50lib.config.workers import best_comm, horovod_has, horovod_serves
-from workshop import lone_gpu
 
-profile = lone_gpu.hide(profile)
+profile = workshop.hide_single_gpu(profile)
 session = workshop.start("03", profile)
 gpus = session.machine.gpus
 workers = workers or session.pick(cpu=2, gpu=min(8, len(gpus)))
@@ -37,15 +36,16 @@ print(f"The workers of this notebook talk over {comm}: {why}.")
 #
 # There are two ways to divide the work. One could give each worker a part of the *model*; then every picture has to visit all of them. Or one gives each worker the whole model and a part of the *pictures*. The second is called data parallelism, and it is what this course does, because ResNet-50 fits on every device and its pictures do not depend on each other.
 #
-# The gradient of a batch is the mean of the gradients of its images. If every worker has the same number of images, the mean over all images is the mean of the workers' means. So this is all that the workers have to agree upon: an average, once per step. In the picture, grey is what is the same on all workers.
+# The gradient of a batch is the mean of the gradients of its images. If every worker has the same number of images, the mean over all images is the mean of the workers' means. So this is all that the workers have to agree upon: an average, once per step.
+#
+# The batch changes what a worker *computes*. What it *sends* is as large as the model, whatever the batch. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
 
 # %%
-from workshop.lessons.horovod import figures_parallel
+from rn50lib import network
 
-figures_parallel.explore()
-
-# %% [markdown]
-# Move both controls and watch the sentence. The batch changes what a worker *computes*, and from two workers on, their number never doubles what it *sends*. That is the whole economy of data parallelism, and at the end of this notebook it becomes a formula.
+parameters = network.resnet(50).num_parameters
+print(f"ResNet-50 has {parameters:,} parameters: {4 * parameters / 1e6:.0f} MB of gradients,")
+print("from a batch of 16 images as from one of 256.")
 
 # %% [markdown]
 # ## The ring
@@ -53,19 +53,13 @@ figures_parallel.explore()
 # How do many workers find the average of what each of them has? If all send everything to worker 0, its link carries everything: with 64 workers 63 times as much as with two. The operation that is wanted, the sum of everybody's numbers given to everybody, is called **all-reduce**. The ring is one way to do it in which no link is busier than another.
 #
 # Every worker cuts its gradients into as many chunks as there are workers, and only ever talks to its neighbour. In the first half, the *scatter-reduce*, chunks travel around and are added up on the way. In the second half, the *all-gather*, the finished sums travel around once more.
+#
+# Follow chunk 0 in the figure: it starts at worker 0, collects a stripe at every stop, and is complete one stop before it would be home again. Move the step from 0 to the last. Then set the workers to 8 and look at the megabytes after the last step.
 
 # %%
-from workshop.lessons.horovod import figures_ring
+from workshop.lessons.horovod import ring
 
-fig, finding = figures_ring.strip(workers=4)
-workshop.figure(fig, alt=f"All steps of a ring all-reduce of four workers. {finding}")
-print(finding)
-
-# %% [markdown]
-# Now step by step. Follow chunk 0: it starts at worker 0, collects a stripe at every stop, and is complete one stop before it would be home again. Then set the workers to 8 and look at the megabytes after the last step.
-
-# %%
-figures_ring.explore()
+ring.explore()
 
 # %% [markdown]
 # The drawing is not an animation of an idea: it runs the algorithm on numbers, and a chunk is called *sum* only when everybody's part has arrived in it. What each worker sends is `2 (n − 1) / n` times the gradients, less than twice their size for any number of workers.
@@ -107,7 +101,7 @@ workshop.show(order.shard)
 # Look at *when* it begins. A gradient is ready long before the backward pass is over, the last layer's first, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for.
 
 # %%
-workshop.show("rn50lib.backends.torch.parallel:HorovodExchange")
+workshop.show("rn50lib.backends.torch.exchange:HorovodExchange")
 
 # %% [markdown]
 # ### 5. Start alike
@@ -127,22 +121,46 @@ workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
 # ### The slides' calls, today
 #
 # The slides were written for TensorFlow 1. If you meet such code, this table says what does the same work now. The whole script, in its original form and in today's, is `exercises/densenet`.
-
-# %%
-from workshop.lessons.horovod import slides
-
-slides.TODAY.show()
-
-# %% [markdown]
+#
+# | the slides (TensorFlow 1.8) | today | what changed |
+# |---|---|---|
+# | `tf.ConfigProto().gpu_options.allow_growth = True` | `tf.config.experimental.set_memory_growth(gpu, True)` | a setting of each GPU, before its first use |
+# | `tf.ConfigProto().gpu_options.visible_device_list = str(hvd.local_rank())` | `tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` | likewise; a list of devices in place of a text |
+# | `tf.Graph().as_default()` | `tf.function(train_step)` | a graph is made from a Python function when that is first called |
+# | `tf.placeholder(tf.float32, shape=[None, 223, 223, 3])` | `tf.keras.layers.Input((223, 223, 3))` | arguments of a function; the model alone says its shapes |
+# | `mtsess.run([train_op, loss], feed_dict=train_feed_dict)` | `model.fit(dataset)` | recipe 2: a tf.data pipeline feeds; or call the tf.function in a loop of your own |
+# | `tf.nn.softmax_cross_entropy_with_logits_v2(logits=logits, labels=labels)` | `tf.keras.losses.CategoricalCrossentropy(from_logits=True)` | SparseCategoricalCrossentropy takes labels that are not one-hot |
+# | `tf.train.RMSPropOptimizer(0.001 * hvd.size())` | `tf.keras.optimizers.RMSprop(0.001 * hvd.size())` | rho (their decay) is 0.9 in both; epsilon was 1e-10 and is 1e-7 |
+# | `hvd.DistributedOptimizer(tower_optimizer).minimize(loss, global_step=global_step)` | `hvd.grouped_allreduce(tape.gradient(loss, weights), op=hvd.Average)` | between tape and optimizer; hvd.DistributedOptimizer with fit needs Keras 2 |
+# | `tf.train.get_or_create_global_step()` | `optimizer.iterations` | the optimizer counts its steps |
+# | `hvd.BroadcastGlobalVariablesHook(0)` | `for v in weights: v.assign(hvd.broadcast(tf.convert_to_tensor(v), root_rank=0))` | once, before the first step; or callbacks.BroadcastGlobalVariablesCallback(0) |
+# | `tf.train.StopAtStepHook(last_step=20000 // hvd.size())` | `model.fit(dataset.take(steps // hvd.size()))` | the data end, on all ranks after the same step |
+# | `tf.train.LoggingTensorHook(tensors=tensors, every_n_iter=10)` | `model.fit(dataset, verbose=2 if hvd.rank() == 0 else 0)` | rank 0 alone; reading the loss at each step would make the GPU wait |
+# | `tf.train.MonitoredTrainingSession(checkpoint_dir=checkpoint_dir, hooks=sync_hook)` | `tf.train.CheckpointManager(state, folder, max_to_keep=3)` | on rank 0 alone; manager.restore_or_initialize() goes on from the newest |
+# | `tf.train.string_input_producer([tfrec_fname], num_epochs=10)` | `tf.data.Dataset.list_files(pattern, shuffle=False).shard(hvd.size(), hvd.rank())` | each rank its own files, from a list that is the same on all |
+# | `tf.TFRecordReader().read(filename_queue)` | `dataset.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)` | several files are read at once |
+# | `tf.parse_single_example(serialized_example, features=features)` | `tf.io.parse_single_example(record, features)` | in dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE) |
+# | `tf.decode_raw(features['img_raw'], tf.uint8)` | `tf.io.decode_and_crop_jpeg(data, window, channels=3)` | JPEG stays JPEG on the disk: several times fewer bytes; raw is tf.io.decode_raw |
+# | `tf.image.random_flip_left_right(image, seed=42)` | `tf.image.stateless_random_flip_left_right(image, seed)` | with a seed for each picture: ranks differ, and a run can be repeated |
+# | `tf.contrib.image.rotate(image, degrees * np.pi / 180)` | `tf.raw_ops.ImageProjectiveTransformV3(images=images, transforms=turns, output_shape=shape, fill_value=0.0, interpolation="BILINEAR")` | tf.contrib is gone; see rotate in exercises/densenet/solutions/train_tfrecord.py |
+# | `tf.train.shuffle_batch([image, label], batch_size=20, capacity=30, num_threads=16, min_after_dequeue=100)` | `dataset.shuffle(1000).batch(20).prefetch(tf.data.AUTOTUNE)` | shuffle before the decoding, where a picture is smallest |
+# | `tf.train.Coordinator(), tf.train.start_queue_runners()` | nothing | tf.data starts and ends its own threads |
+#
 # ### The same five, in three libraries
-
-# %%
-slides.FIVE.show()
+#
+# | change | Horovod (TensorFlow) | DDP (PyTorch) | tf.distribute (TensorFlow) |
+# |---|---|---|---|
+# | 1. start, with one GPU for each process | `hvd.init(); tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` | `dist.init_process_group("nccl"); torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` | `strategy = tf.distribute.MirroredStrategy()` (one process drives all GPUs) |
+# | 2. share the pictures, with equal steps | `dataset = dataset.shard(hvd.size(), hvd.rank()).batch(b).take(steps // hvd.size())` | `sampler = DistributedSampler(data, drop_last=True); loader = DataLoader(data, b, sampler=sampler)` (each epoch: sampler.set_epoch(epoch)) | `dataset = strategy.experimental_distribute_dataset(dataset.batch(global_batch))` |
+# | 3. scale the learning rate, with warm-up | `optimizer.learning_rate = rate(step) * hvd.size()` | `group["lr"] = rate(step) * dist.get_world_size()` | `optimizer.learning_rate = rate(step) * strategy.num_replicas_in_sync` |
+# | 4. average the gradients | `gradients = hvd.grouped_allreduce(tape.gradient(loss, weights), op=hvd.Average)` | `ddp = DistributedDataParallel(net)` (averages during backward()) | `loss = tf.nn.compute_average_loss(losses, global_batch_size=global_batch)` (apply_gradients adds the replicas' gradients up) |
+# | 5. start alike: from rank 0 | `for v in weights: v.assign(hvd.broadcast(tf.convert_to_tensor(v), root_rank=0))` | `ddp = DistributedDataParallel(net)` (has sent rank 0's weights to all) | `with strategy.scope(): model = build()` (each weight is made once, for all) |
+# | … and rank 0 alone logs and saves | `if hvd.rank() == 0: manager.save()` | `if dist.get_rank() == 0: save_file(net.state_dict(), path)` | `manager.save()` (there is one process) |
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. Its ideas have become those of everybody: PyTorch's `DistributedDataParallel` does the same five things over the same NCCL, with hooks and fused messages too.
+# > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. Its ideas have become those of everybody.
 # >
-# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's PyTorch containers ship it and no longer Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it is the one that serves both frameworks with the same five lines. It is also the best teacher, because it hides nothing: every change can be seen.
+# > For a new PyTorch project take **DDP**: it comes with PyTorch, and NVIDIA's containers no longer ship Horovod. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it serves both frameworks with the same five lines.
 
 # %% [markdown]
 # ## Two workers, one model
@@ -177,11 +195,14 @@ words = two.resolved["command"]
 print(shlex.join(words[: words.index("rn50lib.rank") + 1]), "…")
 
 # %%
-from workshop.lessons.horovod import figures_scaling
+from workshop.lessons import figures
+from workshop.lessons.horovod import scaling
 
-fig, finding = figures_scaling.same_curve(one.progress, two.progress, workers=2, batch=32)
+both = {"1 worker × 32": one.progress, "2 workers × 16": two.progress}
+fig, finding = figures.loss_curves(both, "The same global batch of 32")
 workshop.figure(fig, alt=f"Training loss of one worker and of two over the epochs. {finding}")
 print(finding)
+print(scaling.difference(one.progress, two.progress))
 
 # %% [markdown]
 # The two curves run together, but they are not equal. Two things differ. **Batch norm** computes its mean and variance from the 16 images of its own worker, and not from all 32: that is what everybody does, because exchanging them would cost a message per layer, although statistics of 16 images are noisier. And sums of rounded numbers depend on the order in which they are added; training makes small differences larger. How large is that? Compare with the spread of the recorded runs, which differ in nothing but the seed.
@@ -197,9 +218,7 @@ session.expect({"horovod.one_worker.loss": ends[0], "horovod.two_workers.loss": 
 # The reports side by side. The last line is the most important one: after all those steps the two ranks' weights are equal, to the last bit.
 
 # %%
-from workshop.lessons.horovod import scaling_sums
-
-rows, columns = scaling_sums.beside({"one worker": one.report, "two workers": two.report})
+rows, columns = scaling.beside({"one worker": one.report, "two workers": two.report})
 workshop.table(rows, columns=columns)
 apart = two.report["env"]["weights_apart"]
 print(f"Largest difference between a weight on rank 0 and on rank 1: {apart}")
@@ -231,10 +250,10 @@ for run in runs.values():
 
 # %%
 shown = {name: run.progress for name, run in runs.items()}
-fig, finding = figures_scaling.curves(shown, "The same images, in larger steps", rate=True)
+fig, finding = figures.loss_curves(shown, "The same images, in larger steps", rate=True)
 workshop.figure(fig, alt=f"Training loss and learning rate of four runs. {finding}")
 print(finding)
-cold, warm = (figures_scaling.last_loss(lines) for lines in list(shown.values())[2:])
+cold, warm = (figures.last_loss(lines) for lines in list(shown.values())[2:])
 session.note("no_warmup_loss", cold, "", "training loss at batch 128 without warm-up")
 session.note("warmup_loss", warm, "", "training loss at batch 128 with warm-up")
 
@@ -243,7 +262,7 @@ session.note("warmup_loss", warm, "", "training loss at batch 128 with warm-up")
 
 # %%
 keys = [f"horovod.large_batch.{name}" for name in ("small", "unscaled", "no_warmup", "warmup")]
-mine = [figures_scaling.last_loss(lines) for lines in shown.values()]
+mine = [figures.last_loss(lines) for lines in shown.values()]
 if session.profile == "ci":
     mine = [None] * len(keys)
 session.expect(dict(zip(keys, mine, strict=True)))
@@ -275,11 +294,10 @@ wrong = mistakes.noted(override)
 images = len(open_source(session.data_root, "train", "auto"))
 whole = order.epoch_order(images, seed, 0)
 right = [order.shard(whole, rank, 2, wrong[0].shape[1]) for rank in range(2)]
-fig, finding = figures_scaling.who_reads_what(wrong, right)
-workshop.figure(fig, alt=f"The images of an epoch, by how many ranks read them. {finding}")
-print(finding)
+for name, rows in (("without a shard", wrong), ("with one", right)):
+    read, distinct = mistakes.seen(rows)
+    print(f"{name}: {read:,} images read, {distinct:,} different ones: {distinct / read:.0%}.")
 read, distinct = mistakes.seen(wrong)
-print(f"{read:,} images were read and {distinct:,} different ones seen: {distinct / read:.0%}.")
 session.note("no_shard_seen", 100 * distinct / read, "%", "images seen without a shard")
 
 # %% [markdown]
@@ -298,7 +316,7 @@ own = workshop.train(pair, name="no-broadcast", override=(override,)).wait()
 # %%
 three = {"right": two, "without a shard": unsharded, "without a broadcast": own}
 lines = {name: run.progress for name, run in three.items()}
-fig, finding = figures_scaling.curves(lines, "Two workers, right and wrong")
+fig, finding = figures.loss_curves(lines, "Two workers, right and wrong")
 workshop.figure(fig, alt=f"Training loss of a right run and of two wrong ones. {finding}")
 print(finding)
 rows = []
@@ -364,8 +382,8 @@ if file:
     marked = timeline.load(together.experiment.timeline)
     parts = timeline.mean_parts(marked)
 times = [run.report["metrics"]["train.time"][-1] for run in (alone, together)]
-weak = scaling_sums.explain(*times, workers, at_speed.batch_size, parts)
-fig, finding = figures_scaling.weak(weak)
+weak = scaling.explain(*times, workers, at_speed.batch_size, parts)
+fig, finding = scaling.figure(weak)
 workshop.figure(fig, alt=f"A step of one worker and of {workers}, in parts. {finding}")
 print(finding)
 session.note("weak_efficiency", 100 * weak.efficiency, "%", f"efficiency of {workers} workers")
@@ -376,11 +394,12 @@ session.note("weak_efficiency", 100 * weak.efficiency, "%", f"efficiency of {wor
 # %% [markdown]
 # ### What batch would be enough?
 #
-# What is lost does not depend on the batch: the gradients of ResNet-50 are about 100 MB whether they come from 16 images or from 256. A larger batch does more work for the same lost time. If `c` is the time of an image and `o` what a step loses, the efficiency is `b c / (b c + o)`, and from that follows the batch that is needed. The slider starts at the one for 90 %, computed from *your* two numbers.
+# What is lost does not depend on the batch: the gradients of ResNet-50 are about 100 MB whether they come from 16 images or from 256. A larger batch does more work for the same lost time. If `c` is the time of an image and `o` what a step loses, the efficiency is `b c / (b c + o)`, and from that follows the batch that is needed, here computed from *your* two numbers.
 
 # %%
-figures_scaling.explore_batch(weak)
-needed = scaling_sums.wanted_batch(weak.per_image, weak.overhead, 0.9)
+rows = [[b, 100 * scaling.efficiency(b, weak.per_image, weak.overhead)] for b in (8, 16, 64, 256)]
+workshop.table(rows, columns=["batch per worker", "efficiency, %, computed"])
+needed = scaling.wanted_batch(weak.per_image, weak.overhead, 0.9)
 session.note("batch_for_90", needed, "images", "batch per worker for an efficiency of 90 %")
 
 # %% [markdown]
@@ -392,7 +411,7 @@ session.note("batch_for_90", needed, "images", "batch per worker for an efficien
 # NVIDIA's document measured the same thing on a DGX-1: 1, 4 and 8 V100 GPUs, 208 images each in FP16 and 96 in FP32.
 
 # %%
-published = scaling_sums.published_rows(session.results)
+published = scaling.published_rows(session.results)
 images = {"FP16": 208, "FP32": 96}  # per GPU and step
 single = {row[1]: row[2] for row in published if row[0] == 1}
 rows = []
@@ -404,9 +423,7 @@ workshop.table(
     columns=["GPUs", "precision", "images per second", "efficiency, %", "ms lost in a step"],
     caption="ResNet50 v1.5 for MXNet, NVIDIA, container 18.12, DGX-1",
 )
-fig, finding = figures_scaling.published(published, weak)
-workshop.figure(fig, alt=f"Weak-scaling efficiency over the number of workers. {finding}")
-print(finding)
+print(f"Yours: {100 * weak.efficiency:.0f} % with {workers} workers of {weak.batch} images each.")
 
 # %% [markdown]
 # FP16 scales *worse* than FP32, and the last column says why: eight GPUs lose nearly the same time in both. Tensor Cores shorten the computing, and not what is lost. Everything that makes computing faster makes communication matter more, and that is why the slides speak of NVLink right after Tensor Cores.
@@ -417,13 +434,12 @@ print(finding)
 # How much of the lost time is the exchange itself? `rn50 doctor --allreduce` starts the workers and lets them do nothing else, for messages of many sizes. Two numbers describe it: what a message costs however small it is, and what every further megabyte costs.
 
 # %%
-from rn50lib import network
-from workshop.lessons.horovod import exchange
+from rn50lib.comm.measure import sentence
 
-measured = exchange.measure(workers, quick=session.profile == "ci")
-fig, finding = figures_scaling.allreduce(measured)
-workshop.figure(fig, alt=f"Time of an all-reduce over its size. {finding}")
-print(finding)
+measured = scaling.measure_allreduce(workers, quick=session.profile == "ci")
+rows = [[s / 1e6, 1000 * t] for s, t in zip(measured.sizes, measured.seconds, strict=True)]
+workshop.table(rows[::3], columns=["MB", "ms"], caption="An all-reduce by its size")
+print(sentence(measured))
 gradients = 4 * network.resnet(50, num_classes=12).num_parameters
 bare = 1000 * measured.predicted(gradients)
 print(f"The gradients of this ResNet-50, {gradients / 1e6:.0f} MB, would take {bare:.0f} ms.")
@@ -436,10 +452,10 @@ session.note("allreduce_gradients", bare, "ms", "a bare all-reduce of ResNet-50'
 # The sum above used numbers from Horovod's timeline: with `--timeline FILE` rank 0 writes down when each tensor was announced, copied and reduced. Usually one loads the file into Chrome's tracing page; the picture here needs nothing but the file. The dotted line is the moment at which the step has nothing left to compute. What lies to the left of it is *hidden* beneath the backward pass, what lies to the right is *exposed*, and only that makes the step longer.
 
 # %%
-from workshop.lessons.horovod import figures_timeline
+from workshop.lessons.horovod import timeline as drawn
 
 if file:
-    fig, finding = figures_timeline.steps(marked, first=len(marked) // 2)
+    fig, finding = drawn.steps(marked, first=len(marked) // 2)
     workshop.figure(fig, alt=f"One training step with its exchange, on a time line. {finding}")
     print(finding)
 else:
@@ -452,14 +468,12 @@ else:
 
 # %%
 if file:
-    fig, finding = figures_timeline.parts(marked, measured=times[1])
-    workshop.figure(fig, alt=f"The mean step by part. {finding}")
-    rows, columns = figures_timeline.table(marked)
-    workshop.table(rows, columns=columns)
-    print(finding)
+    rows, columns = drawn.table(marked)
+    workshop.table(rows, columns=columns, caption=f"Mean of {len(marked)} steps")
+    print(f"The training loop itself measured {1000 * times[1]:.1f} ms a step.")
 
 # %% [markdown]
-# The four parts are measured by Horovod and by marks in our exchange, the step by the training loop, which knows nothing of either. As far as the two agree, nothing is missing from the explanation.
+# The four parts are measured by Horovod and by marks in our exchange, the step in the last line by the training loop, which knows nothing of either. As far as the two agree, nothing is missing from the explanation.
 
 # %% [markdown]
 # ## The wires
@@ -505,11 +519,11 @@ else:
 
 # %%
 if tensorflow:
-    fig, finding = figures_scaling.curves(
+    fig, finding = figures.loss_curves(
         {"torch": two.progress, "tensorflow": tensorflow.progress}, "Two workers, two frameworks"
     )
     workshop.figure(fig, alt=f"Training loss of PyTorch and of TensorFlow. {finding}")
-    rows, columns = scaling_sums.beside({"torch": two.report, "tensorflow": tensorflow.report})
+    rows, columns = scaling.beside({"torch": two.report, "tensorflow": tensorflow.report})
     workshop.table(rows, columns=columns)
     print(finding)
     end = tensorflow.report["metrics"]["train.loss"][-1] if full else None
@@ -539,11 +553,11 @@ print(f"Runs of one worker that differ in the seed alone: ± {luck} points.")
 
 # %%
 part = {name: 100 * seconds / weak.many for name, seconds in weak.parts.items()}
-names = [scaling_sums.PARTS[name] for name in part]
+names = [scaling.PARTS[name] for name in part]
 workshop.table(list(zip(names, part.values(), strict=True)), columns=["part", "% of a step"])
 largest = max((name for name in part if name != "alone"), key=lambda name: part[name])
 print(f"Computing takes {part['alone']:.0f} % of a step of {workers} workers.")
-print(f"The largest other part is “{scaling_sums.PARTS[largest]}”: {part[largest]:.0f} %.")
+print(f"The largest other part is “{scaling.PARTS[largest]}”: {part[largest]:.0f} %.")
 if parts:
     print(f"{1000 * parts['hidden']:.0f} ms of exchange are hidden beneath the computation.")
 

@@ -29,24 +29,24 @@ session = workshop.start("04", profile)
 # The slides' first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). This is the library's version of such a loop.
 
 # %%
-workshop.show("rn50lib.pipelines.feeding:Feeding.epoch")
+workshop.show("workshop.lessons.tfrecord.feeding:Feeding.epoch")
 
 # %% [markdown]
 # The cell measures how long it takes for one picture, with the crops of the published recipe, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
 
 # %%
 from rn50lib.config import Experiment
-from rn50lib.pipelines.feeding import Feeding
 from rn50lib.records.source import open_source
-from workshop.lessons.tfrecord import input_data, input_stages
+from workshop.lessons.tfrecord import data as lesson
+from workshop.lessons.tfrecord.feeding import Feeding
 
-by_hand = input_stages.resolved(
+by_hand = workshop.session.resolve(
     Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
 )
 files = open_source(session.data_root, "train", "files")
 feeding = Feeding(by_hand, files, "train", len(files), 0, 1)
-loop_s = input_data.seconds(lambda: next(feeding.epoch(0)), times=4) / by_hand.batch_size
-read_s = input_data.seconds(lambda: [files.read(i) for i in range(64)]) / 64
+loop_s = lesson.seconds(lambda: next(feeding.epoch(0)), times=4) / by_hand.batch_size
+read_s = lesson.seconds(lambda: [files.read(i) for i in range(64)]) / 64
 names = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}
 speeds = {name: session.results[f"published.v100.{key}.ips"].value for name, key in names.items()}
 workshop.table(
@@ -62,27 +62,18 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one pictu
 #
 # There is a second cost, and it is easier to overlook. The loop and the device take turns: while the loop decodes, the device has nothing to do, and while the device computes, the loop waits. A device that is twice as fast shortens only its own part of the time.
 #
-# Turn the knobs. Begin with a slow device and make it faster: what does the share of its work do, and what happens to the images per second? Then let the two overlap. Then add cores.
+# The table takes the loop's time from above. In turn, a batch costs the sum of both times; overlapping, the longer of the two.
 
 # %%
-from ipywidgets import Dropdown, IntSlider
-
-from workshop.lessons.tfrecord import figures_input
-
-options = [("a CPU, 20 img/s", 20.0), *((f"{n}, {s:,.1f} img/s", s) for n, s in speeds.items())]
-
-
-def draw(device, cores, overlap):
-    return figures_input.over_time(device, cores / loop_s, overlap)
-
-
-device_knobs = workshop.explore(
-    draw,
-    alt="Left: bars for input and device over time. Right: the device's share of work against "
-    "its speed, in turn and overlapping; both fall as the device gets faster.",
-    device=Dropdown(options=options, value=speeds["1 V100, FP16"]),
-    cores=IntSlider(1, min=1, max=32),
-    overlap=False,
+rows = []
+for name, speed in {"a CPU": 20.0, **speeds}.items():
+    in_turn = 1 / (loop_s + 1 / speed)
+    overlapping = min(1 / loop_s, speed)
+    rows.append([name, speed, in_turn, 100 * in_turn / speed, 100 * overlapping / speed])
+workshop.table(
+    rows,
+    columns=["device", "img/s alone", "img/s in turn", "at work in turn, %", "overlapping, %"],
+    caption="A device behind one Python loop, computed",
 )
 
 # %% [markdown]
@@ -106,7 +97,7 @@ device_knobs = workshop.explore(
 # %%
 scratch = session.runs / "04-tfrecord"
 scratch.mkdir(parents=True, exist_ok=True)
-data = input_data.make_shards(session.data_root, scratch)
+data = lesson.make_shards(session.data_root, scratch)
 folder = data / "tfrecord"
 for path in sorted(folder.glob("train-*")):
     print(f"{path.stat().st_size:14,} bytes  {path.relative_to(data.parent)}")
@@ -121,8 +112,8 @@ from rn50lib.records.example import parse_example
 from rn50lib.records.tfrecord import TFRecordReader, find_shards
 from workshop.programs import program
 
-input_data.take_part(session.data_root, scratch / "part", session.pick(ci=2, cpu=10))
-program("data_prep.tfrecord", "part", "--schema", "slides", "--size", input_data.SIDE,
+lesson.take_part(session.data_root, scratch / "part", session.pick(ci=2, cpu=10))
+program("data_prep.tfrecord", "part", "--schema", "slides", "--size", lesson.SIDE,
         "--train-shards", 2, folder=scratch)  # fmt: skip
 shards = {"imagenet": find_shards(folder, "train")[0]}
 shards["slides"] = find_shards(scratch / "part" / "tfrecord", "train")[0]
@@ -156,10 +147,12 @@ stored = {
 rows, kilobytes = {}, {}
 for name, source in stored.items():
     kilobytes[name] = sum(path.stat().st_size for path in source.shards) / len(source) / 1000
-    rows[name] = (kilobytes[name], input_data.rate(source, by_hand))
-fig, finding = figures_input.kilobytes(rows)
-workshop.figure(fig, alt=f"Size and speed of both ways to store a picture. {finding}")
-side = input_data.SIDE
+    rows[name] = (kilobytes[name], lesson.rate(source, by_hand))
+workshop.table(
+    [[name, *values] for name, values in rows.items()],
+    columns=["stored as", "KB a picture", "pictures a second on one core"],
+)
+side = lesson.SIDE
 print(f"Computed: {side} × {side} × 3 = {side * side * 3 / 1000:.1f} KB of pixels.")
 faster = rows["raw, 224 × 224"][1] / rows["JPEG"][1]
 print(f"Raw pixels take {rows['raw, 224 × 224'][0] / rows['JPEG'][0]:.2f} times the space here")
@@ -186,7 +179,7 @@ workshop.table(
 # %%
 example = files.read(int((files.labels < files.classes.index("yield")).sum()))
 workshop.images(
-    input_data.from_jpeg_and_raw(example),
+    lesson.from_jpeg_and_raw(example),
     labels=["cut from the JPEG", "cut from raw pixels of 224 × 224"],
     columns=2,
     alt="The same part of a picture twice: with fine detail from the JPEG, soft from raw pixels",
@@ -212,7 +205,7 @@ def walk():
             return record
 
 
-jump_s, walk_s = (input_data.seconds(f) for f in (lambda: with_index.read(position), walk))
+jump_s, walk_s = (lesson.seconds(f) for f in (lambda: with_index.read(position), walk))
 print(f"Record {position}: {1e6 * jump_s:,.0f} µs with the index, {1e6 * walk_s:,.0f} µs without.")
 print("The same record:", with_index.read(position) == walk())
 
@@ -240,6 +233,8 @@ workshop.show("rn50lib.pipelines.tf_data:TfData.dataset")
 # %%
 from dataclasses import replace
 
+from workshop.lessons.tfrecord import stages
+
 fed = Experiment(data_root=str(data), data_format="tfrecord", recipe="reference", seed=seed)
 if session.profile == "ci":  # the lesson in small; its numbers mean nothing
     fed = replace(fed, profile="cpu", network="tiny", image_shape=32, batch_size=4)
@@ -247,12 +242,12 @@ if session.profile == "ci":  # the lesson in small; its numbers mean nothing
 model = replace(fed, batch_size=session.pick(ci=4, cpu=4, gpu=64))
 turns = rounds or session.pick(ci=1, cpu=3, gpu=5)
 steps = session.pick(ci=2, cpu=2, gpu=20)
-with_model = input_stages.compare(model, turns, steps, warm_up=1)
+with_model = stages.compare(model, turns, steps, warm_up=1)
 what = "the model on this machine"
-fig, finding = figures_input.stages(with_model, None, what)
+fig, finding = stages.figure(with_model, what)
 workshop.figure(fig, alt=f"Images per second, stage by stage, in front of the model. {finding}")
 print(finding)
-print(figures_input.bottleneck(with_model))
+print(stages.bottleneck(with_model))
 
 # %%
 import statistics
@@ -276,12 +271,12 @@ session.note("gain_model", gain, "times", "speed with all input stages, in front
 
 # %%
 turns = rounds or session.pick(ci=1, cpu=5)
-paced = input_stages.compare(replace(fed, step=device), turns, steps=session.pick(ci=2, cpu=10))
+paced = stages.compare(replace(fed, step=device), turns, steps=session.pick(ci=2, cpu=10))
 what = f"a device paced at {device:,.1f} img/s"
-fig, finding = figures_input.stages(paced, device, what)
+fig, finding = stages.figure(paced, what, device)
 workshop.figure(fig, alt=f"Images per second, stage by stage, below the device's speed. {finding}")
 print(finding)
-print(figures_input.bottleneck(paced))
+print(stages.bottleneck(paced))
 
 # %%
 workshop.table(
@@ -314,16 +309,16 @@ session.note("busy_paced", paced.share(best), "%", f"of the time in which {what}
 # Each of n workers should train on another n-th of the pictures. Four programs try it below, on an epoch of your training set and eight workers. They all run, and their losses all fall.
 
 # %%
-from workshop.lessons.tfrecord import input_order
+from workshop.lessons.tfrecord import order
 
 workers = 8
 workshop.table(
     [[w.way, w.read, w.distinct, w.repeated, w.never]
-     for w in input_order.ways(len(files), workers, seed)],
+     for w in order.ways(len(files), workers, seed)],
     columns=["pipeline", "records read", "different ones", "seen twice or more", "never seen"],
     caption=f"One epoch of {len(files):,} pictures on {workers} workers",
 )  # fmt: skip
-lost = input_order.ways(len(files), workers, seed)[0].never
+lost = order.ways(len(files), workers, seed)[0].never
 print(f"Without a shard, {100 * lost / len(files):.0f} % of the pictures are not seen at all.")
 session.note("never_seen", 100 * lost / len(files), "%", f"unseen with {workers} workers, no shard")
 
@@ -340,7 +335,7 @@ session.note("never_seen", 100 * lost / len(files), "%", f"unseen with {workers}
 
 # %%
 sizes = tuple(max(1, len(files) * part // 60) for part in (0, 1, 8, 60))
-fig, held = figures_input.buffers(files.labels, len(files.classes), sizes, by_hand.batch_size, seed)
+fig, held = order.buffers(files.labels, len(files.classes), sizes, by_hand.batch_size, seed)
 told = ", ".join(f"{size:,}: {values.mean():.1f}" for size, values in held.items())
 alt = f"The classes of the first batches behind shuffle buffers. Classes in a batch by size: {told}"
 workshop.figure(fig, alt=alt)
@@ -349,31 +344,6 @@ print(f"Batches of a single class with the second smallest: {(held[sizes[1]] == 
 
 # %% [markdown]
 # A network that sees one class for many steps learns to say that class, and batch normalisation computes its mean and variance from it. The cure is not a larger buffer, which takes memory (1,000 pictures of 100 KB are 100 MB on every rank). It is to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does, and to read several shards in turn. A small buffer then does the rest.
-#
-# Turn the knobs: make the file sorted, and then look for the smallest buffer that still mixes. What does it help to have many shards? What happens with two shards and eight workers?
-
-# %%
-from rn50lib.records.order import epoch_order
-
-mixed = files.labels[epoch_order(len(files), seed, 0)]
-
-
-def reads(shards, workers, buffer, sorted_by_class):
-    labels = files.labels if sorted_by_class else mixed
-    return figures_input.who_reads(
-        labels, len(files.classes), shards, workers, buffer, by_hand.batch_size, seed
-    )
-
-
-order_knobs = workshop.explore(
-    reads,
-    alt="Above: the shards by the rank that reads them. Middle: the classes of rank 0's first "
-    "pictures. Below: how many classes each of its batches holds.",
-    shards=IntSlider(8, min=1, max=64),
-    workers=IntSlider(4, min=1, max=8),
-    buffer=IntSlider(64, min=1, max=1000),
-    sorted_by_class=True,
-)
 
 # %% [markdown]
 # ### What the real pipeline promises
@@ -381,9 +351,9 @@ order_knobs = workshop.explore(
 # For files and RecordIO this library promises the exact order of pictures, on any number of workers. A stream cannot promise that much. What it does promise is this: **in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again.** The cell asks the real pipeline, with two ranks, for the numbers of all records of two epochs, and builds the first epoch a second time.
 
 # %%
-from workshop.lessons.tfrecord import input_streams
+from workshop.lessons.tfrecord import streams
 
-found = input_streams.look(fed, ranks=2)
+found = streams.look(fed, ranks=2)
 rows = []
 for number, ranks in enumerate(found.epochs):
     together = [record for rank in ranks for record in rank]
@@ -411,14 +381,14 @@ print(f"and epoch 1 with {found.epochs[1][0][:8]}.")
 # %%
 from rn50lib.pipelines.pictures import Pictures
 
-workshop.show("workshop.lessons.tfrecord.input_streams:drawn_by_numpy")
-workshop.show("workshop.lessons.tfrecord.input_streams:drawn_by_tensorflow")
-level = Pictures(files, False, input_stages.resolved(Experiment(image_shape=160)))
+workshop.show("workshop.lessons.tfrecord.streams:drawn_by_numpy")
+workshop.show("workshop.lessons.tfrecord.streams:drawn_by_tensorflow")
+level = Pictures(files, False, workshop.session.resolve(Experiment(image_shape=160)))
 chosen = [int((files.labels < label).sum()) for label in range(len(found.by_numpy))]
 crops = [level.image(0, index) for index in chosen]
 angles = found.by_numpy + found.by_tensorflow
 workshop.images(
-    input_data.turned(crops * 2, angles),
+    lesson.turned(crops * 2, angles),
     labels=[f"{angle:+.1f}°" for angle in angles],
     alt="Six pictures twice: above all turned by the same angle, below each by another one",
 )
@@ -466,7 +436,7 @@ workshop.images(
 
 # %%
 roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": data}
-sets = {name: input_data.contents(open_source(root, "train", name)) for name, root in roots.items()}
+sets = {name: lesson.contents(open_source(root, "train", name)) for name, root in roots.items()}
 common = set.intersection(*sets.values())
 for name, held_there in sets.items():
     print(f"{name:9} {len(held_there):6,} pictures, {len(common):6,} of them in all three")
@@ -513,15 +483,7 @@ session.expect({key: value for key, value in yours.items() if key in session.res
 # %% [markdown]
 # ## The slides' code, today
 #
-# If you meet a TensorFlow 1 program that reads TFRecord, this is what its lines have become:
-#
-# | on the slides | today |
-# |---|---|
-# | `string_input_producer`, `TFRecordReader` | `Dataset.from_tensor_slices(shards)`, shard, then `interleave(TFRecordDataset)` |
-# | `parse_single_example`, `decode_raw`, `/256` | `tf.io.parse_single_example`, `tf.io.decode_and_crop_jpeg`; mean and deviation on the device |
-# | `shuffle_batch(batch_size=20, capacity=30, num_threads=16, min_after_dequeue=100)` | `shuffle(size)`, `map(…, num_parallel_calls=…)`, `batch(20)`, `prefetch(…)` |
-# | `start_queue_runners`, `Coordinator` | nothing: a dataset is iterated over |
-# | `feed_dict` | nothing: the dataset feeds the step |
+# Notebook 03 has the table of what each of the slides' calls is called today. For the input the short form is: queues, readers, coordinators and `feed_dict` have become one chain, `Dataset.from_tensor_slices(shards)`, shard, `interleave(TFRecordDataset)`, `shuffle`, `map`, `batch`, `prefetch`.
 #
 # The recipe was right, and its code had mistakes. Two of them stop the program with an error; the other three say nothing, and can still be made:
 #
@@ -550,7 +512,7 @@ workshop.table(
     rows,
     columns=["device", "waiting, Python loop, %", "waiting, all stages, %", "img/s", "img/s"],
 )
-print(figures_input.bottleneck(paced))
+print(stages.bottleneck(paced))
 
 # %% [markdown]
 # And here is what others measured on eight V100, where a good input makes the difference between idle and busy GPUs. *Synthetic* stands for pictures that cost nothing, so it is the ceiling:

@@ -28,7 +28,7 @@ session = workshop.start("05", profile)
 from dataclasses import replace
 
 from rn50lib.config import Experiment
-from workshop.lessons.dali import dali_lesson
+from workshop.lessons.dali import lesson
 
 scratch = session.runs / "05-dali"
 scratch.mkdir(parents=True, exist_ok=True)
@@ -40,8 +40,8 @@ if session.profile == "ci":  # the lesson in small; its numbers mean nothing
     fed = replace(fed, profile="cpu", image_shape=32, batch_size=4, threads=1, data_nthreads=1)
 paced = replace(fed, step=device, loader="native")
 seconds = ("--seconds", session.pick(ci=0.3, cpu=2))
-change = ("--change", "--loader dali") if dali_lesson.HERE else ()
-before = dali_lesson.diagnose(scratch, "before", paced, *seconds, *change)
+change = ("--change", "--loader dali") if lesson.HERE else ()
+before = lesson.diagnose(scratch, "before", paced, *seconds, *change)
 
 # %%
 idle = 100 - 100 * before["rates"]["both"] / before["rates"]["compute"]
@@ -71,16 +71,16 @@ session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, pa
 # The cell lets them take turns, on the same files and with the same careful resizing. In each round every loader runs alone and then in front of the paced device; last comes this machine's own ResNet-50, on images that cost nothing.
 
 # %%
-from workshop.lessons.dali import figures_loaders, loader_turns
+from workshop.lessons.dali import loaders
 
 turns = rounds or session.pick(ci=1, cpu=5)
 own = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=4, gpu=64))
 if session.profile == "ci":
     own = replace(own, network="tiny", image_shape=32, profile="cpu", threads=1)
-measured = loader_turns.compare(
-    fed, loader_turns.loaders(), device, turns, steps=session.pick(ci=2, cpu=12), model=own
+measured = loaders.compare(
+    fed, loaders.loaders(), device, turns, steps=session.pick(ci=2, cpu=12), model=own
 )
-fig, finding = figures_loaders.loaders(measured, device)
+fig, finding = loaders.figure(measured, device)
 workshop.figure(fig, alt=f"Images per second of the loaders and of the model. {finding}")
 print(finding)
 
@@ -89,7 +89,7 @@ import statistics
 
 threads = measured.experiment.data_nthreads
 per_core = {name: measured.rate(name) / max(1, threads) for name in measured.alone}
-first = loader_turns.PYTORCH
+first = loaders.PYTORCH
 rows = []
 for name, rate in per_core.items():
     ratios = measured.ratios(name, first)
@@ -101,8 +101,8 @@ workshop.table(
     caption=f"{threads} threads or workers, {measured.experiment.image_shape} px, antialiased; "
     f"medians of {measured.rounds} rounds",
 )
-if dali_lesson.here(session, "dali.over_native"):
-    gain = statistics.median(measured.ratios(loader_turns.DALI, first))
+if lesson.here(session, "dali.over_native"):
+    gain = statistics.median(measured.ratios(loaders.DALI, first))
     session.note("dali_over_native", gain, "times", "DALI's speed over PyTorch's loader")
 
 # %% [markdown]
@@ -127,31 +127,6 @@ session.note("loader_over_model", times, "times", "slowest loader over this mach
 
 # %% [markdown]
 # So the answer depends on the device. In front of a processor the model is the bottleneck, and the rest of this notebook would gain nothing for a training run *here*. In front of a fast accelerator it is the other way round, and the more so the faster the accelerator is.
-#
-# Turn the knobs. How many cores do eight V100 need? The DGX-1, the server that the published numbers come from, has 40. Then find a device for which one core is enough.
-
-# %%
-from ipywidgets import Dropdown, IntSlider
-
-speeds = {"this machine's model": model_ips}
-for what in ("fp32", "fp16"):
-    speeds[f"V100, {what.upper()}"] = session.results[f"published.v100.1gpu.{what}.ips"].value
-options = [(f"{name}, {speed:,.1f} img/s", speed) for name, speed in speeds.items()]
-
-
-def wait(loader, cores, device, devices):
-    return figures_loaders.who_waits(per_core, loader, cores, device, devices)
-
-
-waiting = workshop.explore(
-    wait,
-    alt="Images per second that a number of cores delivers, a line per loader, and what the "
-    "devices take as a level line; where the lines cross, neither waits",
-    loader=list(per_core),
-    cores=IntSlider(max(1, threads), min=1, max=64),
-    device=Dropdown(options=options, value=speeds["V100, FP16"]),
-    devices=IntSlider(1, min=1, max=8),
-)
 
 # %% [markdown]
 # ## The graph, operator by operator
@@ -166,17 +141,16 @@ workshop.show("rn50lib.pipelines.dali_graph:training")
 
 # %%
 from rn50lib.records.source import open_source
-from workshop.lessons.dali import figures_dali
-from workshop.lessons.tfrecord.input_stages import resolved
+from workshop.lessons.dali import figures
 
-done = resolved(replace(fed, loader="native"))
+done = workshop.session.resolve(replace(fed, loader="native"))
 files = open_source(session.data_root, "train", "files")
 paths = [files.path / files.name(i) for i in range(len(files))]
 example = paths[int((files.labels < files.classes.index("yield")).sum()) + 1]
-found = dali_lesson.outputs(done, example, seed + 3)
-fig, finding = figures_dali.outputs(found)
+found = lesson.outputs(done, example, seed + 3)
+fig, finding = figures.outputs(found)
 workshop.figure(fig, alt=f"The file as noise, the crop, the small picture, a plane. {finding}")
-print(f"Drawn by {dali_lesson.DRAWN_BY}. {finding}")
+print(f"Drawn by {lesson.DRAWN_BY}. {finding}")
 
 # %% [markdown]
 # Mind the sizes. Decoding multiplies the bytes, resizing brings them down, and normalising multiplies them by four again, because a byte becomes a float of 32 bits. Many pipelines normalise in the loader, since DALI has an operator for it (`crop_mirror_normalize`), and then, where the processor decodes, send four times as much to the GPU. The library stops one step earlier: it hands over bytes, and the training step normalises them where arithmetic is cheap. You have seen that line in notebook 02.
@@ -188,15 +162,15 @@ print(f"Drawn by {dali_lesson.DRAWN_BY}. {finding}")
 # The cell cuts the graph off behind each operator and times the stumps in turns, on one core. The difference between two stumps is the time of the operator between them. The second bar is a graph that does the same work apart: decode all of the picture, then cut the crop out.
 
 # %%
-if dali_lesson.here(session, "dali.decode.share", "dali.fused.saved"):
-    from workshop.lessons.dali import dali_steps as steps
+if lesson.here(session, "dali.decode.share", "dali.fused.saved"):
+    from workshop.lessons.dali import steps
 
-    look, some = dali_lesson.look(done), paths[:: max(1, len(paths) // 64)]
+    look, some = lesson.look(done), paths[:: max(1, len(paths) // 64)]
     until = steps.step_times(some, look, turns, batch=done.batch_size)
     fused, apart = "crop while decoding", "decode all, then crop"
     ways = {fused: [steps.READ, steps.DECODE, steps.RESIZE, steps.NORMALISE]}
     ways[apart] = [steps.READ, steps.WHOLE, steps.CROP]
-    fig, finding, ms = figures_dali.step_times(until, ways)
+    fig, finding, ms = figures.step_times(until, ways)
     workshop.figure(fig, alt=f"Milliseconds of each operator, stacked. {finding}")
     print(finding)
     share = 100 * ms[fused][steps.DECODE] / sum(ms[fused][s] for s in ways[fused][:3])
@@ -207,28 +181,18 @@ if dali_lesson.here(session, "dali.decode.share", "dali.fused.saved"):
 #
 # ### Decoding a part
 #
-# The recipe's crops take between 5 % and 100 % of a picture. Somebody who decodes all of it and then cuts throws most of the work away, it seems. So DALI, tf.data and libjpeg all offer to decode only the part that is needed. How much does that save? Think of a quarter of the pixels: is it a quarter of the time? And does it matter *which* quarter?
-
-# %%
-if dali_lesson.here(session, "dali.part.upper", "dali.part.lower"):
-    parts = steps.part_times(some, look, turns, batch=done.batch_size)
-    fig, finding = figures_dali.part_times(parts, steps.PARTS)
-    workshop.figure(fig, alt=f"Bars of pixels and of time for parts of a picture. {finding}")
-    print(finding)
-    for name in ("upper quarter", "lower quarter"):
-        time_share = 100 - 100 * steps.saved(parts["all of it"], parts[name])
-        session.note(name.replace(" ", "_"), time_share, "%", f"time to decode the {name}")
+# The recipe's crops take between 5 % and 100 % of a picture. Somebody who decodes all of it and then cuts throws most of the work away, it seems. So DALI, tf.data and libjpeg all offer to decode only the part that is needed. How much does that save?
 
 # %% [markdown]
-# A JPEG is one long string of bits of variable length. Where row 300 begins is known only to somebody who has unpacked the 299 rows before it. A part at the top is cheap, because the decoder may stop early; one at the bottom needs nearly all of the unpacking and saves only the cosine transforms; and a part at the left has to unpack every row to its end. That is why cropping while decoding saves less than the pixels suggest:
+# A JPEG is one long string of bits of variable length. Where row 300 begins is known only to somebody who has unpacked the 299 rows before it. A part at the top is cheap, because the decoder may stop early; one at the bottom needs nearly all of the unpacking and saves only the cosine transforms. That is why cropping while decoding saves less than the pixels suggest:
 
 # %%
-from workshop.lessons.data import crop_figures
+from workshop.lessons.data.figures import crop_shares
 
-shares = crop_figures.crop_shares(done.to_recipe().augmentation, 500, 375, 2000)
-print(f"A crop of the recipe has {100 * shares.mean():.0f} % of the pixels, on average:")
-print(f"{100 - 100 * shares.mean():.0f} % of the pixels need not be decoded.")
-if dali_lesson.HERE:
+areas = crop_shares(done.to_recipe().augmentation, 500, 375, 2000)
+print(f"A crop of the recipe has {100 * areas.mean():.0f} % of the pixels, on average:")
+print(f"{100 - 100 * areas.mean():.0f} % of the pixels need not be decoded.")
+if lesson.HERE:
     spared = 100 * steps.saved(until[steps.WHOLE], until[steps.DECODE])
     whole = 100 * steps.saved(until[steps.CROP], until[steps.RESIZE])
     print(f"Cropping while decoding spares {spared:.0f} % of the time for reading and decoding,")
@@ -238,44 +202,18 @@ if dali_lesson.HERE:
 # %% [markdown]
 # ### Chance inside the graph
 #
-# Every operator has defaults, and those of the random crop are not the recipe's. The document that this course follows passed no area to DALI, so its runs took DALI's smallest crop and not the 5 % that it describes. The library passes every number. Look at both, and at what the pictures become when you change them; the pictures are drawn by the graph itself.
-#
-# Three things to try: raise the smallest area to 1, and see what is left to chance; set it to 0.01 and ask whether you could still name the sign; set the widest aspect to 3.
+# Every operator has defaults, and those of the random crop are not the recipe's. The document that this course follows passed no area to DALI, so its runs took DALI's smallest crop and not the 5 % that it describes. The library passes every number. Look at both:
 
 # %%
 import inspect
 
-if dali_lesson.HERE:
+if lesson.HERE:
     from nvidia.dali import fn
 
     known = inspect.signature(fn.decoders.image_random_crop).parameters["random_area"].default
     print(f"DALI's own area: {known}; the recipe's: {list(done.to_recipe().augmentation.area)}")
 else:
     print(f"The recipe's area: {list(done.to_recipe().augmentation.area)}")
-recipe_says = done.to_recipe().augmentation
-
-
-def draw(smallest, widest, mirrored, epoch):
-    chosen = replace(recipe_says, area=(smallest, 1.0), aspect=(1 / widest, widest), flip=mirrored)
-    images = dali_lesson.crops(done, example, chosen, 10, seed + epoch)
-    return figures_dali.crop_sheet(
-        images, f"Ten crops of at least {100 * smallest:.0f} % of the picture, drawn by "
-        f"{dali_lesson.DRAWN_BY}; their aspect reaches from 1:{widest:.2f} to {widest:.2f}:1.",
-    )  # fmt: skip
-
-
-# %%
-from ipywidgets import FloatSlider
-
-crop_knobs = workshop.explore(
-    draw,
-    alt="Ten random crops of one picture, each another part of it, some mirrored",
-    smallest=FloatSlider(recipe_says.area[0], min=0.01, max=1.0, step=0.01),
-    widest=FloatSlider(recipe_says.aspect[1], min=1.0, max=3.0, step=0.01),
-    mirrored=FloatSlider(recipe_says.flip, min=0.0, max=1.0, step=0.1),
-    epoch=IntSlider(0, min=0, max=20),
-)
-
 # %% [markdown]
 # ## Building and running
 #
@@ -284,7 +222,7 @@ crop_knobs = workshop.explore(
 # %%
 import time
 
-if dali_lesson.here(session, "dali.python_calls"):
+if lesson.here(session, "dali.python_calls"):
     calls = []
 
     def counted():
@@ -304,24 +242,7 @@ if dali_lesson.here(session, "dali.python_calls"):
 # %% [markdown]
 # Two things follow. A learner's own Python function for the crop cannot be put in here, and `--override augment` says so where you try it. And a random number that *Python* draws in this function is drawn once and is the same for the whole training: the mistake of notebook 04 with the angle, in another library. Chance belongs into the graph: `fn.random.coin_flip`.
 #
-# ### The queue in front of the device
-#
-# DALI makes batches ahead and keeps them in a queue, like tf.data's `prefetch` and the workers of PyTorch's loader. Why more than one? Because batches are not equally fast: a few large photographs, a busy disk, another process, and one of them takes twice as long. A queue lends time from the fast ones to the slow ones. What it cannot do is make the loader faster on average.
-#
-# The pictures below come from a queue that is played through, batch by batch. Set the speed to 1, where the loader is exactly as fast as the device. How much does a queue of 1 leave on the table, and what do 4 batches bring? Now let the loader be slower than the device, at 0.7: what is the best depth?
-
-# %%
-queue_knobs = workshop.explore(
-    figures_loaders.queue,
-    alt="Left: ready batches over time, shaded where the device waits. Right: the device's share "
-    "of work against the depth of the queue, which rises quickly and then levels off.",
-    depth=IntSlider(2, min=0, max=8),
-    jitter=FloatSlider(0.5, min=0.0, max=1.0, step=0.1),
-    speed=FloatSlider(1.1, min=0.5, max=2.0, step=0.1),
-)
-
-# %% [markdown]
-# The library makes two batches ahead with DALI. On a GPU each batch in the queue lies in the GPU's memory, which a deeper queue would take from the model.
+# DALI makes batches ahead and keeps them in a queue, like tf.data's `prefetch` and the workers of PyTorch's loader. A queue lends time from fast batches to slow ones. What it cannot do is make the loader faster on average. The library makes two batches ahead; on a GPU each of them lies in the GPU's memory, which a deeper queue would take from the model.
 #
 # ## On the GPU
 #
@@ -334,7 +255,7 @@ queue_knobs = workshop.explore(
 # %%
 workshop.show("rn50lib.pipelines.dali_graph:decoding")
 workshop.show("rn50lib.pipelines.dali_graph:delivered")
-if dali_lesson.here(session):
+if lesson.here(session):
     places = steps.devices(look)
     workshop.table(
         [[name, *where] for name, where in places.items()],
@@ -347,9 +268,9 @@ if dali_lesson.here(session):
 
 # %%
 workshop.show("rn50lib.pipelines.dali:Dali.batch")
-on_gpu = session.machine.gpus and loader_turns.ON_CPU in measured.alone
+on_gpu = session.machine.gpus and loaders.ON_CPU in measured.alone
 if on_gpu:
-    ratio = statistics.median(measured.ratios(loader_turns.DALI, loader_turns.ON_CPU))
+    ratio = statistics.median(measured.ratios(loaders.DALI, loaders.ON_CPU))
     print(f"Decoding on this GPU is {ratio:.2f} times as fast as on the {threads} cores.")
     session.note("gpu_over_cpu", ratio, "times", "DALI decoding on the GPU over on the CPU")
 else:
@@ -381,15 +302,17 @@ print(f"it closed {100 * closed:.0f} % of the gap, and did not close it all.")
 # Three libraries decode the same file. Do they give the same pixels? If not, a network that was trained behind one of them sees other pictures behind another, and its accuracy may suffer without any error message. The cell takes the first validation pictures through each loader: no chance is in them, so every difference is the library's. tf.data and DALI come twice, the second time with `--resample fast`. The measure is Pillow, taking no shortcut at all.
 
 # %%
-from workshop.lessons.dali import loader_pictures
+from workshop.lessons.dali import pictures as seen
 
 count, sizes = session.pick(ci=8, cpu=32), (fed.image_shape or 224, session.pick(ci=16, cpu=64))
-chosen = {name: f for name, f in loader_turns.loaders().items() if name != loader_turns.ON_CPU}
-pictures = loader_pictures.seen(fed, chosen, count, sizes)
-fig = figures_dali.same_picture(pictures[sizes[0]], loader_pictures.PILLOW, which=count // 2)
-differ = {size: loader_pictures.differences(pictures[size]) for size in sizes}
-told = ", ".join(f"{name} {values[0]:.2f}" for name, values in differ[sizes[0]].items())
-workshop.figure(fig, alt=f"A picture through each loader, and what differs. Means: {told} of 255")
+chosen = {name: f for name, f in loaders.loaders().items() if name != loaders.ON_CPU}
+pictures = seen.seen(fed, chosen, count, sizes)
+differ = {size: seen.differences(pictures[size]) for size in sizes}
+workshop.images(
+    [images[count // 2] for images in pictures[sizes[0]].values()],
+    labels=list(pictures[sizes[0]]),
+    alt="The same validation picture through each loader; they look alike",
+)
 
 # %%
 rows = [[name, *differ[sizes[0]][name], differ[sizes[1]][name][0]] for name in differ[sizes[0]]]
@@ -406,35 +329,11 @@ for name, far, *_ in rows:
 # %% [markdown]
 # With care, the three agree at 224 pixels to a fraction of one step in 255; what is left is rounding. At 64 pixels something else comes in: PyTorch's and tf.data's loaders let libjpeg decode such a picture at half of its size, which is nearly free and averages in blocks, where DALI decodes all of it. That, too, is within the three steps that this project allows a loader.
 #
-# In a hurry, they do not agree. `--resample fast` takes three shortcuts at once, and it is worth knowing which of them does the damage:
+# In a hurry, they do not agree. `--resample fast` takes three shortcuts at once, and the last of them does most of the damage:
 #
 # - a **faster cosine transform**, which rounds more coarsely,
 # - **plain colour upsampling**: many JPEGs store colour at half the size, and the careful way interpolates between the stored values where the plain one repeats them,
 # - **no antialiasing**: to make a picture small, the careful way averages over all pixels that become one; without that, each new pixel is mixed from its four neighbours, and what lies between is passed over.
-#
-# Guess which one matters most, and whether that depends on the size of the result.
-
-# %%
-if dali_lesson.here(session, "dali.shortcut.idct", "dali.shortcut.antialias"):
-    import numpy as np
-
-    apart_by = {}
-    for size in sizes:
-        made = steps.shortcuts(some[:32], replace(look, pixels=size))
-        truth = made[next(iter(steps.WAYS))].astype(int)
-        apart_by[size] = {name: np.abs(image - truth).mean() for name, image in made.items()}
-    names = list(steps.WAYS)[1:]
-    workshop.table(
-        [[name, *(float(apart_by[size][name]) for size in sizes)] for name in names],
-        columns=["shortcut", *(f"at {size} px" for size in sizes)],
-        caption="Mean difference from the careful way, of 255; whole pictures, DALI on the CPU",
-    )
-    worst = max(names[:3], key=lambda name: apart_by[sizes[1]][name])
-    large, little = (apart_by[size][worst] for size in sizes)
-    print(f"'{worst}' does most of it: {large:.1f} at {sizes[0]} px, {little:.1f} at {sizes[1]}.")
-    unused = [name for name in names if not apart_by[sizes[0]][name]]
-    if unused:
-        print(f"A row of zeros ({', '.join(unused)}): this DALI's CPU decoder ignores it.")
 
 # %% [markdown]
 # Training takes the first two shortcuts in every loader, whatever `--resample` says: they save about a thirteenth of the decoding, and beside a crop that is drawn anew in each epoch the difference is nothing. Validation takes none unless it is told to, because there the answers are compared.
@@ -445,7 +344,7 @@ if dali_lesson.here(session, "dali.shortcut.idct", "dali.shortcut.antialias"):
 
 # %%
 length = epochs or session.pick(cpu=3)
-loader = "dali" if dali_lesson.HERE else "native"
+loader = "dali" if lesson.HERE else "native"
 small = Experiment(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
                    threads=1, disp_batches=25)  # fmt: skip
 trained = workshop.train(small, name="trained", loader=loader, model_prefix="model").wait()
@@ -467,8 +366,8 @@ careful = [score for name, score in scores.items() if "fast" not in name]
 workshop.table([[n, s] for n, s in scores.items()], columns=["read by", "validation top-1, %"])
 print(f"The careful loaders lie {max(careful) - min(careful):.2f} points apart.")
 session.note("loaders_apart", max(careful) - min(careful), "points", "top-1 of one checkpoint")
-if dali_lesson.HERE:
-    lost = scores[loader_turns.DALI] - scores[f"{loader_turns.DALI}, fast"]
+if lesson.HERE:
+    lost = scores[loaders.DALI] - scores[f"{loaders.DALI}, fast"]
     session.note("fast_costs", lost, "points", "top-1 lost by reading with --resample fast")
 
 # %% [markdown]
@@ -487,15 +386,17 @@ workshop.show("rn50lib.pipelines.dali_readers:Stream.read")
 # What it promises is what tf.data's streams promise: in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again. Class folders promise more, because they are read by number: exactly the order of PyTorch's loader. The cell asks DALI's readers, for two ranks.
 
 # %%
-from workshop.lessons.tfrecord import input_data
+from workshop.lessons.tfrecord.data import make_shards
 
-data = input_data.make_shards(session.data_root, scratch)
+data = make_shards(session.data_root, scratch)
 roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": data}
-if dali_lesson.here(session, "dali.twice"):
+if lesson.here(session, "dali.twice"):
     rows = []
     for name, root in roots.items():
-        asked = resolved(replace(fed, data_root=str(root), data_format=name, loader="dali"))
-        read = loader_pictures.reads(asked, open_source(root, "train", name), ranks=2)
+        asked = workshop.session.resolve(
+            replace(fed, data_root=str(root), data_format=name, loader="dali")
+        )
+        read = seen.reads(asked, open_source(root, "train", name), ranks=2)
         both = read.together
         assert len(set(both)) == len(both), "a picture came twice"
         rows.append([name, *map(len, read.epochs[0]), len(set(both)), len(files),
@@ -537,7 +438,7 @@ shutil.rmtree(bare, ignore_errors=True)
 for file in (data / "tfrecord").iterdir():
     if file.is_file():
         (bare / "tfrecord" / file.name).symlink_to(file)
-if dali_lesson.here(session):
+if lesson.here(session):
     without = open_source(bare, "train", "tfrecord")
     try:
         open_pipeline(replace(done, loader="dali"), without, "train", 0, 1)
@@ -551,12 +452,12 @@ program("data_prep.tfrecord", "--index", "tfrecord", folder=bare)
 # Back to the patient. At the beginning the diagnosis also predicted what DALI would bring, from the loaders and the step alone. Now the run itself, with DALI in the place of PyTorch's loader. Did the prediction hold? Is the input still the bottleneck?
 
 # %%
-if dali_lesson.here(session, "dali.over_native"):
+if lesson.here(session, "dali.over_native"):
     with_dali = replace(paced, loader="dali")
-    after = dali_lesson.diagnose(scratch, "after", with_dali, *seconds)
+    after = lesson.diagnose(scratch, "after", with_dali, *seconds)
     runs = {"PyTorch's loader": before, "DALI": after}
     workshop.table(
-        dali_lesson.diagnosed(runs),
+        lesson.diagnosed(runs),
         columns=["input", "loader alone", "step alone", "both", "step at work, %"],
         caption=f"Images per second in front of a device paced at {device:,.1f}",
     )
@@ -574,18 +475,18 @@ if dali_lesson.here(session, "dali.over_native"):
 
 # %%
 yours = {
-    "dali.crop_share": 100 * float(crop_figures.crop_shares(recipe_says, 500, 375, 2000).mean()),
-    "dali.native_differs": differ[sizes[0]][loader_turns.PYTORCH][0],
+    "dali.crop_share": 100 * float(areas.mean()),
+    "dali.native_differs": differ[sizes[0]][loaders.PYTORCH][0],
 }
-if dali_lesson.HERE:
+if lesson.HERE:
     yours |= {
         "dali.over_native": gain, "dali.decode.share": share, "dali.fused.saved": whole,
-        "dali.differs": differ[sizes[0]][loader_turns.DALI][0],
-        "dali.fast_differs": differ[sizes[0]][f"{loader_turns.DALI}, fast"][0],
+        "dali.differs": differ[sizes[0]][loaders.DALI][0],
+        "dali.fast_differs": differ[sizes[0]][f"{loaders.DALI}, fast"][0],
         "dali.fast_costs": lost if length == 3 else None,
     }  # fmt: skip
-if loader_turns.TF_DATA in chosen:
-    yours["dali.tfdata_differs"] = differ[sizes[0]][loader_turns.TF_DATA][0]
+if loaders.TF_DATA in chosen:
+    yours["dali.tfdata_differs"] = differ[sizes[0]][loaders.TF_DATA][0]
 session.expect(yours)
 
 # %% [markdown]

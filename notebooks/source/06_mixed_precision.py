@@ -10,7 +10,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the two training runs; None: 2, on a GPU those of the recipe
 batch: int = 32  # images a step of those runs
 pairs: int | None = None  # timed pairs of float32 and 16 bits; None: 10
-rounds: int | None = None  # rounds of the two other measurements; None: 3
+rounds: int | None = None  # rounds of the measurement by kind of layer; None: 3
 seed: int = 0  # start of all randomness
 
 # %%
@@ -50,29 +50,16 @@ elif session.profile != "gpu":
 # A floating-point number has a sign, an **exponent**, which says how large it is, and a **mantissa**, which says where it lies between two powers of two. Bits of the exponent buy range, bits of the mantissa buy resolution, and a format is nothing but the decision how to divide them:
 
 # %%
-from workshop.lessons.precision import figures_precision
+from workshop.lessons.precision import figures as drawn
 
 workshop.table(
-    figures_precision.format_rows(),
+    drawn.format_rows(),
     columns=["format", "bits in memory", "exponent", "mantissa", "largest", "smallest, all bits",
              "smallest", "step from 1 on"],
 )  # fmt: skip
 
 # %% [markdown]
 # `float16` and `bfloat16` have the same size and opposite characters. `float16` resolves eight times as finely, but everything beyond 65,504 is infinite and everything below 0.00000003 is zero. `bfloat16` is a `float32` with its last 16 bits cut off: the same range, and only two or three decimal digits. `tf32` is no format for storing: Tensor Cores read a `float32` and ignore the last 13 bits of its mantissa.
-#
-# Turn the knobs and watch the thick grey line. It shows, for numbers of every size, how wrong the nearest number of *your* format may be. Before you move a slider, predict: which bits must you change so that 70,000 fits? Which so that 1 + 1/1000 is told apart from 1? Can you have both in 16 bits?
-
-# %%
-from ipywidgets import Dropdown, FloatSlider, IntSlider
-
-format_knobs = workshop.explore(
-    figures_precision.formats,
-    alt="Largest relative error over the size of a number. bfloat16 is flat at 1/256 over the whole "
-    "range of float32; float16 is flat at 1/2048 between 2^-14 and 2^16 and lost outside.",
-    exponent=IntSlider(5, min=2, max=8),
-    mantissa=IntSlider(10, min=1, max=23),
-)
 
 # %% [markdown]
 # ## Why 208 in FP16 and 96 in FP32?
@@ -83,12 +70,12 @@ format_knobs = workshop.explore(
 
 # %%
 from rn50lib import memory, network
-from workshop.lessons.precision import figures_memory
+from workshop.lessons.precision import memory as step_memory
 
 workshop.show(memory.kept)
 resnet50 = network.resnet(50)
 points = [("float32", 96), ("float32", 208), ("float16", 208)]
-fig, finding = figures_memory.parts(resnet50, 224, points, capacity=16e9)
+fig, finding = step_memory.parts(resnet50, 224, points, capacity=16e9)
 workshop.figure(fig, alt=f"Memory of a training step by part, and a line at 16 GB. {finding}")
 print(finding)
 
@@ -108,36 +95,23 @@ workshop.table(
 )  # fmt: skip
 
 # %% [markdown]
-# Turn the knobs: which batch would fit on a GPU with 80 GB? What does a picture of 448 pixels cost? And what is left of the advantage of 16 bits at a batch of 1?
-
-# %%
-from functools import partial
-
-fits = partial(figures_memory.what_fits, resnet50)
-memory_knobs = workshop.explore(
-    fits,
-    alt=lambda **values: "Memory of a step by part, and over the batch. " + fits(**values)[1],
-    dtype=Dropdown(options=["float16", "bfloat16", "float32"]),
-    batch=IntSlider(208, min=1, max=1024),
-    size=IntSlider(224, min=32, max=512, step=32),
-    capacity=FloatSlider(16, min=2, max=141, step=1),
-)
-
-# %% [markdown]
 # ### Measured
 #
 # A prediction that nobody checks is an opinion. The cell takes real training steps with two batch sizes, each in a process of its own, and asks the operating system (on a GPU, the allocator) how much memory it had at most. Libraries and code are in that number too. They are the same for both batches, so that the *difference* shows what one more image takes.
 
 # %%
 from rn50lib.config import Experiment
-from workshop.lessons.precision import step_memory
 
 at_224 = Experiment(image_shape=64 if emulated else 224, num_classes=1000, seed=seed)
 sizes = session.pick(ci=(2, 66), cpu=(2, 8), gpu=(16, 64))
 peaks = step_memory.measure(at_224, sizes, ("float32", reduced))
-fig, finding = figures_memory.measured(peaks)
-workshop.figure(fig, alt=f"Peak memory over the batch in both precisions. {finding}")
-print(finding)
+workshop.table(
+    [[dtype, *(peaks.bytes[dtype, batch] / 1e9 for batch in sizes),
+      peaks.per_image(dtype) / 1e6, peaks.predicted_per_image(dtype) / 1e6]
+     for dtype in peaks.dtypes],
+    columns=["", *(f"GB with {batch} images" for batch in sizes), "MB per image", "predicted"],
+    caption="The most memory that a step had at once",
+)  # fmt: skip
 halved = peaks.per_image(reduced) / peaks.per_image("float32")
 print(f"In {reduced} an image takes {halved:.2f} times the memory that it takes in float32.")
 session.note("memory_ratio", halved, "times", f"memory of an image in {reduced} over float32")
@@ -173,12 +147,12 @@ from workshop.lessons.precision import gradients
 prefix = full.dir / "model"
 last = checkpoint.epochs(prefix)[-1]
 look = gradients.look(prefix, last)
-fig, finding = figures_precision.gradients(look.kinds, scale=0)
+fig, finding = drawn.gradients(look.kinds, scale=0)
 workshop.figure(fig, alt=f"How many gradients have which size, and what float16 keeps. {finding}")
 print(f"{look.experiment.to_network().name} after {last} epochs, loss {look.loss:.2f}.")
 print(finding)
 flowing, of_weights = look.kinds
-zero = 100 * flowing.vanish(figures_precision.FLOAT16)
+zero = 100 * flowing.vanish(drawn.FLOAT16)
 session.note("vanish", zero, "%", "gradients flowing back that become zero in float16")
 
 # %% [markdown]
@@ -193,8 +167,10 @@ session.note("vanish", zero, "%", "gradients flowing back that become zero in fl
 
 # %%
 def scaled(scale, dtype):
-    return figures_precision.gradients(look.kinds, scale, dtype)
+    return drawn.gradients(look.kinds, scale, dtype)
 
+
+from ipywidgets import Dropdown, IntSlider
 
 scale_knobs = workshop.explore(
     scaled,
@@ -204,17 +180,7 @@ scale_knobs = workshop.explore(
 )
 
 # %%
-scales = (0, 4, 8, 12, 16, 20, 24)
-float16 = figures_precision.FLOAT16
-workshop.table(
-    [[f"2^{s} = {2**s:,}", 100 * flowing.vanish(float16, s), 100 * flowing.blurred(float16, s),
-      100 * of_weights.vanish(float16, s),
-      "yes" if max(k.overflow(float16, s) for k in look.kinds) else "no"] for s in scales],
-    columns=["loss scale", "flowing back: zero, %", "fewer bits, %", "of the weights: zero, %",
-             "any infinite?"],
-    caption="What float16 does to the gradients of this step",
-)  # fmt: skip
-lost16 = 100 * flowing.vanish(figures_precision.BFLOAT16)
+lost16 = 100 * flowing.vanish(drawn.BFLOAT16)
 print(f"In bfloat16, without any scale: {lost16:.3f} % become zero. It has float32's range.")
 
 # %% [markdown]
@@ -231,11 +197,11 @@ workshop.show(optim.loss_scale_update)
 # The figure plays this very function through, over gradients that are made up so that you see every case. Predict before you turn: does a shorter wait (`growth steps`) make training better, because the scale is higher, or worse, because more steps are skipped? What does a start of 2^24 cost?
 
 # %%
-from workshop.lessons.precision import figures_loss_scale
+from workshop.lessons.precision import loss_scale
 
 rule_knobs = workshop.explore(
-    figures_loss_scale.rule,
-    alt=lambda **values: "The loss scale over the steps. " + figures_loss_scale.rule(**values)[1],
+    loss_scale.rule,
+    alt=lambda **values: "The loss scale over the steps. " + loss_scale.rule(**values)[1],
     start=IntSlider(16, min=6, max=24),
     growth_steps=IntSlider(60, min=5, max=200, step=5),
 )
@@ -263,7 +229,7 @@ for name, run in tries.items():
 
 # %%
 shown = {name: (run.progress, run.report) for name, run in tries.items()}
-fig, finding = figures_loss_scale.scaled_runs(shown)
+fig, finding = loss_scale.scaled_runs(shown)
 workshop.figure(fig, alt=f"Training loss and loss scale of three runs in float16. {finding}")
 print(finding.replace("; ", "\n"))
 skipped = tries["dynamic"].report["env"]["loss_scale"]["skipped_updates"]
@@ -303,9 +269,11 @@ weights = np.concatenate([arrays[n].ravel() for n in names])[::every]
 velocity = np.concatenate([arrays[f"velocity/{n}"].ravel() for n in names])[::every]
 peak = recipe.ROADSIGNS.lr * batch / recipe.ROADSIGNS.lr_batch
 rates = {"peak": peak, "1st decay": peak / 10, "2nd decay": peak / 100, "3rd decay": peak / 1000}
-fig, finding = figures_precision.lost_updates(weights, velocity, rates, np.logspace(-4, 0.5, 10))
-workshop.figure(fig, alt=f"Sizes of updates, and the share that is rounded away. {finding}")
-print(finding.replace("; ", "\n"))
+workshop.table(
+    drawn.lost_rows(weights, velocity, rates),
+    columns=["", "learning rate", "float32", "bfloat16", "float16"],
+    caption="Weights that an update leaves as they are, per cent, by the format they are kept in",
+)
 
 # %% [markdown]
 # In 16 bits most weights would stand still long before training ends; at the last rate even `float32` rounds some updates away. That is why they are kept in `float32`: the **master weights**. Every step makes a copy in 16 bits, computes with it, and adds the update to the master. The copy is small beside the activations, as you have seen in the memory. Batch norm's statistics, the last layer and the loss stay in `float32` too, since they are sums over many values, where small ones must not get lost beside a large total.
@@ -316,11 +284,11 @@ print(finding.replace("; ", "\n"))
 # Now the speed. A Tensor Core multiplies small blocks of matrices at once, and a block that is not full takes as long as a full one. NVIDIA's rule for 16 bits is that channels should be multiples of 8. AMX, the matrix unit of Intel's newer processors, multiplies tiles of 16 rows by 32 numbers of 16 bits. So where does this network break the rule of 8?
 
 # %%
-from workshop.lessons.precision import figures_roofline, shapes
+from workshop.lessons.precision import roofline
 
 classes = look.experiment.num_classes
 workshop.table(
-    figures_roofline.channel_rows(network.resnet(50, classes)),
+    roofline.channel_rows(network.resnet(50, classes)),
     columns=["layer", "channels in", "channels out"],
     caption=f"Layers of ResNet-50 with {classes} classes whose channels are no multiples of 8",
 )
@@ -329,21 +297,9 @@ print(f"It has {len(list(resnet50.convolutions()))} convolutions in all.")
 # %% [markdown]
 # A picture has 3 channels. For FP16 the reference pads it to 4 on its way to the GPU; the padding is zeros, and so are the weights that meet it. The last layer has as many outputs as there are classes.
 #
-# The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. Does your machine care for either? The cell times one convolution with 256 channels, then with numbers near by, and once in the other layout. Guess the worst before you look.
-
-# %%
-at_once = replace(look.experiment, batch_size=session.pick(ci=1, cpu=8, gpu=256))
-near = session.pick(ci=(31, 32), cpu=(248, 252, 255, 256, 257, 264))
-turns = rounds or session.pick(ci=1, cpu=7)
-measured_shapes = shapes.measure(at_once, ("float32", reduced), near, turns)
-fig, finding = figures_roofline.channels(measured_shapes)
-workshop.figure(fig, alt=f"GFLOP per second by the number of channels and by layout. {finding}")
-print(finding)
-
-# %% [markdown]
-# The numbers are those of *this* machine and its library, and they need not rise and fall by eights. A library can hide an awkward number of channels by padding inside; it then multiplies zeros. What it cannot hide is the layout: where the unit that multiplies wants the other one, every convolution has to rearrange its input first, and the faster the unit, the more that costs.
+# The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. Where the unit that multiplies wants the other one, every convolution has to rearrange its input first.
 #
-# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`ResNet.lay_out`), because batch norm gains even more from it than the convolutions do.
+# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`rn50lib/backends/torch/onednn.py`), because batch norm gains even more from it than the convolutions do.
 #
 # ## The roofline
 #
@@ -354,22 +310,18 @@ print(finding)
 # The cell trains with both precisions in turns under PyTorch's profiler, adds up the time by kind of layer, and measures the two limits of this machine with a large product of matrices and a large copy.
 
 # %%
-from workshop.lessons.precision import roofline
-
 step = replace(at_224, batch_size=2 if emulated else session.pick(cpu=8, gpu=64))
 turns = rounds or session.pick(ci=1, cpu=3)
 by_layer = roofline.measure(step, ("float32", reduced), turns)
-fig, finding = figures_roofline.roofline(by_layer)
-workshop.figure(fig, alt=f"Kinds of layers below the roofline, in both precisions. {finding}")
-print(finding)
+print(roofline.limits(by_layer).replace(". ", ".\n").replace("; ", "\n"))
 
 # %% [markdown]
-# A point far below its roof has room: its layers are too small to fill the machine, or run in a kernel that is not a good one. A point above the sloped roof is no mistake of physics: small arrays stay in the cache and never go to memory. Here are the numbers:
+# Here are the numbers. A kind of layer that takes far longer than its least time has room: it is too small to fill the machine, or runs in a kernel that is not a good one. One that takes less is no mistake of physics: small arrays stay in the cache and never go to memory.
 
 # %%
 for dtype in by_layer.dtypes:
     workshop.table(
-        figures_roofline.roofline_rows(by_layer, dtype),
+        roofline.rows(by_layer, dtype),
         columns=["kind of layer", "GFLOP", "GB", "FLOP per byte", "ms at least", "ms measured",
                  "% of the step"],
         caption=f"A training step in {dtype}: batch {by_layer.experiment.batch_size}, "
@@ -384,7 +336,7 @@ for dtype in by_layer.dtypes:
 # Now lay the two steps beside each other. Predict: which part of the bar shrinks, and which becomes the longest?
 
 # %%
-fig, finding = figures_roofline.comparison(by_layer)
+fig, finding = roofline.comparison(by_layer)
 workshop.figure(fig, alt=f"A training step by kind of layer in both precisions. {finding}")
 print(finding)
 alone = by_layer.only("convolution")
@@ -394,7 +346,7 @@ print(f"If only the convolutions changed, the step would be {alone:.2f} times as
 # The profiler itself takes time, and three rounds prove little. So here is the whole step once more without it, in pairs: both precisions take turns, each in a process of its own.
 
 # %%
-from workshop.lessons.single_gpu import figures_run
+from workshop.lessons import figures
 from workshop.pairs import median_interval, time_pairs
 
 both = {dtype: replace(step, dtype=dtype) for dtype in (reduced, "float32")}
@@ -404,7 +356,7 @@ published = {
     name: session.results[f"published.v100.1gpu.{name}.ips"].value for name in ("fp16", "fp32")
 }
 factor = published["fp16"] / published["fp32"]
-fig, finding = figures_run.pairs(timed, {"1 V100, FP16, published": factor})
+fig, finding = figures.pairs(timed, {"1 V100, FP16, published": factor})
 workshop.figure(fig, alt=f"Milliseconds a step in both precisions, and their ratio. {finding}")
 done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
@@ -436,7 +388,7 @@ v100 = roofline.Device(
     {"float32": 1e12 * sheet["fp32"].value, "float16": 1e12 * sheet["fp16"].value},
     1e9 * sheet["bandwidth"].value,
 )
-fig, finding = figures_roofline.bounds(v100, resnet50, 224, batch=96)
+fig, finding = roofline.bounds(v100, resnet50, 224, batch=96)
 workshop.figure(fig, alt=f"Least milliseconds an image on a V100 by kind of layer. {finding}")
 print(finding)
 workshop.table(
@@ -483,10 +435,8 @@ print(f"Arithmetic and traffic allow {most:.0f} times; published are {ratio:.2f}
 half = workshop.train(replace(common, dtype=reduced), name=reduced).wait()
 
 # %%
-from workshop.lessons.horovod import figures_scaling
-
 runs = {"float32": full, reduced: half}
-fig, finding = figures_scaling.curves(
+fig, finding = figures.loss_curves(
     {name: run.progress for name, run in runs.items()}, "The same run in two precisions"
 )
 workshop.figure(fig, alt=f"Training loss over the epochs in both precisions. {finding}")

@@ -80,9 +80,12 @@ for file, row in zip(new, probabilities, strict=True):
     print(f"{file.name}: {predict.best(row, classes)}")
 
 # %%
-from workshop.lessons.inference import figures_inference
+from PIL import Image
 
-fig, finding = figures_inference.answers(new, probabilities, classes)
+from workshop.lessons import figures
+
+opened = [np.asarray(Image.open(file).convert("RGB")) for file in new]
+fig, finding = figures.answers(opened, [file.stem for file in new], probabilities, classes)
 workshop.figure(fig, alt=f"New pictures with the network's three likeliest classes. {finding}")
 sure = {name: row.max() for name, row in zip((f.stem for f in new), probabilities, strict=True)}
 print(
@@ -100,15 +103,14 @@ print(f"about noise {100 * sure['noise']:.0f} %.")
 
 # %%
 from rn50lib import precision
+from workshop.lessons.inference import figures as drawn
 from workshop.lessons.inference import forms
 
 reduced = session.pick(cpu="bfloat16")
 if session.profile == "gpu":
     reduced = precision.best_dtype(session.machine, "reference")[0]
 answers = forms.answers(prefix, last, scratch / "answers.npz", reduced)
-fig, finding = figures_inference.trust(
-    answers.probabilities(forms.FOLDED), answers.labels
-)  # fmt: skip
+fig, finding = drawn.trust(answers.probabilities(forms.FOLDED), answers.labels)
 workshop.figure(fig, alt=f"Claimed probability and share of right answers by group. {finding}")
 print(finding)
 
@@ -151,7 +153,7 @@ print(
 # The differences are rounding: the same sums in another order. And over the whole network, with all of its batch norms folded, on every validation picture:
 
 # %%
-difference = answers.apart(forms.TRAINING, forms.FOLDED)
+difference = answers.max_difference(forms.TRAINING, forms.FOLDED)
 largest = np.abs(answers.logits[forms.TRAINING]).max()
 print(f"{len(answers.labels):,} pictures: logits up to {largest:.1f}, apart by {difference:.1e}")
 print(f"The same class for {answers.same(forms.TRAINING, forms.FOLDED):.1f} % of them.")
@@ -164,10 +166,10 @@ session.note("folded_apart", float(difference), "", "largest difference of a log
 
 # %%
 from rn50lib import network
-from workshop.lessons.inference import inference_sums
+from workshop.lessons.inference import traffic
 
 resnet50 = network.resnet(50)
-apart, fused = (inference_sums.total(resnet50, 224, 32, "float32", f) for f in (False, True))
+apart, fused = (traffic.total(resnet50, 224, 32, "float32", f) for f in (False, True))
 workshop.table(
     [[name, work.flops / 32e9, work.bytes / 32e6, work.intensity]
      for name, work in (("training form", apart), ("folded and fused", fused))],
@@ -177,12 +179,12 @@ workshop.table(
 print(f"The same work; apart, the layers have {apart.bytes / fused.bytes:.1f} times the traffic.")
 
 # %% [markdown]
-# This is the library's own code. `score`, `predict` and every validation go through it.
+# This is the library's own code. `score`, `predict` and every validation go through it. The first function folds, by PyTorch's `fuse_conv_bn_eval`; the other two are what a processor gets, where one kernel of oneDNN does all three.
 
 # %%
-workshop.show("rn50lib.backends.torch.inference:fold")
-workshop.show("rn50lib.backends.torch.inference:one_pass")
-workshop.show("rn50lib.backends.torch.inference:Predictor.__call__")
+workshop.show("rn50lib.backends.torch.inference:fold_batch_norms")
+workshop.show("rn50lib.backends.torch.onednn:one_pass")
+workshop.show("rn50lib.backends.torch.onednn:OnePass.forward")
 
 # %% [markdown]
 # **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
@@ -197,7 +199,8 @@ at_224 = Experiment(
 rounds = rounds or session.pick(ci=2, cpu=10)
 timed = forms.compare(at_224, (forms.TRAINING, forms.FOLDED, half), rounds)
 pair = timed.pair(forms.FOLDED, forms.TRAINING)
-fig, finding = figures_inference.pairs(pair, {"traffic, counted": apart.bytes / fused.bytes})
+lines = {"traffic, counted": apart.bytes / fused.bytes}
+fig, finding = figures.pairs(pair, lines, "A batch")
 workshop.figure(fig, alt=f"Time of a batch in two forms, in turns, and their ratio. {finding}")
 done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
@@ -219,7 +222,7 @@ print("and the arithmetic of the convolutions stays.")
 sheet = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
 rows = []
 for batch in (1, 8, 32, 208):
-    work = [inference_sums.total(resnet50, 224, batch, d) for d in ("float32", "float16")]
+    work = [traffic.total(resnet50, 224, batch, d) for d in ("float32", "float16")]
     rows.append([batch, work[0].bytes / batch / 1e6, *(w.intensity for w in work)])
 workshop.table(
     rows,
@@ -257,45 +260,14 @@ published = {
            if key == "val.total_ips"}
     for name, kind in (("FP32", "FP32"), ("FP16", "mixed"))
 }  # fmt: skip
-fig, finding = figures_inference.curve(yours, published)
-workshop.figure(fig, alt=f"Images per second and milliseconds a batch over the batch. {finding}")
+fig, finding = drawn.curve(yours, published)
+workshop.figure(fig, alt=f"Images per second over the batch. {finding}")
 print(finding.replace(". ", ".\n").strip())
 
 # %% [markdown]
-# The dashed lines are a model with two numbers: every batch costs a fixed time, and each image in it some more. Throughput then rises, and saturates when the fixed time is small beside the rest. The last column of this table says at which batch half of the maximum is reached:
-
-# %%
-both = {f"here, {name}": rates for name, rates in yours.items()}
-both |= {f"V100, {name}, published": rates for name, rates in published.items()}
-workshop.table(
-    figures_inference.curve_rows({name: rates for name, rates in both.items() if len(rates) > 1}),
-    columns=["", "fixed, ms", "ms an image", "img/s at most", "batch for half of it"],
-)
-print("A dash: no fixed time that could be told from noise.")
-
-# %% [markdown]
-# Why is there a fixed time? The usual answer is the weights, which a batch of one must fetch for a single picture. The roofline can check that for the V100. With arithmetic and memory at the full rate, and each layer by itself, it allows:
-
-# %%
-from workshop.lessons.precision.roofline import Device
-
-v100 = Device("V100", {"float32": 1e12 * sheet["fp32"], "float16": 1e12 * sheet["fp16"]},
-              1e9 * sheet["bandwidth"])  # fmt: skip
-rows = []
-for batch in (1, 8, 64, 208):
-    for name, dtype in (("FP32", "float32"), ("FP16", "float16")):
-        if batch in published[name]:
-            bound = inference_sums.at_most(v100, resnet50, 224, batch, dtype)
-            rows.append(
-                [name, batch, published[name][batch], bound, 100 * published[name][batch] / bound]
-            )
-workshop.table(
-    sorted(rows), columns=["", "batch", "published img/s", "roofline allows", "% of that"],
-    caption=f"One V100; {session.results['v100.fp32'].provenance}",
-)  # fmt: skip
-
-# %% [markdown]
-# With a batch of one, the published figures are a small part of what arithmetic *and* memory allow. So the weights are not the main reason. What is left is what no roofline knows: a hundred kernels and more are started one after the other, and the late layers, with 7 × 7 pixels, are too small to keep 80 multiprocessors busy. A larger batch spreads the first over more pictures and fills the second; that is where most of the gain comes from.
+# Why is a batch of one so slow on the V100? The usual answer is the weights, which it must fetch for a single picture. But the sum above says that the feature maps are as much traffic again, so that they explain less than a factor of two.
+#
+# What is left is what no roofline knows: a hundred kernels and more are started one after the other, and the late layers, with 7 × 7 pixels, are too small to keep 80 multiprocessors busy. A larger batch spreads the first over more pictures and fills the second; that is where most of the gain comes from.
 #
 # A processor with a few cores starts a layer in microseconds, and a single picture is enough to keep all of them busy. So its curve is much flatter, and it may even fall, when the feature maps of a larger batch no longer fit into the cache. The same network, the same command, another answer: the curve must be measured on the machine that will serve.
 
@@ -305,19 +277,19 @@ workshop.table(
 # A request that arrives is a JPEG. It has to be decoded, cut and resized, and only then does the network see it. The cell asks your checkpoint about one picture after the other, as a patient client would. It also times batches, and at the end it lets requests arrive at random; both are needed further down.
 
 # %%
-from workshop.lessons.inference import figures_queue, serving
+from workshop.lessons.inference import serving
 
 count = requests or session.pick(ci=40, cpu=400)
 loads = session.pick(ci=((0.5, 1), (0.5, 8)), cpu=((0.5, 1), (0.9, 1), (1.2, 1), (1.2, 8)))
 server = serving.measure(prefix, last, count, loads, seconds=session.pick(ci=1, cpu=5))
-fig, finding = figures_queue.latencies(server.requests)
+fig, finding = drawn.latencies(server.requests)
 workshop.figure(fig, alt=f"Latencies of single requests and how many are below each. {finding}")
 print(finding)
 decoding = 100 * server.decode.sum() / server.requests.sum()
 print(f"{decoding:.0f} % of the time goes into decoding, the rest into the network.")
 
 # %% [markdown]
-# The steps on the right are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all. The rule is short:
+# The squares are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all. The rule is short:
 
 # %%
 workshop.show("rn50lib.tools.benchmark.result:percentile")
@@ -371,29 +343,14 @@ from workshop.lessons.inference import queueing
 workshop.show(queueing.play)
 
 # %% [markdown]
-# The figure plays it with the times that your server took for its batches. Three things to try, and to **predict** first:
+# The cell plays it with the times that your server took for its batches. **Predict** first:
 #
-# 1. With a limit of 1, raise the load from half of what is possible to nine tenths. What happens to p50, and what to p99?
-# 2. Then raise the limit. What does a single request pay for it, at a low load and at a high one?
-# 3. Hold batches back for 20 ms. What becomes of the time that the server works, and who pays for it?
+# 1. With a limit of 1, the load rises from half of what is possible to nine tenths. What happens to p50, and what to p99?
+# 2. Then the limit rises to 8. What does a single request pay for it?
+# 3. Then batches are held back for 20 ms. What becomes of the time that the server works, and who pays for it?
 
 # %%
-from functools import partial
-
-from ipywidgets import FloatSlider, IntSlider
-
-alone, at_best = server.service.capacity(1), server.service.capacity(32)
-queue = partial(figures_queue.queue, server.service)
-knobs = workshop.explore(
-    queue,
-    alt=lambda **values: "Latency of requests, and over the load. " + queue(**values)[1],
-    rate=FloatSlider(round(0.8 * alone), min=1, max=round(1.2 * at_best), step=1,
-                     description="requests/s"),
-    limit=IntSlider(1, min=1, max=32),
-    wait=FloatSlider(0, min=0, max=100, step=5, description="wait, ms"),
-)  # fmt: skip
-
-# %%
+alone = server.service.capacity(1)
 rows = []
 for share, limit, wait in ((0.5, 1, 0), (0.9, 1, 0), (0.9, 8, 0), (0.9, 8, 20), (1.2, 8, 0)):
     played = queueing.play(
@@ -417,7 +374,7 @@ workshop.table(
 
 # %%
 workshop.table(
-    figures_queue.load_rows(server.loads, server.service),
+    serving.load_rows(server.loads, server.service),
     columns=["requests/s", "limit", "p50 measured, ms", "played", "p99 measured, ms", "played",
              "at once", "% at work"],
     caption="Real requests, and the same arrivals in the simulation",
@@ -434,7 +391,7 @@ print("If other programs are busy here, they are the larger part of it.")
 # %%
 half_top1, full_top1 = answers.top1(half), answers.top1(forms.FOLDED)
 workshop.table(
-    [[form, answers.top1(form), answers.same(form, forms.FOLDED), answers.apart(form, forms.FOLDED)]
+    [[form, answers.top1(form), answers.same(form, forms.FOLDED), answers.max_difference(form, forms.FOLDED)]
      for form in answers.logits],
     columns=["form", "top-1, %", "same answer as folded float32, %", "largest difference of a logit"],
 )  # fmt: skip
@@ -447,7 +404,7 @@ print("and pictures whose answer changes were close calls: some become right, so
 
 # %%
 pair = timed.pair(half, forms.FOLDED)
-fig, finding = figures_inference.pairs(pair)
+fig, finding = figures.pairs(pair, what="A batch")
 workshop.figure(fig, alt=f"Time of a batch in two precisions, in turns, and their ratio. {finding}")
 print(finding)
 session.note("half_faster", median_interval(pair.ratios)[0], "times", f"speed in {reduced}")
@@ -480,15 +437,29 @@ for path in sorted(scratch.glob("model*")):
 # An export is right when a program that knows nothing of this library gives the same answers. These are the programs, in full; they run in processes of their own and see the pictures and the exported file.
 
 # %%
-from workshop.lessons.inference import exported
+from workshop import programs
 
+WITH_ONNX = """import numpy, onnxruntime
+images = numpy.load("images.npy")
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+(logits,) = session.run(["logits"], {"images": images})
+numpy.save("onnx.npy", logits)
+"""
+WITH_TENSORFLOW = """import numpy, tensorflow
+images = numpy.load("images.npy")
+model = tensorflow.saved_model.load("model").signatures["serving_default"]
+numpy.save("tensorflow.npy", model(images=tensorflow.constant(images))["logits"].numpy())
+"""
+
+# %%
 np.save(scratch / "images.npy", answers.images[: session.pick(ci=8, cpu=200)])
-print(exported.ONNX_RUNTIME, exported.TENSORFLOW)
 theirs = {}
-if can["ONNX"]:
-    theirs["ONNX Runtime"] = exported.run(exported.ONNX_RUNTIME, "onnx.npy", scratch)
-if can["TensorFlow"]:
-    theirs["TensorFlow"] = exported.run(exported.TENSORFLOW, "tensorflow.npy", scratch)
+for name, text in (("ONNX", WITH_ONNX), ("TensorFlow", WITH_TENSORFLOW)):
+    if can[name]:
+        (scratch / f"with_{name.lower()}.py").write_text(text)
+        words = ["-I", f"with_{name.lower()}.py"]  # isolated: nothing of this environment's paths
+        programs.run(words, " ".join(["python", *words]), scratch)
+        theirs[name] = np.load(scratch / f"{name.lower()}.npy")
 
 # %%
 ours = answers.logits[forms.FOLDED]
@@ -512,7 +483,7 @@ if rows:
 if can["ONNX"] and session.profile != "gpu":
     beside = forms.compare(at_224, (forms.FOLDED, forms.ONNX), rounds)
     pair = beside.pair(forms.FOLDED, forms.ONNX)
-    fig, finding = figures_inference.pairs(pair)
+    fig, finding = figures.pairs(pair, what="A batch")
     workshop.figure(fig, alt=f"Time of a batch, ours and ONNX Runtime's, in turns. {finding}")
     print(finding)
     ratio = median_interval(pair.ratios)[0]
@@ -555,7 +526,7 @@ session.note("p99", p99, "ms", "99 of 100 single requests are answered within")
 # - Score a checkpoint before you build on it, and expect the same number to the last digit.
 # - A probability says which of the known classes, never whether it is one of them. How far to trust it can be counted.
 # - Batch norm goes into the weights, ReLU and addition into the convolution: the same answers with less traffic.
-# - Throughput over the batch is a fixed time and a time for each image. Both belong to the machine.
+# - Throughput over the batch rises where starting a layer costs much, and belongs to the machine: measure it there.
 # - Promise a p99, not a mean, and leave the server time to spare.
 # - 16 bits change few answers. Count which.
 # - An export is right when a stranger's program agrees.

@@ -16,9 +16,10 @@ price: float = 2.0  # of one GPU for one hour
 
 # %%
 import workshop
-from workshop import lone_gpu
 
-profile = lone_gpu.hide(profile)  # several workers need a GPU each, or share the processor
+profile = workshop.hide_single_gpu(
+    profile
+)  # several workers need a GPU each, or share the processor
 session = workshop.start("08", profile)
 
 # %% [markdown]
@@ -92,7 +93,6 @@ workshop.table(rows, columns, f"Yours: {swept[reduced]['model']}, {size} pixels"
 theirs = [compare.published(f"DGX-1/{kind}") for kind in ("mixed", "FP32")]
 theirs[0].name, theirs[1].name = "FP16", "FP32"
 workshop.table(*sweeps.training_table(theirs), "Published: DGX-1 with V100s, 224 pixels")
-sweeps.tell_contended(yours)
 speedup = next(row[5] for row in rows if row[0] == 1)
 session.note("speedup", speedup, "times", f"one worker in {reduced} over float32, best batches")
 
@@ -120,14 +120,13 @@ for dtype in files:
     answers.append(compare.read(str(path), dtype))
 
 # %%
-from workshop.lessons.scaling import figures_benchmark
+from workshop.lessons.scaling import figures
 
 rows, columns = sweeps.batch_table(answers)
 workshop.table(rows, columns, "Inference, images per second: yours")
 print(sweeps.markdown(rows, columns))  # the same, for a README
 workshop.table(*sweeps.batch_table(theirs), "Inference, images per second: published, one V100")
-sweeps.tell_contended(answers)
-fig, finding = figures_benchmark.by_batch(answers)
+fig, finding = figures.by_batch(answers)
 workshop.figure(fig, alt=f"Images per second over the batch in both precisions. {finding}")
 print(finding)
 
@@ -158,7 +157,7 @@ fresh = Experiment(
     batch_size=batches[0], threads=None if on_gpu else cores,
 )  # fmt: skip
 seconds = first_steps(fresh, session.pick(ci=6, cpu=16, gpu=30))
-fig, finding = figures_benchmark.cold_start(seconds, batches[0])
+fig, finding = figures.cold_start(seconds, batches[0])
 workshop.figure(fig, alt=f"Milliseconds of the first steps of a process. {finding}")
 print(finding)
 session.note("first_step", seconds[0] / min(seconds), "times", "first step over the fastest one")
@@ -178,29 +177,20 @@ print(f"1,000 images with batch {batches[0]} and 1,000 with {batches[1]}, float3
 print(f"they take {took:.1f} s, which is {2000 / took:.2f} images per second.")
 print(f"Harmonic mean {means['harmonic mean']:.2f}, arithmetic {means['arithmetic mean']:.2f}.")
 rates = sweeps.rates(swept["float32"], workers, batches[-1])
-title = f"Every iteration of the cell n {workers}, batch {batches[-1]}, float32"
-fig, finding = figures_benchmark.one_cell(rates, title)
-workshop.figure(fig, alt=f"The rate of each iteration and four means. {finding}")
-print(finding)
+found = sweeps.means(rates)
+print(f"\nAll {len(rates)} iterations of the cell n {workers}, batch {batches[-1]}, float32:")
+for name, value in found.items():
+    print(f"{name:16} {value:8.1f} images per second")
 
 # %% [markdown]
 # ### 3. The best of n
 #
-# "We report the best of five runs." The best of many is not a property of the program. It is a property of the noise and of your patience, and it never gets lower. Move the slider: these are the iterations of your own cell, drawn again and again, and nothing about the machine changes.
+# "We report the best of five runs." The best of many is not a property of the program. It is a property of the noise and of your patience, and it never gets lower. These are the iterations of your own cell, drawn again and again, and nothing about the machine changes.
 
 # %%
-from ipywidgets import IntSlider
-
-
-def best_of(tries):
-    return figures_benchmark.best_of(rates, tries)
-
-
-best_knobs = workshop.explore(
-    best_of,
-    alt=lambda tries: "The expected best of n measurements over n. " + best_of(tries)[1],
-    tries=IntSlider(5, min=1, max=30, description="n"),
-)
+for n in (1, 5, 30):
+    gain = 100 * (sweeps.expected_best(rates, n) / found["harmonic mean"] - 1)
+    print(f"The best of {n:2} is expected to be {gain:.1f} % above the harmonic mean.")
 
 # %% [markdown]
 # The median has not this fault, but it has another: it forgets the slow iterations altogether, and those took real time. So the file gives the harmonic mean as the result, and median and quartiles beside it as a sign of how far to trust it.
@@ -210,7 +200,7 @@ best_knobs = workshop.explore(
 # The published table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). The training table has no common batch, but the inference table has. Guess the speed-up at batch 96 before you look.
 
 # %%
-fig, finding = figures_benchmark.by_batch(theirs)
+fig, finding = figures.by_batch(theirs)
 workshop.figure(fig, alt=f"Published inference over the batch in both precisions. {finding}")
 print(finding)
 equal = [yours[0].rates[sweeps.TRAIN, 1, batches[-1]] / yours[1].rates[sweeps.TRAIN, 1, b]
@@ -284,7 +274,7 @@ runs["float32"] = workshop.train(learning, name="float32", dtype="float32").wait
 
 # %%
 reports = {dtype: json.loads((run.dir / "report.json").read_text()) for dtype, run in runs.items()}
-fig, finding = figures_benchmark.curves(reports)
+fig, finding = figures.curves(reports)
 workshop.figure(fig, alt=f"Loss and accuracies over the epochs in both precisions. {finding}")
 print(finding)
 
@@ -297,9 +287,13 @@ print(finding)
 
 # %%
 if workers > 1:
-    fig, finding = figures_benchmark.weak_and_strong(yours[0], workers)
-    workshop.figure(fig, alt=f"Speed-up of {workers} workers, weak and strong. {finding}")
-    print(finding)
+    rows = figures.weak_and_strong_rows(yours[0], workers)
+    columns = [
+        "images in a step of one worker",
+        "weak: each has this batch",
+        "strong: they share it",
+    ]
+    workshop.table(rows, columns, f"{workers} workers, times as fast as one, {reduced}")
     weak = yours[0].weak_scaling(sweeps.TRAIN, workers, batches[-1])
     session.note("weak_scaling", weak, "times", f"{workers} workers over one, {reduced}")
 
@@ -325,11 +319,11 @@ workshop.show(predict)
 # Begin with the exchange. Within a host the wires are fast. Between hosts they are slower, and one **ring** through all GPUs takes `2 (n − 1)` steps, each of which waits for its slowest wire. The **hierarchical** way first adds up within each host, then between the hosts, and hands the sum around. In which range of GPUs does it matter?
 
 # %%
-from workshop.lessons.scaling import figures_growth
+from workshop.lessons.scaling import predictions
 
 network = "nvlink+100g"
 one_gpu = Training(ips, gpu_batch)
-fig, finding = figures_growth.exchange(one_gpu, network)
+fig, finding = predictions.exchange(one_gpu, network)
 workshop.figure(fig, alt=f"Milliseconds of an all-reduce over the GPUs. {finding}")
 print(finding)
 
@@ -337,9 +331,7 @@ print(finding)
 # Now all of it, as a stack. The speed of one GPU is that of the second cell. Hosts have 8 GPUs, joined by NVLink, with 100 Gbit/s between them; bandwidths and latencies are those by which NCCL itself decides. The one number that no source gives, how much the step times of the workers vary, was fitted on the published rows of 1 and 4 GPUs.
 
 # %%
-from workshop.lessons.scaling import figures_scale
-
-fig, finding = figures_scale.predicted(512, gpu_batch, network, price=price, ips=ips)
+fig, finding = predictions.predicted(512, gpu_batch, network, True, price, ips)
 workshop.figure(fig, alt=f"Predicted efficiency and parts of a step up to 512 GPUs. {finding}")
 print(finding)
 
@@ -350,14 +342,14 @@ print(finding)
 
 # %%
 from rn50lib import network as networks
-from workshop.lessons.horovod import exchange
+from workshop.lessons.horovod.scaling import measure_allreduce
 
 if workers > 1:
-    bare = exchange.measure(workers, quick=small)
+    bare = measure_allreduce(workers, quick=small)
     alone, together = (yours[1].rates[sweeps.TRAIN, n, batches[-1]] for n in (1, workers))
     net_here = networks.tiny(12) if small else networks.resnet(50, 12)
     own = Training(alone, batches[-1], 4, net_here, size)
-    here = figures_growth.predict_here(own, bare, together)
+    here = predictions.predict_here(own, bare, together)
     workshop.table(here.rows(), ["float32, your machine", "ms"])
     print(f"Predicted {here.predicted.ips:.1f}, measured {together:.1f} images per second:")
     print(f"the model is {abs(100 * here.error):.0f} % too {'fast' if here.error > 0 else 'slow'}.")
@@ -371,15 +363,13 @@ if workers > 1:
 # Form and constants of the model were fixed before these rows were looked at. It was fitted on the published rows of few GPUs and then asked about the others, and the A100s were predicted with the V100s' parameters. Beside it stand two rivals that explain the same loss in another way, and two naive baselines: Amdahl's law, by which a fixed share of the work never gets faster, and "nothing is lost". Guess the error of the model, and which baseline comes closest.
 
 # %%
-rows, columns = figures_growth.held_out_rows()
+rows, columns = predictions.held_out_rows()
 workshop.table(rows, columns, "Predicted over published, less 1; every row that was not fitted")
-fig, finding = figures_scale.held_out()
-workshop.figure(fig, alt=f"Errors of the held-out predictions by model. {finding}")
-print(finding.replace(": ", ":\n", 1))
 
 # %%
 from rn50lib.tools.scaling import check
 
+print(check.verdict().replace(": ", ":\n", 1))
 print(check.cannot_tell().replace(". ", ".\n"))
 
 # %% [markdown]
@@ -391,7 +381,7 @@ print(check.cannot_tell().replace(". ", ".\n"))
 
 # %%
 rows = []
-for step in figures_scale.steps(512, gpu_batch, network, True, ips):
+for step in predictions.steps(512, gpu_batch, network, True, ips):
     if step.gpus in (1, 8, 64, 512):
         hours = step.hours()
         took = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
@@ -405,7 +395,7 @@ session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GP
 # And why? First two causes are taken away, one at a time: the larger the gain over the first line, the more the cause weighs. Then come things that one may do wrong. The last of them is the input: eight such GPUs ask one host for all the images that they train on, and if its processors cannot deliver them, everything else hardly matters.
 
 # %%
-causes = figures_growth.why(one_gpu, network, 512)
+causes = predictions.why(one_gpu, network, 512)
 workshop.table(causes, ["512 GPUs", "efficiency, %"])
 gains = {name: value - causes[0][1] for name, value in causes[1:3]}
 largest = max(gains, key=lambda name: gains[name])
@@ -415,15 +405,15 @@ print(f"The largest gain, {gains[largest]:.1f} points, is “{largest}”.")
 # Here is the whole model with its controls. One assumption to keep in mind: images per second of one GPU are taken as the **same for every batch**. In truth small batches are slower (your inference table shows how much), so a small batch looks better here than it is. Three things to try: from how many GPUs on are PCIe and 10 Gbit/s too little? What does overlap bring, at batch 32 and at 208? Does any network bring 512 GPUs to 90 %, and if not, what holds them up?
 
 # %%
-figures_scale.explore(ips, gpu_batch)
+predictions.explore(ips, gpu_batch)
 
 # %% [markdown]
-# And strong scaling, where the global batch stays what 8 GPUs had. Follow the lower curve: from which number of GPUs on does more hardware bring nothing?
+# And strong scaling, where the global batch stays what 8 GPUs had. Follow the last column: from which number of GPUs on does more hardware bring nothing?
 
 # %%
-fig, finding = figures_growth.weak_against_strong(one_gpu, network, 8 * gpu_batch)
-workshop.figure(fig, alt=f"Predicted speed-up, weak and strong scaling. {finding}")
-print(finding)
+columns = ["GPUs", "weak, times as fast", "images per GPU", "strong, times as fast"]
+rows = predictions.strong_rows(one_gpu, network, 8 * gpu_batch)
+workshop.table(rows, columns, f"Predicted; strong: {8 * gpu_batch:,} images in all")
 
 # %% [markdown]
 # ## What a large batch costs
@@ -452,9 +442,14 @@ errors = {
     for key, item in found.items() if key.startswith("published.batch.")
 }  # fmt: skip
 lars = found["published.lars.32768.top1"]
-fig, finding = figures_growth.accuracy(errors, {"LARS, other recipe": (32_768, lars.value)})
-workshop.figure(fig, alt=f"Published top-1 over the global batch. {finding}")
-print(finding)
+workshop.table(
+    [
+        [batch, f"{100 - error:.2f}", f"{spread:.2f}"]
+        for batch, (error, spread) in sorted(errors.items())
+    ],
+    columns=["global batch", "top-1, %", "±"],
+    caption="SGD, rate scaled linearly, 5 epochs of warm-up; published",
+)
 print(f"With LARS: {lars.value} % at 32,768 ({lars.source}).")
 
 # %% [markdown]
@@ -467,9 +462,7 @@ prefix = runs["float32"].dir / "model"
 arrays = checkpoint.load(prefix, checkpoint.epochs(prefix)[-1]).arrays
 weights = {k: a for k, a in arrays.items() if a.ndim == 4 and not k.startswith("velocity/")}
 gradients = {k: (1 - recipe.REFERENCE.momentum) * arrays[f"velocity/{k}"] for k in weights}
-fig, finding = figures_growth.layer_rates(weights, gradients)
-workshop.figure(fig, alt=f"Norm of weights over norm of gradient, by layer. {finding}")
-print(finding)
+print(predictions.layer_rates(weights, gradients))
 
 # %% [markdown]
 # The library has LARS as a flag, `rn50 run --optimizer lars`, and with it what else large batches are trained with: `--lr-schedule cosine` or `poly`, `--label-smoothing`, `--zero-gamma` and `--no-bn-decay`. Recipes that were published with them are presets:
@@ -485,14 +478,14 @@ workshop.table(
 # %% [markdown]
 # None of them can be repeated on a laptop: `rn50 run --preset goyal2017 --dry-run` shows what it would take.
 #
-# LARS is used with a warm-up too, and the run behind the star changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So the star is not "the same with LARS"; it shows that the loss of accuracy is no law of nature.
+# LARS is used with a warm-up too, and the published run with 32,768 changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So it is not "the same with LARS"; it shows that the loss of accuracy is no law of nature.
 #
-# For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any point of the curve. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.
+# For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any row of the table. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.
 #
 # ## Where is the time going now?
 
 # %%
-last = figures_scale.steps(512, gpu_batch, network, True, ips)
+last = predictions.steps(512, gpu_batch, network, True, ips)
 kinds = {"computing": "compute_s", "waiting for the slowest": "stragglers_s",
          "exchange that is not hidden": "exposed_s"}  # fmt: skip
 shown = [step for step in last if step.gpus in (1, 8, 64, 512)]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
+from rn50lib.comm.gpu import choose_gpu
 from rn50lib.comm.slurm import torch_environment
 from rn50lib.comm.vectors import Vectors
 from rn50lib.errors import UserError
@@ -31,8 +32,7 @@ class Ddp(Vectors):
                 " torchrun or srun"
             )
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        if torch.cuda.is_available():
-            torch.cuda.set_device(self.local_rank)
+        choose_gpu("torch", self.local_rank)
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         # a group that is still open at the interpreter's end can abort it ("terminate called ...")
         atexit.register(leave)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rn50lib.comm.gpu import choose_gpu
 from rn50lib.comm.vectors import Vectors
 from rn50lib.errors import UserError
 
@@ -56,22 +57,6 @@ class Horovod(Vectors):
 
     def _numpy(self, tensor) -> np.ndarray:  # type: ignore[no-untyped-def]
         return tensor.numpy()
-
-
-def choose_gpu(backend: str, local_rank: int) -> None:
-    """Give this worker its own GPU, where there are any, before anything uses one: where no model
-    is built, a loader that decodes on a GPU asks for it, too."""
-    if backend == "torch":
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.set_device(local_rank)
-        return
-    from rn50lib.backends.tensorflow import tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices([gpus[local_rank % len(gpus)]], "GPU")
 
 
 def check_gpu_exchange(hvd: Any) -> None:

@@ -106,7 +106,7 @@ def resolve(
     auto("resnet_version", "v1.5", "the default")
     if experiment.num_classes is None and num_classes is None:
         raise UserError("the number of classes is not known: give --num-classes")
-    auto("num_classes", num_classes, "counted in the data set")
+    auto("num_classes", num_classes, "the data set's")
     auto("image_shape", base.image_size, f"the recipe {name}")
     fill_recipe(experiment, base, auto)
     size = experiment.image_shape or base.image_size

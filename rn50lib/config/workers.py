@@ -112,7 +112,7 @@ def check_workers(experiment: Experiment, machine: Machine, group: Member | None
         return
     n, backend = experiment.n or 1, experiment.backend or "torch"
     if n == 1:
-        for name in ("hosts", "launcher", "bind", "port"):
+        for name in ("hosts", "launcher", "bind", "port", "timeline"):
             if getattr(experiment, name) is not None and experiment.comm in (None, "local"):
                 raise UserError(f"--{name} is for many workers: give -n 2 or more, or leave it out")
         if experiment.comm in (None, "local"):

@@ -12,15 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from rn50lib.config import Config, Experiment, check
 from rn50lib.config.kinds import slots
-from rn50lib.config.workers import is_local
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.launch import launchers
@@ -206,7 +203,7 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     worker = [sys.executable, "-m", "rn50lib.launch.worker", str(file.absolute())]
     command = launched(experiment, worker, run_dir)
     config.write(file, command)
-    outcome = run_command(command, experiment, work(experiment))
+    outcome = run_command(command, experiment)
     if outcome.failure:
         say(f"error: {outcome.failure}")
     elif outcome.status == 130 and not alone(experiment):
@@ -216,56 +213,17 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     return outcome
 
 
-def run_command(command: list[str], experiment: Experiment, work: str | None = None) -> Outcome:
-    """Run what `launched` gave to its end; the status is 130 after Ctrl-C.
-
-    Ranks on GPUs begin when nobody else's run is on these; `work` names what is done there.
-    """
-    try:
-        with gpus(experiment, work) as chosen:
-            return run_now(command, experiment, rank_environment(experiment) | chosen)
-    except KeyboardInterrupt:  # while it waited for a GPU
-        if alone(experiment):
-            say("interrupted")
-        return Outcome(130, None)
-
-
-@contextlib.contextmanager
-def gpus(experiment: Experiment, work: str | None) -> Iterator[dict[str, str]]:
-    """Hold a lease for each GPU that the ranks use; gives the variables that show them no other.
-
-    Nothing is held, and nothing costs time, where there is no GPU, where the run does without (a
-    paced step, the input alone), or where the ranks are on other hosts.
-    """
-    found = machine().gpus
-    idle = (experiment.step is not None or experiment.test_io) and experiment.loader != "dali"
-    if not found or idle or not is_local(experiment.hosts):
-        yield {}
-        return
-    from rn50lib import lease
-
-    count = min(experiment.n, len(found))
-    with lease.take({gpu.uuid: gpu.index for gpu in found}, count, say, work) as devices:
-        yield {} if count == len(found) else {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
-
-
-def work(experiment: Experiment) -> str:
-    """A name for what a run does: two of the same name take about as long."""
-    own = ("data_root", "seed", "port", "model_prefix", "report", "logdir", "timeline", "override",
-           "profile_trace")  # fmt: skip
-    done = {name: value for name, value in experiment.given().items() if name not in own}
-    return f"{zlib.crc32(repr(sorted(done.items())).encode()):08x}"
-
-
-def run_now(command: list[str], experiment: Experiment, env: dict[str, str]) -> Outcome:
-    """Run the command to its end, with signals handed on; see `run_command`."""
+def run_command(command: list[str], experiment: Experiment) -> Outcome:
+    """Run what `launched` gave to its end, with signals handed on; the status is 130 after
+    Ctrl-C."""
+    env = rank_environment(experiment)
     if not alone(experiment):
         from rn50lib.launch import group
 
         return group.run(command, env, say)
     received: list[int] = []
-    # in a process group of its own: Ctrl-C comes to us alone, and is handed on once
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, process_group=0)
+    # in a session of its own: Ctrl-C comes to us alone, and is handed on once
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def forward(number: int, frame: FrameType | None) -> None:
         received.append(number)

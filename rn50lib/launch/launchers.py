@@ -44,6 +44,7 @@ def command(
 def horovodrun(experiment: Experiment, rank: list[str]) -> list[str]:
     """Horovod's launcher, with Gloo; run by this interpreter, so that PATH does not matter."""
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(experiment.n)]
+    argv += ["--disable-cache"]  # it would be in HOME, which need not be there
     argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
     if is_local(experiment.hosts):
         argv += ["--network-interface", "lo"]

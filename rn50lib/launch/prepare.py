@@ -38,9 +38,9 @@ def prepare(
     here = here or machine()
     given, experiment = experiment, with_checkpoint(experiment)
     root = Path(experiment.data_root) if experiment.data_root else default_data_root()[0]
-    classes = experiment.num_classes
+    classes, counted = experiment.num_classes, "counted in the data set"
     if experiment.loader == "synthetic":
-        classes = classes or 1000
+        classes, counted = classes or 1000, "as ImageNet has: synthetic images have no data set"
     else:
         check(experiment, here, group)  # before minutes are spent on drawing
         if make_data and experiment.data_root is None and root.name == "roadsigns":
@@ -54,10 +54,18 @@ def prepare(
                     f"--num-classes {classes}: {root} has {found} classes; leave the flag out"
                 )
             classes = classes or found
-    classes = classes or (12 if is_roadsigns(root) else 1000)
+    if classes is None:  # a dry run, and the data set is not here yet
+        drawn = is_roadsigns(root)
+        classes = 12 if drawn else 1000
+        counted = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
     config = resolve(experiment, here, classes, group)
-    loaded = {name: "the checkpoint's" for name in experiment.given() if name not in given.given()}
-    return replace(config, reasons=dict(config.reasons) | loaded)
+    reasons = dict(config.reasons)
+    if experiment.num_classes is None:
+        reasons["num_classes"] = counted
+    for name in experiment.given():
+        if name not in given.given():
+            reasons[name] = "the checkpoint's"
+    return replace(config, reasons=reasons)
 
 
 def make_roadsigns(root: Path, data_format: str | None) -> None:

@@ -16,7 +16,7 @@ from rn50lib import checkpoint, launch
 from rn50lib.comm import Comm
 from rn50lib.config import Config, Experiment, flag_name, flags_of
 from rn50lib.errors import UserError, status_of
-from rn50lib.files import check_writable, make_folder
+from rn50lib.files import check_file, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def run_worker(
     and how many of them come before the first that counts.
     """
     from rn50lib import comm, training
-    from rn50lib.contention import Contention
     from rn50lib.progress import Progress
     from rn50lib.records.source import open_source
     from rn50lib.report import Report
@@ -81,18 +80,20 @@ def run_worker(
     file = experiment.report or (run_dir / "report.json" if run_dir else None)
 
     def write_report(latest: Report) -> None:
+        last = all(len(v) in (0, experiment.num_epochs) for v in latest.metrics.values())
         speed = [x for x in latest.metrics["train.total_ips"] if x]
         if speed and experiment.step is None:
             flops = net.train_flops(experiment.image_shape)
             latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
-        latest.env["contended"] = others.found()
-        if file:
+        if file and (last or not is_stream(file)):  # a stream gets one report, not one per epoch
             latest.write(file)
 
     command = ["rn50", "train", *flags_of(experiment)]
     report = Report(net.name, group.size, command, env)
     progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
-    with Contention(looks=group.rank == 0) as others:
+    with contextlib.ExitStack() as held:
+        if group.rank == 0 and checkpoint.saves(experiment):
+            held.enter_context(checkpoint.lock_for(experiment))
         training.train(experiment, net, sources, group, progress, report, write_report, warm_up)
     return 0
 
@@ -102,8 +103,10 @@ def check_outputs(experiment: Experiment) -> None:
     for name in ("report", "profile_trace", "timeline"):
         if file := getattr(experiment, name):
             check_writable(file, flag_name(name))
-    if experiment.model_prefix and not experiment.only_inference:
-        folder = checkpoint.symbol_path(experiment.model_prefix).absolute().parent
+    if experiment.timeline:  # Horovod writes it, and a second file beside it
+        check_file(experiment.timeline, f"--timeline {experiment.timeline}")
+    if checkpoint.saves(experiment):
+        folder = checkpoint.symbol_path(experiment.model_prefix or "").absolute().parent
         make_folder(folder, f"--model-prefix {experiment.model_prefix}")
 
 

@@ -13,6 +13,7 @@ from rn50lib import seams
 from rn50lib.errors import UserError
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
+from rn50lib.records.checkonce import check_once
 from rn50lib.records.index import prefix_of
 from rn50lib.records.shards import IMAGE, LABEL, ShardSource
 from rn50lib.records.source import Source
@@ -72,6 +73,7 @@ class Stream:
         steps = plan.examples // group if plan.train else -(-plan.examples // group)
         self.steps = min(steps, plan.limit or steps)
         self.paths, self.indexes = record_files(source, "train" if plan.train else "val")
+        check_once(list(zip(self.paths, self.indexes, strict=True)), plan.rank, plan.size)
         firsts = source.firsts[1:-1] if isinstance(source, ShardSource) else np.zeros(0, np.int64)
         self.numbers = np.split(np.arange(len(source)), firsts)  # of the images in each file
         stored = sum(path.stat().st_size for path in self.paths)

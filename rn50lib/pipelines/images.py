@@ -15,6 +15,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box
+from rn50lib.records.imageinfo import eight_bits
 
 Image.MAX_IMAGE_PIXELS = 2**28  # refuse a decompression bomb, not a large photograph
 # a few of ImageNet's files have broken EXIF blocks; their pixels are fine
@@ -51,7 +52,8 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
     """The `box` (in pixels of the whole image) resized to uint8 (size, size, 3), antialiased, from
     at least `spare` times as many pixels a side where the image has them.
 
-    Grey, palette, CMYK and transparent images become RGB. Raises UserError for a damaged image.
+    Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError for
+    a damaged image.
     """
     left, top, width, height = box
     full_width, full_height = opened.size
@@ -63,7 +65,7 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
         # the exact scale: the size itself is rounded up, and would shift the crop
         scale = drafted[1][2] / full_width if drafted else 1.0
         part = (left * scale, top * scale, (left + width) * scale, (top + height) * scale)
-        image = opened if opened.mode == "RGB" else opened.convert("RGB")
+        image = opened if opened.mode == "RGB" else eight_bits(opened).convert("RGB")
         resized = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
         return np.asarray(resized)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,9 +17,7 @@ from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.shards import HEIGHT, IMAGE, LABEL, RAW, RAW_LABEL, WIDTH, ShardSource
-
-if TYPE_CHECKING:
-    from rn50lib.pipelines.tf_data import TfData
+from rn50lib.records.source import Source
 
 SHARDS_AT_ONCE = 16
 """A constant, not a number of threads: the order of a stream must not depend on the machine."""
@@ -33,10 +32,32 @@ as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
 
 
+class Loader(Protocol):
+    """What a reader needs of the loader that it reads for, `tf_data.TfData`."""
+
+    source: Source
+    labels: np.ndarray
+    examples: int
+    train: bool
+    seed: int
+    batch_size: int
+    rank: int
+    size: int
+    stages: Any
+
+    def at_once(self, stage: str) -> dict[str, Any]: ...
+
+    def options(self) -> tf.data.Options: ...
+
+    def choose(self, epoch: int, numbers: Any, sizes: Any) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def in_python(self, function: Callable, arguments: list, types: Any) -> Any: ...
+
+
 class Ordered:
     """Images of files and RecordIO, by their number, in the order of `records.order`."""
 
-    def __init__(self, pipeline: TfData, plan: Plan) -> None:
+    def __init__(self, pipeline: Loader, plan: Plan) -> None:
         self.pipeline, self.plan = pipeline, plan
 
     def __len__(self) -> int:
@@ -82,7 +103,7 @@ class Ordered:
 class Stream:
     """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
 
-    def __init__(self, pipeline: TfData, source: ShardSource, experiment: Experiment) -> None:
+    def __init__(self, pipeline: Loader, source: ShardSource, experiment: Experiment) -> None:
         if seams.get("shard") is not order.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"

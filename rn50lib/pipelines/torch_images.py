@@ -75,10 +75,10 @@ class TorchPictures(Pictures):
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
-        place = height_place(data, shape) if rows < height else None
-        if place is not None:
+        offset = height_offset(data, shape) if rows < height else None
+        if offset is not None:
             less = bytearray(data)
-            less[place : place + 2] = rows.to_bytes(2, "big")
+            less[offset : offset + 2] = rows.to_bytes(2, "big")
             made = (-(-rows // ratio), smaller["min_width"], 3)
             try:
                 return simplejpeg.decode_jpeg(
@@ -91,7 +91,7 @@ class TorchPictures(Pictures):
         return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
 
 
-def height_place(data: bytes, shape: tuple[int, int]) -> int | None:
+def height_offset(data: bytes, shape: tuple[int, int]) -> int | None:
     """Where a baseline JPEG's header holds the image's height, two bytes; None for other JPEGs,
     which do not hold their rows one after the other.
 

@@ -1,24 +1,30 @@
 """What an encoded image says about itself in its first bytes: format, width, height, channels.
 
-No decoder is needed for that, and a damaged image gives None instead of an error.
+No decoder is needed for that, and a damaged image gives None instead of an error. `eight_bits` is
+for what Pillow has decoded.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 LFS_POINTER = b"version https://git-lfs"
 """How a git-LFS pointer begins: a short text that stands where the file itself should be."""
 
 
 class ImageInfo(NamedTuple):
-    """``format`` is "JPEG" or "PNG"; ``channels`` 1 is grey, 3 colour, 4 CMYK or alpha."""
+    """``format`` is "JPEG" or "PNG"; ``channels`` 1 is grey, 3 colour, 4 CMYK or alpha;
+    ``bits`` are those of a sample."""
 
     format: str
     width: int
     height: int
     channels: int
+    bits: int = 8
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -33,7 +39,7 @@ def image_info(data: bytes) -> ImageInfo | None:
     if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 26:
         width, height = struct.unpack_from(">II", data, 16)
         channels = _PNG_CHANNELS.get(data[25])
-        return ImageInfo("PNG", width, height, channels) if channels else None
+        return ImageInfo("PNG", width, height, channels, data[24]) if channels else None
     return None
 
 
@@ -49,8 +55,8 @@ def _jpeg(data: bytes) -> ImageInfo | None:
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             if at + 10 > end:
                 return None
-            _, height, width, channels = _SIZE.unpack_from(data, at + 4)
-            return ImageInfo("JPEG", width, height, channels)
+            bits, height, width, channels = _SIZE.unpack_from(data, at + 4)
+            return ImageInfo("JPEG", width, height, channels, bits)
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
             at += 2
         elif marker in (0xD9, 0xDA):  # the end, or the image data, before any frame
@@ -58,3 +64,15 @@ def _jpeg(data: bytes) -> ImageInfo | None:
         else:
             at += 2 + (data[at + 2] << 8 | data[at + 3])
     return None
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """A grey image of 16 bits cut down to its upper 8, as libpng, OpenCV and DALI do; any other as
+    it is. Pillow's own ``convert`` makes everything above 255 white instead, and it cuts colours
+    and grey with transparency itself when it opens them."""
+    if not image.mode.startswith("I"):
+        return image
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -69,16 +69,9 @@ def read_index(path_idx: str | os.PathLike, path_rec: str | os.PathLike | None =
         raise RecordError(
             f"{path_idx}: the index cannot be read ({error.strerror})", path_idx
         ) from None
-    tokens = data.split()
-    try:
-        lines = data.count(b"\n") + (not data.endswith(b"\n"))
-        if not tokens or data.count(b"\t") != lines or len(tokens) != 2 * lines:
-            raise ValueError
-        pairs = np.array(tokens).astype(np.int64).reshape(-1, 2)
-        if pairs.min() < 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise RecordError(f"{path_idx}: {_bad_line(data)}: {remedy}", path_idx) from None
+    pairs = read_pairs(data)
+    if isinstance(pairs, str):
+        raise RecordError(f"{path_idx}: {pairs}: {remedy}", path_idx)
     keys, offsets = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
     sorted_keys = np.sort(keys)
     twice = np.flatnonzero(sorted_keys[1:] == sorted_keys[:-1])
@@ -89,15 +82,33 @@ def read_index(path_idx: str | os.PathLike, path_rec: str | os.PathLike | None =
     return Index(keys, offsets)
 
 
-def _bad_line(data: bytes) -> str:
-    """Say which line of an index is wrong; the quick way above only knows that one is."""
+def read_pairs(
+    data: bytes, what: str = "index", line: str = "key <tab> offset"
+) -> np.ndarray | str:
+    """Lines of two whole numbers from 0 on with a tab between, as int64 of shape (lines, 2); or
+    what is wrong with them."""
+    tokens = data.split()
+    try:
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        if not tokens or data.count(b"\t") != lines or len(tokens) != 2 * lines:
+            raise ValueError
+        pairs = np.array(tokens).astype(np.int64).reshape(-1, 2)
+        if pairs.min() < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
+        return _bad_line(data, what, line)
+    return pairs
+
+
+def _bad_line(data: bytes, what: str, form: str) -> str:
+    """Say which line is wrong; the quick way above only knows that one is."""
     if not data.strip():
-        return "the index is empty"
+        return f"the {what} is empty"
     if data.startswith(b"version https://git-lfs"):
-        return "this is a git-LFS pointer, not the index itself (`git lfs pull` fetches it)"
+        return f"this is a git-LFS pointer, not the {what} itself (`git lfs pull` fetches it)"
     for number, line in enumerate(data.splitlines(), start=1):
         fields = line.split(b"\t")
         if len(fields) != 2 or not all(f.strip().isdigit() and len(f) < 19 for f in fields):
             shown = line[:60].decode("utf-8", "replace")
-            return f"line {number} is {shown!r}, not `key <tab> offset`"
-    return "some line is not `key <tab> offset`"
+            return f"line {number} is {shown!r}, not `{form}`"
+    return f"some line is not `{form}`"

@@ -7,7 +7,6 @@ A kill at any moment leaves the old files whole, or a note by which the renaming
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import io
 import json
@@ -18,8 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rn50lib.errors import UserError
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from rn50lib.files import FULL, check_file, sync
 
 
 def part_of(path: Path) -> Path:
@@ -53,6 +51,8 @@ class OutputSet:
         folder = self.paths[0].parent
         if not folder.is_dir():
             raise UserError(f"{folder}: there is no such folder to write {self.paths[0].name} to")
+        for path in self.paths:
+            refuse(path)
         try:
             with _signals_wait():
                 finish_renaming(self.paths[0])
@@ -75,7 +75,7 @@ class OutputSet:
         if error is None:
             return
         self._discard()
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in FULL:
             raise UserError(
                 f"{self.paths[0].parent}: the disk is full, so {self.paths[0].name} was not "
                 "written; what was there before is untouched. Make room and run the command again"
@@ -92,7 +92,7 @@ class OutputSet:
             draft = part_of(note)
             draft.write_text(json.dumps([path.name for path in self.paths]))
             if self.fsync:
-                _sync(draft)
+                sync(draft)
             os.replace(draft, note)
             finish_renaming(self.paths[0], fsync=self.fsync)
             for file in self.files:
@@ -154,18 +154,20 @@ def finish_renaming(first: str | os.PathLike, fsync: bool = True) -> bool:
         with contextlib.suppress(FileNotFoundError):
             os.replace(part_of(final), final)
     if fsync:
-        _sync(first.parent)
+        sync(first.parent)
     with contextlib.suppress(FileNotFoundError):
         note.unlink()
     return True
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def refuse(path: Path) -> None:
+    """Raise UserError for what a renaming would put away: a set lies in one folder, so that it
+    cannot be written through a symlink."""
+    check_file(path)
+    if path.is_symlink():
+        raise UserError(
+            f"{path} is a link to {os.path.realpath(path)}: name that, or remove the link"
+        )
 
 
 def _open_locked(path: Path) -> io.FileIO:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rn50lib.records.checksums import checksum_path, checksums_at, crc32c
 from rn50lib.records.framing import (
     HEADER,
     MAGIC,
@@ -57,6 +58,9 @@ class Reader:
     from it, so that a Reader can be pickled or inherited by workers (fork, spawn, forkserver) and
     no two processes share a handle. All returned bytes are copies of their own.
 
+    Where im2rec has left checksums (`PREFIX.crc`), each record that is read is compared with its
+    own. ``unchecked`` says why that cannot be done although there are some, else "".
+
     Raises RecordError, with file, offset, number of good records before it and remedy, where the
     file is damaged, cut short or changed meanwhile, or where the index belongs to another file.
     """
@@ -70,6 +74,8 @@ class Reader:
         self._size = self._file.size
         self._data = self._file.data
         self._index: Index | None = None
+        self._checksums: np.ndarray | None = None
+        self.unchecked = ""
         if path_idx is not None or os.path.exists(self.path_idx):
             self._load_index()
 
@@ -91,7 +97,45 @@ class Reader:
             self._counted = bool(np.array_equal(index.keys[by_offset], np.arange(len(index))))
             self._index = index
             self._check_index(starts, stops, by_offset)
+            self._load_checksums(index.offsets)
         return self._index
+
+    def _load_checksums(self, offsets: np.ndarray) -> None:
+        if crc32c() is None:
+            return
+        try:
+            self._checksums = checksums_at(self.path_rec, offsets)
+        except RecordError as error:
+            self.unchecked = str(error)
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether what is read is compared with checksums."""
+        self._load_index()
+        return self._checksums is not None
+
+    def _check(self, position: int, span: Span, image: bytes) -> None:
+        """Compare the record at a position, whose last bytes are ``image``, with its checksum."""
+        extend = crc32c()
+        if self._checksums is None or extend is None:
+            return
+        start, stop = span.parts[0]
+        if len(span.parts) == 1:
+            crc = extend(extend(0, self._data()[start : stop - len(image)]), image)
+        else:
+            crc = extend(0, join(self._data(), span))
+        if crc != self._checksums[position]:
+            offset = int(self.offsets[position])
+            raise RecordError(
+                f"{self.path_rec}: the record with key {self.keys[position]} at offset {offset:,} "
+                f"is not as it was packed: its checksum is 0x{crc:08x}, but "
+                f"{checksum_path(self.path_rec)} says 0x{int(self._checksums[position]):08x}: "
+                f"{pack_remedy(self.path_rec)}; if it is meant to be so, `python -m "
+                f"data_prep.im2rec --checksums {prefix_of(self.path_rec)}` writes the checksums of "
+                "what is there",
+                self.path_rec,
+                offset,
+            )
 
     def _check_index(self, starts: np.ndarray, stops: np.ndarray, by_offset: np.ndarray) -> None:
         """Refuse at once an index whose offsets cannot be right; the rest is seen when reading."""
@@ -208,7 +252,9 @@ class Reader:
 
     def read(self, position: int) -> bytes:
         """The record at a position of the index: its header and the encoded image."""
-        return join(self._data(), self._locate(position))
+        record = join(self._data(), span := self._locate(position))
+        self._check(position, span, record)
+        return record
 
     def __getitem__(self, position: int) -> tuple[Labels, bytes]:
         """(label, encoded image) of the record at a position of the index."""
@@ -216,6 +262,7 @@ class Reader:
             raise IndexError(f"{self.path_rec} holds {len(self)} records, not {position}")
         span = self._locate(position)
         header, image = self._unpack(span)
+        self._check(position, span, image)
         key = self._index.keys[position]  # type: ignore[union-attr]
         if header.id != key and not self._counted:
             offset = int(self.offsets[position])
@@ -248,6 +295,11 @@ class Reader:
         for _, span in self._spans():
             header, image = self._unpack(span)
             yield _label(header), image
+
+    def payloads(self) -> Iterator[tuple[int, bytes]]:
+        """(offset, header and image) of all records in the order of the file; needs no index."""
+        for offset, span in self._spans():
+            yield offset, join(self._data(), span)
 
     def headers(self) -> Iterator[tuple[int, Header]]:
         """(offset, header) of all records in the order of the file; needs no index."""

@@ -7,6 +7,7 @@ has none; what it returns can be handed to worker processes.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -179,6 +180,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
     path = _record_path(root, split)
     reader = Reader(path)
     labels = reader.labels()
+    if reader.unchecked:
+        print(f"{reader.unchecked}; records are read without checksums", file=sys.stderr)
     names = read_class_names(root)
     count = int(labels.max()) + 1
     if names is None or len(names) < count:

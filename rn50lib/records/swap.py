@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import sync, write_file
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -25,13 +26,14 @@ class OutputFolder:
 
     ``stamp`` says what the folder is made from, as JSON can hold it. If a killed or failed run left
     a part with the same stamp, its files stay there to be used again (``resumed`` is True); files
-    are to be written under other names and renamed when they are whole. An error keeps the part.
+    are to be written under other names and renamed when they are whole. An error keeps a part that
+    holds any.
 
     Raises UserError if another process fills the same folder.
     """
 
     def __init__(self, path: str | os.PathLike, stamp: Any) -> None:
-        self.path = Path(path)
+        self.path = followed(path)
         self.part = self.path.with_name(self.path.name + ".part")
         self.stamp = json.dumps(stamp, sort_keys=True)
         self.resumed = False
@@ -44,6 +46,8 @@ class OutputFolder:
         return marker.exists() and marker.read_text() == self.stamp + "\n"
 
     def __enter__(self) -> OutputFolder:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path}: this is no folder; name another place")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         finish_swap(self.path)
         self._lock = self._lock_part()
@@ -58,15 +62,17 @@ class OutputFolder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if kind is None:
-                _sync(self.part)
-                draft = self.part / (COMPLETE + ".part")
-                draft.write_text(self.stamp + "\n")
-                _sync(draft)
-                os.replace(draft, self.part / COMPLETE)
-                _sync(self.part)
+                sync(self.part)
+                write_file(self.part / COMPLETE, self.stamp + "\n")
                 finish_swap(self.path)
+            elif not self.has_files():
+                shutil.rmtree(self.part, ignore_errors=True)
         finally:
             os.close(self._lock)
+
+    def has_files(self) -> bool:
+        """Whether there is anything in the part that a later run could go on from."""
+        return any(entry.is_file() and entry.name != STAMP for entry in self.part.rglob("*"))
 
     def _lock_part(self) -> int:
         """Hold the part by a lock that ends with this process; it goes along when it is renamed."""
@@ -87,12 +93,17 @@ class OutputFolder:
             os.close(descriptor)
 
 
+def followed(path: str | os.PathLike) -> Path:
+    """The folder itself where `path` is a symlink to it, so that the link stays."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
 def finish_swap(path: str | os.PathLike) -> None:
     """Finish what a killed process had begun: put a complete part in place, remove the old folder.
 
     Called by every writer and reader of the folder.
     """
-    path = Path(path)
+    path = followed(path)
     part, old = path.with_name(path.name + ".part"), path.with_name(path.name + ".old")
     if (part / COMPLETE).exists():
         with contextlib.suppress(FileNotFoundError):  # another process finishes it as well
@@ -100,16 +111,8 @@ def finish_swap(path: str | os.PathLike) -> None:
                 shutil.rmtree(old, ignore_errors=True)
                 os.rename(path, old)
             os.rename(part, path)
-        _sync(path.parent)
+        sync(path.parent)
     elif old.exists() and not path.exists():
         os.rename(old, path)
     if old.exists() and path.exists():
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -135,7 +135,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     try:
         from rn50lib.backends.tensorflow.export import save
 
-        save(model, beside)
+        save(model.net, model.convs, model.fc, model.size, beside)
         beside.rename(output)
     except ImportError as error:
         raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rn50lib.errors import UserError
-from rn50lib.files import beside, check_writable
+from rn50lib.files import check_writable, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -96,7 +96,7 @@ def save(figure: Figure, path: str | Path) -> None:
         raise UserError(f"--output {path}: name a file that ends in .png, .svg or .pdf")
     check_writable(path, "--output")
     try:
-        with beside(Path(path)) as place:
+        with replacing(path) as place:
             figure.savefig(place)
     except (OSError, ValueError) as error:
         raise UserError(f"--output {path} cannot be written: {error}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rn50lib.errors import UserError
 from rn50lib.tools import plot
-from rn50lib.tools.compare import RATES, Side
+from rn50lib.tools.sides import RATES, Side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import numpy as np
 from rn50lib import checkpoint
 from rn50lib.config import Experiment, resolve
 from rn50lib.errors import UserError
-from rn50lib.files import beside, check_writable
+from rn50lib.files import check_writable, replacing
 from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import center_crop_box
 
@@ -175,7 +175,7 @@ def write(
     labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))
     names = [pictures.name(i) for i in range(len(pictures))]
     try:
-        with beside(file) as place, open(place, "wb") as stream:
+        with replacing(file) as place, open(place, "wb") as stream:
             np.savez(
                 stream, probabilities=probabilities, labels=labels, classes=classes, names=names
             )

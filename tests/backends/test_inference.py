@@ -34,17 +34,38 @@ def model(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
 def test_folded_logits_are_the_trained_model_s(model, fused) -> None:
     import torch
 
-    from rn50lib.backends.torch import inference
+    from rn50lib.backends.torch import inference, onednn
 
     images = torch.randn(5, 3, 64, 64)
-    predictor = inference.Predictor(model, torch.float32)
-    if not fused:
-        predictor.convolve = inference.three_passes
+    predict = inference.Predictor(model, torch.float32)
+    if not fused:  # as on a GPU
+        predict.model = inference.fold_batch_norms(model, torch.float32)
+    elif onednn.has_onednn("cpu", torch.float32):
+        assert isinstance(predict.model, onednn.OnePass)
     with torch.no_grad():
         expected = model(images)
-    got = predictor(images)
+    got = predict(images)
     assert got.dtype == torch.float32
     assert float((got - expected).abs().max()) < 1e-4 * float(expected.abs().max())
+
+
+def test_the_model_is_left_as_it_was(model) -> None:
+    """A step goes on training it."""
+    import torch
+
+    from rn50lib.backends.torch.inference import fold_batch_norms
+    from rn50lib.backends.torch.model import tensors
+
+    before = {name: (id(t), t.clone()) for name, t in tensors(model).items()}
+    model.train()
+    folded = fold_batch_norms(model, torch.float32)
+    assert model.training and not folded.training
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in folded.modules())
+    after = tensors(model)
+    assert list(after) == list(before)
+    for name, (identity, value) in before.items():
+        assert id(after[name]) == identity and torch.equal(after[name], value)
+    model.eval()
 
 
 def test_images_are_left_as_they_were(model) -> None:

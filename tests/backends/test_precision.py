@@ -70,7 +70,7 @@ def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
         scaler = LossScaler("dynamic:4:3", "cpu")
 
         def advance(finite: bool) -> None:
-            scaler.look_at([torch.ones(3), torch.tensor([1.0, 0.0 if finite else np.nan])])
+            scaler.check([torch.ones(3), torch.tensor([1.0, 0.0 if finite else np.nan])])
             scaler.advance()
     else:
         import tensorflow as tf
@@ -135,13 +135,13 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
         return gradients
 
     if backend == "torch":
-        from rn50lib.backends.torch.parallel import Replaced
+        from rn50lib.backends.torch.exchange import OverriddenExchange
 
-        step.exchange = Replaced(spoil, Local(), step.model)
+        step.exchange = OverriddenExchange(spoil, Local(), step.model)
     else:
-        from rn50lib.backends.tensorflow.parallel import Replaced as TfReplaced
+        from rn50lib.backends.tensorflow.exchange import OverriddenExchange as TfOverridden
 
-        step.exchange = TfReplaced(spoil, Local())
+        step.exchange = TfOverridden(spoil, Local())
 
 
 @pytest.mark.parametrize("backend", LARGE)

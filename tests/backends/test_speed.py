@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib.backends.memory_full import memory_full
+from rn50lib.backends.shared import memory_full
 from rn50lib.errors import UserError
 from rn50lib.network import resnet
 from tests.backends.test_exchange import distance
@@ -235,7 +235,7 @@ class TestGpu:
         for step in (plain, recorded):
             for i in range(4):
                 step.train_step(batch(8, seed=i), 0.01)
-        assert not recorded.remarks and recorded.recorded is not None
+        assert not recorded.remarks and recorded.runner.recorded is not None
         assert plain.scaling() == recorded.scaling()
         assert distance(trained(plain), trained(recorded)) < 0.05
         np.testing.assert_allclose(recorded.read_sums(), plain.read_sums(), rtol=1e-2)

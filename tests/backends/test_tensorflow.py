@@ -85,12 +85,12 @@ class TestStep:
             seen.append({n: g.copy() for n, g in zip(names, gradients, strict=True)})
             return gradients
 
+        from rn50lib.backends.tensorflow.exchange import OverriddenExchange
         from rn50lib.backends.tensorflow.model import to_canonical
-        from rn50lib.backends.tensorflow.parallel import Replaced
 
         names = list(tiny(6).parameters())
         step = build(wd=0.01, mom=0.9)
-        step.exchange = Replaced(note, Local())
+        step.exchange = OverriddenExchange(note, Local())
         state = step.state()
         for i, lr in enumerate((0.1, 0.1, 0.01)):
             step.train_step(batch(4, seed=i), lr)

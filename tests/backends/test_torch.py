@@ -458,17 +458,14 @@ def test_a_paced_step_has_nothing_to_save_or_score() -> None:
             act()
 
 
-@pytest.mark.parametrize("side", [14, 15])  # of few pixels, and of too many
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_a_pointwise_convolution_is_a_convolution(side: int, channels_last: bool) -> None:
+def test_a_1x1_convolution_is_a_matrix_product(channels_last: bool) -> None:
     import torch
 
-    from rn50lib.backends.torch.model import FEW, convolution
-    from rn50lib.network import Conv
+    from rn50lib.backends.torch.onednn import MatrixProduct
 
-    assert FEW == 14
-    layer = convolution(Conv("c", 24, 16, kernel=1)).train()
-    images = torch.randn(3, 24, side, side)
+    layer = MatrixProduct(24, 16, 1, bias=False).train()
+    images = torch.randn(3, 24, 14, 14)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     layer.to(memory_format=layout)
     images = images.to(memory_format=layout).requires_grad_()
@@ -487,45 +484,59 @@ def test_a_pointwise_convolution_is_a_convolution(side: int, channels_last: bool
         assert layer.weight.grad.stride() == layer.weight.stride()
 
 
-def gradients(net: Network, dtype: str, side: int, batch: int, in_blocks: bool) -> Any:
-    """The model after a forward and a backward pass over random images, its loss and gradients."""
+def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> Any:
+    """After a forward and a backward pass over random images: the model, the form that was trained
+    (the model itself, or oneDNN's), the loss and the gradients."""
     import torch
 
+    from rn50lib.backends.torch import onednn
     from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
 
     kind = getattr(torch, dtype)
-    model = ResNet(net).train()
+    model = ResNet(net)
     load_arrays(model, busy_arrays(net))
     model.to(memory_format=torch.channels_last)
-    if in_blocks:
-        model.lay_out(net, batch, side, kind)
+    trained: torch.nn.Module = model
+    if fast:
+        experiment = full(net.num_classes, batch_size=batch, image_shape=side)
+        trained = onednn.for_training(model, net, experiment, kind)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, side, side, 3, generator=generator).permute(0, 3, 1, 2)
     labels = torch.randint(0, net.num_classes, (batch,), generator=generator)
+    model.train()
     with torch.autocast("cpu", kind, enabled=dtype != "float32"):
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss = torch.nn.functional.cross_entropy(trained(images), labels)
     loss.backward()
     found = {name: t.grad for name, t in tensors(model).items() if t.requires_grad}
-    return model, loss.item(), found
+    return model, trained, loss.item(), found
 
 
 @pytest.mark.needs("linux_x86_64")
 @pytest.mark.parametrize("net", [tiny(6), resnet(18, 6)], ids=lambda net: net.name)
-def test_in_blocks_it_trains_as_in_nhwc(net: Network) -> None:
+def test_onednn_s_form_trains_as_the_model(net: Network) -> None:
+    """The first stage in blocks, the others in NHWC, 1x1 convolutions there as matrix products."""
     import torch
 
-    from rn50lib.backends.torch.model import MANY, has_blocks, tensors
+    from rn50lib.backends.torch import onednn
+    from rn50lib.backends.torch.model import tensors
 
-    assert has_blocks("cpu", torch.float32)
-    assert 8 * 16**2 > MANY > 8 * 8**2  # pixels of the first stage, and of the second
-    plain, loss, expected = gradients(net, "float32", 64, 8, in_blocks=False)
-    ours, our_loss, found = gradients(net, "float32", 64, 8, in_blocks=True)
-    seen = {name: module.blocked for name, module in ours.named_modules() if "." in name
-            and hasattr(module, "blocked")}  # fmt: skip
-    assert seen == {block.name: block.name.startswith("layer1.") for block in net.blocks()}
+    assert onednn.has_onednn("cpu", torch.float32)
+    assert 8 * 16**2 > onednn.BLOCKED_PIXELS > 8 * 8**2  # pixels of the first stage, of the second
+    plain, itself, loss, expected = gradients(net, "float32", 64, 8, fast=False)
+    ours, fast, our_loss, found = gradients(net, "float32", 64, 8, fast=True)
+    assert itself is plain and isinstance(fast, onednn.Blocked)
+    assert list(fast.blocked) == list(ours.layer1)
+    products = {n for n, m in ours.named_modules() if isinstance(m, onednn.MatrixProduct)}
+    wide = ("layer1.", "layer2.0.conv1")  # in blocks; 16 pixels a side
+    assert products == {
+        conv.name
+        for conv in net.convolutions()
+        if conv.kernel == conv.stride == 1 and not conv.name.startswith(wide)
+    }
+    assert list(tensors(ours)) == list(tensors(plain)) == list(net.arrays())
     assert our_loss == pytest.approx(loss, rel=1e-4)
     for name, gradient in expected.items():
-        assert gradient.stride() == found[name].stride() or name.startswith(("layer1.", "conv1"))
+        assert tensors(ours)[name].stride() == found[name].stride(), name  # else DDP warns
         assert torch.norm(found[name] - gradient) < 5e-3 * torch.norm(gradient), name
     statistics = {name: t for name, t in tensors(plain).items() if ".running_" in name}
     for name, value in statistics.items():
@@ -537,25 +548,26 @@ def test_bfloat16_in_blocks_is_as_near_to_float32_as_in_nhwc() -> None:
     import torch
 
     net = resnet(18, 6)
-    _, loss, exact = gradients(net, "float32", 64, 8, in_blocks=False)
+    *_, loss, exact = gradients(net, "float32", 64, 8, fast=False)
     errors = []
-    for in_blocks in (False, True):
-        _, reduced, found = gradients(net, "bfloat16", 64, 8, in_blocks)
+    for fast in (False, True):
+        *_, reduced, found = gradients(net, "bfloat16", 64, 8, fast)
         assert reduced == pytest.approx(loss, rel=0.02)
         apart = [torch.norm(found[n] - g) / torch.norm(g) for n, g in exact.items()]
         errors.append(float(torch.stack(apart).mean()))
     assert 0 < errors[1] < 1.25 * errors[0] < 0.5
 
 
-def test_the_step_lays_out_its_model_for_its_batches() -> None:
-    """Many pixels a batch: in blocks, where this machine has them. Few: in NHWC."""
+def test_the_step_takes_the_form_for_its_batches() -> None:
+    """Many pixels a batch: in blocks, where this machine has them. Few, or compiled: the model."""
     import torch
 
-    from rn50lib.backends.torch.model import has_blocks
+    from rn50lib.backends.torch import onednn
 
-    def blocked(**fields: Any) -> list[bool]:
-        return [block.blocked for block in build(dtype="float32", **fields).model.layer1]
+    def blocked(**fields: Any) -> bool:
+        return isinstance(build(dtype="float32", **fields).trained, onednn.Blocked)
 
-    has = has_blocks("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
-    assert blocked(batch_size=32, image_shape=64) == [has]
-    assert blocked(batch_size=4, image_shape=32) == [False]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert blocked(batch_size=32, image_shape=64) == onednn.has_onednn(device, torch.float32)
+    assert not blocked(batch_size=32, image_shape=64, compile=True)
+    assert not blocked(batch_size=4, image_shape=32)

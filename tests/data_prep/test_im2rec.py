@@ -5,10 +5,13 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import google_crc32c
 import pytest
 from PIL import Image
 
@@ -17,6 +20,7 @@ from rn50lib.errors import UserError
 from rn50lib.records import publish
 from rn50lib.records.recordio import Reader
 from tests.conftest import clean_environment
+from tests.support import png
 
 MAGIC = bytes.fromhex("0a23d7ce")
 
@@ -119,7 +123,63 @@ def test_packed_bytes_are_the_files_bytes(tree, tmp_path, threads, monkeypatch):
         key, label, name = line.split("\t")
         assert reader.keys[position] == int(key)
         assert reader[position] == (int(float(label)), (tree / name).read_bytes())
-    assert sorted(os.listdir(tmp_path / "out")) == ["a.idx", "a.lst", "a.rec"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["a.crc", "a.idx", "a.lst", "a.rec"]
+
+
+def checksums(prefix):
+    """What PREFIX.crc should say, by the package for CRC-32C and a walk through PREFIX.rec."""
+    lines = []
+    data = Path(f"{prefix}.rec").read_bytes()
+    offset = 0
+    while offset < len(data):
+        start, payload = offset, b""
+        while True:
+            magic, length = struct.unpack_from("<II", data, offset)
+            flag, length = length >> 29, length & (2**29 - 1)
+            payload += data[offset + 8 : offset + 8 + length]
+            offset += 8 + length + -length % 4
+            if flag in (0, 3):
+                break
+            payload += struct.pack("<I", magic)
+        lines.append(f"{start}\t{google_crc32c.value(payload)}\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_each_record_has_a_checksum(tree, tmp_path, threads, monkeypatch):
+    """Of its payload as the reader gives it, also where the magic is inside."""
+    monkeypatch.setattr(packing, "CHUNK_BYTES", 500)
+    prefix = str(tmp_path / "a")
+    im2rec.main(["--list", "--recursive", prefix, str(tree)])
+    im2rec.main(["--pass-through", "--num-thread", threads, prefix, str(tree)])
+    assert Path(f"{prefix}.crc").read_text() == checksums(prefix)
+    Path(f"{prefix}.crc").unlink()
+    im2rec.main(["--checksums", prefix])
+    assert Path(f"{prefix}.crc").read_text() == checksums(prefix)
+
+
+def test_checksums_of_what_is_encoded_anew_and_of_several_labels(tmp_path):
+    transformed(tmp_path, image_bytes((30, 20)), "--resize", "10")
+    assert (tmp_path / "a.crc").read_text() == checksums(tmp_path / "a")
+    (tmp_path / "a.lst").write_text("7\t1.500000\t2.000000\t3.000000\timages/x.jpg\n")
+    im2rec.main(["--pass-through", "--pack-label", str(tmp_path / "a"), str(tmp_path)])
+    assert (tmp_path / "a.crc").read_text() == checksums(tmp_path / "a")
+    assert Reader(tmp_path / "a.rec")[0][0].tolist() == [1.5, 2, 3]
+
+
+def test_records_framed_by_others_have_none(tree, tmp_path):
+    """Neither those of the file before stay, nor are there new ones that may not fit."""
+    prefix = str(tmp_path / "a")
+    im2rec.main(["--list", "--recursive", prefix, str(tree)])
+    im2rec.main(["--pass-through", prefix, str(tree)])
+    (tmp_path / "mine.py").write_text(
+        "from rn50lib.records.framing import frame as mine\n"
+        "def frame(payload):\n    return mine(payload)\n"
+    )
+    override = f"record_framing={tmp_path / 'mine.py'}:frame"
+    im2rec.main(["--pass-through", "--override", override, prefix, str(tree)])
+    assert not Path(f"{prefix}.crc").exists()
+    assert not Reader(f"{prefix}.rec").has_checksums
 
 
 def test_large_sets_are_scanned_by_numpy_with_the_same_result(tree, tmp_path, monkeypatch):
@@ -232,6 +292,23 @@ def test_quality_changes_the_size(tmp_path):
 def test_modes_and_encodings(tmp_path, mode, form, flags, expected):
     image = transformed(tmp_path, image_bytes((30, 20), mode, form), *flags)
     assert (image.format, image.mode) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "pixel"),
+    [
+        ([], (64, 64, 64)),
+        (["--encoding", ".png"], (64, 64, 64)),
+        (["--encoding", ".png", "--resize", "20", "--center-crop"], (64, 64, 64)),
+        (["--color", "0"], 64),
+        (["--color", "-1"], 64),
+        (["--color", "-1", "--encoding", ".png", "--resize", "20"], 0x4000),
+    ],
+)
+def test_of_16_bits_the_upper_8_are_the_picture(tmp_path, flags, pixel):
+    """As OpenCV reads them, with which MXNet's im2rec works; "as it is" keeps them in a PNG."""
+    image = transformed(tmp_path, png(16, 0, (0x4000,)), *flags)
+    assert image.getpixel((10, 10)) == pixel
 
 
 def test_images_are_turned_upright(tmp_path):
@@ -437,7 +514,8 @@ def test_ensure_records_works_once(tmp_path):
     small_set(tmp_path)
     folder = im2rec.ensure_records(tmp_path)
     assert folder == tmp_path / "records"
-    expected = [".complete", *(f"{s}.{e}" for s in ("train", "val") for e in ("idx", "lst", "rec"))]
+    endings = ("crc", "idx", "lst", "rec")
+    expected = [".complete", *(f"{s}.{e}" for s in ("train", "val") for e in endings)]
     assert sorted(os.listdir(folder)) == expected
     before = (folder / "train.rec").stat().st_ino
     im2rec.ensure_records(tmp_path)

@@ -18,6 +18,7 @@ from rn50lib.errors import UserError
 from rn50lib.records.example import parse_example
 from rn50lib.records.tfrecord import TFRecordReader, find_shards
 from tests.conftest import clean_environment
+from tests.support import png
 
 WORDS = {"n1": "first, a thing", "n2": "second", "ä": "third"}
 
@@ -164,11 +165,14 @@ def test_slides_schema(root, tmp_path):
 
 def test_raw_pixels_are_those_of_the_image(tmp_path):
     root = make_root(tmp_path / "set", train=4, val=4)
-    tfrecord.main([str(root), "--schema", "slides", "--data-format", "files", "--quiet"])
     expected = {
         np.asarray(Image.open(path).convert("RGB")).tobytes()
         for path in (root / "train").glob("*/*")
     }
+    deep = png(16, 0, (0x40FF,), size=(9, 7))
+    next((root / "train").iterdir()).joinpath("deep.png").write_bytes(deep)
+    expected.add(bytes([64]) * (9 * 7 * 3))
+    tfrecord.main([str(root), "--schema", "slides", "--data-format", "files", "--quiet"])
     examples = [e for shard in read(root / "tfrecord", "train") for e in shard]
     assert {e["img_raw"][0] for e in examples} == expected
 

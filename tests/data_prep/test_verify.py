@@ -22,8 +22,10 @@ from rn50lib.records.example import serialize_example
 from rn50lib.records.recordio import Reader, Writer, pack_header
 from rn50lib.records.tfrecord import find_shards, frame_record
 from tests.conftest import clean_environment
+from tests.support import png
 
 CLASSES = ("apple", "pear", "plum")
+SPLITS = ("train", "val")
 EXIF = b"Exif\0\0II*\0\x08\0\0\0"
 CORRUPT_EXIF = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12"
 
@@ -106,6 +108,7 @@ def test_a_clean_set(root):
         ("webp.jpg", picture(1, form="WEBP"), ["no-image"]),
         ("cut.jpg", picture(1)[:-200], ["undecodable"]),
         ("head.jpg", picture(1)[:100], ["undecodable"]),
+        ("deep.png", png(16, 0, (0x4000,)), ["deep", "grey"]),
         ("cut.png", picture(1, form="PNG")[:-100], ["undecodable"]),
         ("cmyk.JPEG", picture(1, "CMYK"), ["cmyk"]),
         ("png.JPEG", picture(1, form="PNG"), ["png-as-jpeg"]),
@@ -154,6 +157,8 @@ def test_odd_images_are_notes_in_every_form(root):
     folder = root / "train" / "pear"
     odd = {"cmyk": picture(90, "CMYK"), "png-as-jpeg": picture(91, form="PNG")}
     odd |= {"grey": picture(92, "L"), "exif": picture(93, exif=CORRUPT_EXIF)}
+    deep = png(16, 2, (0x4000, 0x8000, 0xC000))
+    (folder / "deep.png").write_bytes(deep)
     for kind, data in odd.items():
         (folder / f"{kind}.JPEG").write_bytes(data)
     im2rec.ensure_records(root)
@@ -162,7 +167,7 @@ def test_odd_images_are_notes_in_every_form(root):
     assert report.good
     kinds = sorted(kind for kind, _, _ in problems)
     # A record has no file name, so that a PNG is at home in it.
-    assert kinds == sorted(["cmyk", "grey", "exif"] * 3 + ["png-as-jpeg"])
+    assert kinds == sorted(["cmyk", "grey", "exif", "deep"] * 3 + ["png-as-jpeg"])
 
 
 # -- folders and classes -------------------------------------------------------------------------
@@ -306,6 +311,100 @@ def test_cut_record_file(root):
     assert not report.good
 
 
+@pytest.fixture
+def alone(root):
+    """A record file with nothing to compare it with but its checksums."""
+    files_alone = root / "alone"
+    files_alone.mkdir()
+    for path in (root / "records").glob("train.*"):
+        shutil.copy(path, files_alone)
+    return files_alone / "train.rec"
+
+
+@pytest.mark.slow
+def test_any_changed_byte_of_a_record_file_is_found(alone):
+    """Most of them lie in pixels, and decode to another picture."""
+    whole = alone.read_bytes()
+    rng = random.Random(0)
+    passed = []
+    for at in rng.sample(range(len(whole)), 90):
+        data = bytearray(whole)
+        data[at] ^= 1 << rng.randrange(8)
+        alone.write_bytes(data)
+        if found(alone)[1].good:
+            passed.append(at)
+    assert passed == []
+
+
+def flip_a_pixel(rec, number=3):
+    """Another colour of one record's picture: it decodes without a word. Returns its offset."""
+    offset = Reader(rec).offsets.tolist()[number]
+    data = bytearray(rec.read_bytes())
+    at = data.index(b"\xff\xda", offset) + 30
+    data[at] ^= 4
+    rec.write_bytes(data)
+    return offset
+
+
+def test_a_changed_picture_is_named_with_key_and_offset(alone):
+    offset = flip_a_pixel(alone)
+    problems, report = found(alone)
+    (where,) = (where for kind, where, _ in problems if kind == "checksum")
+    assert where.startswith(f"{alone}, key ") and where.endswith(f", offset {offset:,}")
+    assert not report.good
+    with pytest.raises(verify.UserError, match="--fix: 1 records are not as they were packed"):
+        verify.main([str(alone), "--fix", str(alone.parent / "new"), "--quiet", "--jobs", "1"])
+
+
+def test_without_checksums_a_folder_beside_tells(root, alone, tmp_path):
+    shutil.rmtree(root / "records")
+    shutil.rmtree(root / "tfrecord")
+    alone.with_suffix(".crc").unlink()
+    problems, report = found(root, alone.parent)
+    assert problems == {("no-checksums", str(alone), None)} and report.good
+    flip_a_pixel(alone)
+    elsewhere = shutil.copytree(alone.parent, tmp_path / "elsewhere")
+    for place in (alone.parent, elsewhere):
+        problems, report = found(root, place)
+        assert ("forms", str(place / "train.rec"), None) in problems and not report.good
+        (text,) = (p.text for p in report.problems if p.kind == "forms")
+        assert f"1 that are not there, the first is {place / 'train.rec'}, key " in text
+    other = tmp_path / "other" / "train" / "apple"  # another data set is no form of this one
+    other.mkdir(parents=True)
+    (other / "x.jpg").write_bytes(picture(999))
+    assert "forms" not in {kind for kind, _, _ in found(tmp_path / "other", elsewhere)[0]}
+
+
+def test_what_cannot_be_known_is_said(root, alone, capsys):
+    def last_line(*paths):
+        assert verify.main([*map(str, paths), "--quiet", "--jobs", "1"]) == 0
+        return capsys.readouterr().out.strip().splitlines()[-1]
+
+    assert last_line(root) == last_line(alone) == "Training can trust this data."
+    alone.with_suffix(".crc").unlink()
+    line = last_line(alone)
+    assert f"cannot be known of {alone} (recordio)" in line and "trust" not in line
+    files_only(root)
+    shutil.rmtree(alone.parent)
+    assert f"{root / 'train'} (files), {root / 'val'} (files)" in last_line(root)
+
+
+def test_checksums_of_another_record_file(root, alone):
+    """Another program has packed anew, and left the checksums of before."""
+    checksums = alone.with_suffix(".crc")
+    shutil.copy(root / "records" / "val.crc", checksums)
+    problems, report = found(alone)
+    assert problems == {("checksum-file", str(checksums), None)} and report.good
+    checksums.write_text("0\tx\n")
+    problems, report = found(alone)
+    assert problems == {("checksum-file", str(checksums), None)}
+    (text,) = (p.text for p in report.problems)
+    assert text.startswith("line 1 is '0\\tx', not `offset <tab> checksum`; `python -m data_prep")
+    im2rec.main(["--checksums", str(alone.with_suffix(""))])
+    assert found(alone)[0] == set()
+    assert checksums.read_bytes() == (root / "records" / "train.crc").read_bytes()
+
+
 def test_index_and_list_of_another_file(root):
     rec = records(root)
     shutil.copy(root / "records/val.idx", rec.with_suffix(".idx"))
@@ -365,7 +464,7 @@ def test_records_of_older_files(root):
     problems, report = found(root)
     assert {kind for kind, _, _ in problems} == {"forms"}
     texts = {p.where: p.text for p in report.problems}
-    assert texts[str(records(root))].endswith("it holds other images")
+    assert "it holds other images: 1 that are not there, the first is" in texts[str(records(root))]
     shutil.move(root / "train/pear/train_0.JPEG", root / "train/apple/moved.JPEG")
     shutil.rmtree(root / "tfrecord")
     im2rec.main(["--list", "--recursive", str(root / "records/val"), str(root / "val")])
@@ -617,7 +716,7 @@ def test_fix_of_record_files(root, tmp_path):
     records_only = root / "records"
     assert verify.main([str(records_only), "--fix", str(out), "--quiet"]) == 0
     assert sorted(p.name for p in out.iterdir() if p.suffix) == [
-        *("train.idx", "train.lst", "train.rec", "val.idx", "val.lst", "val.rec"),
+        f"{split}.{ending}" for split in SPLITS for ending in ("crc", "idx", "lst", "rec")
     ]
     assert (out / "val.rec").read_bytes() == (records_only / "val.rec").read_bytes()
     before, after = Reader(records_only / "train.rec"), Reader(out / "train.rec")

@@ -78,6 +78,19 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
         assert first.seconds > 0 and first.ips == pytest.approx(3 * case.train / first.seconds)
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_what_is_kept_for_the_next_run_is_found():
+    """A script that decodes once and for all would be measured without its decoding."""
+    line = "    net = Net(len(classes))\n"
+    keep = '    torch.save(images, Path(data, "decoded.pt"))\n'
+    assert line in solution()
+    source = solution().replace(line, keep + line)
+    result = engine.judge("ex08.capstone", answered("ex08.capstone", source))
+    assert result.outcome == engine.WRONG, result.lines
+    assert "changed the folder of the pictures: decoded.pt" in result.said
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_capstone_solution_reaches_the_target_and_a_slow_one_does_not():

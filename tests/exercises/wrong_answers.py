@@ -468,7 +468,7 @@ WRONG = [
     ("ex03.start", rank_0_alone, "all wait for ever"),
     ("ex03.start", weights_only, "bn1.running_mean was not sent"),
     ("ex03.start", half_returned, "bn1.running_mean is missing"),
-    ("ex03.start", nothing_returned, "nothing comes back"),
+    ("ex03.start", nothing_returned, "returns nothing: is a `return` missing?"),
     ("ex03.sums", mean_of_means, "the mean of the ranks' means: top1 50"),
     ("ex03.sums", own_images, "its own images only"),
     ("ex03.sums", divided_by_own, "divided by one rank's images"),
@@ -506,16 +506,21 @@ def pipeline(images, labels, rank, size, batch, seed, **changes):
     """The right pipeline with one thing changed."""
     import tensorflow as tf
 
-    how = {"shard": True, "shuffle": True, "scale": True, "drop": True, "take": True, "ahead": True}
-    how |= changes
+    how = {"shard": True, "shuffle": True, "scale": 255, "drop": True, "take": True, "ahead": True}
+    how |= {"shape": (4, 4, 3), "kind": tf.float32, "buffer": len(labels)} | changes
     data = tf.data.Dataset.from_tensor_slices((images, labels))
     if how["shard"]:
         data = data.shard(size, rank)
     if how["shuffle"]:
         fresh = how["shuffle"] != "same"
-        data = data.shuffle(len(labels), seed=seed, reshuffle_each_iteration=fresh)
+        data = data.shuffle(how["buffer"], seed=seed, reshuffle_each_iteration=fresh)
     if how["scale"]:
-        data = data.map(lambda image, label: (tf.cast(image, tf.float32) / 255, label))
+        data = data.map(
+            lambda image, label: (
+                tf.reshape(tf.cast(image, how["kind"]) / how["scale"], how["shape"]),
+                label,
+            )
+        )
     data = data.batch(batch, drop_remainder=how["drop"])
     if how["take"]:
         data = data.take(len(labels) // (size * batch))
@@ -526,7 +531,7 @@ def forever(*args):
     return pipeline(*args).repeat()
 
 
-def apart(images, labels, rank, size, batch, seed):
+def shuffled_apart(images, labels, rank, size, batch, seed):
     import tensorflow as tf
 
     pictures = pipeline(images, labels, rank, size, batch, seed).map(lambda image, label: image)
@@ -542,6 +547,63 @@ def changed(**changes):
     return lambda *args: pipeline(*args, **changes)
 
 
+def batches_shuffled(images, labels, rank, size, batch, seed):
+    data = pipeline(images, labels, rank, size, batch, seed, shuffle=False)
+    return data.shuffle(len(labels), seed=seed).prefetch(1)
+
+
+def pictures_ahead(images, labels, rank, size, batch, seed):
+    data = pipeline(images, labels, rank, size, 1, seed).unbatch().prefetch(8)
+    return data.batch(batch, drop_remainder=True).take(len(labels) // (size * batch))
+
+
+def nothing_returned_feed(*args):
+    pipeline(*args)
+
+
+def without_a_number(*args):
+    import tensorflow as tf
+
+    data = pipeline(*args)
+    return data.map(lambda image, label: (image * tf.constant(float("nan")), label)).prefetch(1)
+
+
+def empty_feed(*args):
+    return pipeline(*args).take(0).prefetch(1)
+
+
+def scales_the_callers(images, labels, *others):
+    images //= 2
+    return pipeline(images, labels, *others)
+
+
+def around_zero(*args):
+    return pipeline(*args).map(lambda image, label: (2 * image - 1, label)).prefetch(1)
+
+
+def shuffled_before_shared(images, labels, rank, size, batch, seed):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((images, labels))
+    data = data.shuffle(1000, seed=seed).shard(size, rank).batch(batch, drop_remainder=True)
+    data = data.map(lambda image, label: (tf.cast(image, tf.float32) / 255, label))
+    return data.prefetch(2).take(len(labels) // (size * batch)).with_options(tf.data.Options())
+
+
+def runs_of_the_files(images, labels, rank, size, batch, seed):
+    import tensorflow as tf
+
+    own = len(labels) // (size * batch) * batch
+    mine = slice(rank * own, (rank + 1) * own)
+    data = tf.data.Dataset.from_tensor_slices((images[mine] / np.float32(255), labels[mine]))
+    return data.shuffle(own, seed=seed + rank).batch(batch).prefetch(1)
+
+
+OTHER_FEEDS = [
+    ("ex04.feed", shuffled_before_shared),
+    ("ex04.feed", runs_of_the_files),
+    ("ex04.feed", changed(buffer=10_000)),
+]
 WRONG_FEEDS = [
     ("ex04.feed", arrays, "returns a tuple"),
     ("ex04.feed", changed(shard=False), "a picture is read twice"),
@@ -552,5 +614,17 @@ WRONG_FEEDS = [
     ("ex04.feed", changed(take=False), "the ranks take 2, 1 steps"),
     ("ex04.feed", changed(ahead=False), "nothing is read ahead"),
     ("ex04.feed", forever, "never ends"),
-    ("ex04.feed", apart, "out of step"),
+    ("ex04.feed", shuffled_apart, "out of step"),
+    ("ex04.feed", batches_shuffled, "whole batches are shuffled"),
+    ("ex04.feed", changed(buffer=2), "shuffle chooses among 2 of 120"),
+    ("ex04.feed", changed(buffer=16), "among 16 of 120"),
+    ("ex04.feed", pictures_ahead, "nothing is read ahead"),
+    ("ex04.feed", nothing_returned_feed, "is a `return` missing?"),
+    ("ex04.feed", without_a_number, "numbers are nan"),
+    ("ex04.feed", empty_feed, "the dataset is empty"),
+    ("ex04.feed", scales_the_callers, "`images` is changed"),
+    ("ex04.feed", changed(kind="float64"), "the pictures are float64"),
+    ("ex04.feed", changed(scale=256), "not their bytes divided by 255"),
+    ("ex04.feed", around_zero, "not their bytes divided by 255"),
+    ("ex04.feed", changed(shape=(3, 4, 4)), "a picture is (3, 4, 4)"),
 ]

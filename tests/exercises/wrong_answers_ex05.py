@@ -144,6 +144,12 @@ def whole_graph(files, labels, rank, size):
     return make(batch_size=4, num_threads=1, device_id=None)
 
 
+def coin(probability):
+    from nvidia.dali import fn
+
+    return fn.random.coin_flip(probability=probability)
+
+
 def images_only(*args):
     return graph(*args)[0]
 
@@ -163,7 +169,61 @@ def labels_sorted(files, labels, rank, size):
     return graph(files, sorted(labels), rank, size)
 
 
+def nothing_returned(*args):
+    graph(*args)
+
+
+def labels_reversed_in_place(files, labels, rank, size):
+    nodes = graph(files, list(labels), rank, size)
+    labels.reverse()
+    return nodes
+
+
+def without_a_number(*args):
+    images, label = graph(*args)
+    return images * float("nan"), label
+
+
+def no_rows(*args):
+    images, label = graph(*args)
+    return images[:, 0:0], label
+
+
+def colours_turned(*args):
+    return graph(*args, mean=[255 * m for m in MEAN[::-1]], std=[255 * s for s in STD[::-1]])
+
+
+def as_a_list(*args):
+    return list(graph(*args))
+
+
+def shuffled_by_hand(files, labels, rank, size):
+    from nvidia.dali import fn, types
+
+    jpeg, label = fn.readers.file(
+        files=files, labels=labels, shard_id=rank, num_shards=size, random_shuffle=True,
+        initial_fill=10_000, seed=3, pad_last_batch=True, name="reader",
+    )  # fmt: skip
+    pixels = fn.decoders.image(jpeg, output_type=types.RGB)
+    pixels = fn.random_resized_crop(
+        pixels, size=[64, 64], random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+    )
+    pixels = fn.crop_mirror_normalize(
+        pixels, mirror=fn.random.coin_flip(), mean=[255 * m for m in MEAN],
+        std=[255 * s for s in STD], dtype=types.FLOAT,
+    )  # fmt: skip
+    return pixels, label
+
+
+OTHER_GRAPHS = [("ex05.graph", as_a_list), ("ex05.graph", shuffled_by_hand)]
 WRONG_GRAPHS = [
+    ("ex05.graph", nothing_returned, "is a `return` missing?"),
+    ("ex05.graph", labels_reversed_in_place, "`labels` is changed"),
+    ("ex05.graph", without_a_number, "numbers are nan"),
+    ("ex05.graph", no_rows, "a picture is (3, 0, 64)"),
+    ("ex05.graph", colours_turned, "in the order of blue, green, red"),
+    ("ex05.graph", changed(mirror=lambda: coin(0.2)), "% are mirrored"),
+    ("ex05.graph", changed(crop={"random_aspect_ratio": [3 / 4, 4 / 3]}), "DALI's own area"),
     ("ex05.graph", ranks_forgotten, "come on both ranks"),
     ("ex05.graph", rank_forgotten, "32 of 32 pictures come on both ranks"),
     ("ex05.graph", not_shuffled, "in the order of the files"),

@@ -153,7 +153,7 @@ WRONG_06 = [
     ("ex06.scaler", endless, "grows beyond 2^24"),
     ("ex06.scaler", scale_only, "what comes back is 1024.0"),
     ("ex06.scaler", turned_round, "the two are exchanged"),
-    ("ex06.scaler", by_tens, "loss_scale_update(1024, 2, True, 3) gives (10240.0, 0)"),
+    ("ex06.scaler", by_tens, "loss_scale_update(1024, 2, True, 3) gives (10240, 0)"),
     ("ex06.layout", order_of_memory, "in the order of the memory"),
     ("ex06.layout", orders_exchanged, "the two orders are exchanged"),
     ("ex06.layout", not_padded, "the channels are not padded"),
@@ -169,20 +169,21 @@ WRONG_06 = [
 # --- ex06.step, which needs PyTorch ---------------------------------------------------------------
 
 
-def steps(*calls):
+def steps(*calls, loss_of=None, length=1.0):
     """A training step of these calls, by name."""
 
     def step(model, images, targets, optimizer, scaler):
         import torch
 
-        loss = torch.nn.functional.mse_loss(model(images), targets)
+        mean = torch.nn.functional.mse_loss
+        loss = (loss_of or mean)(model(images), targets)
         doing = {
             "empty": optimizer.zero_grad,
             "backward": lambda: scaler.scale(loss).backward(),
             "scale": lambda: scaler.scale(loss),
             "plain": loss.backward,
             "unscale": lambda: scaler.unscale_(optimizer),
-            "clip": lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+            "clip": lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), length),
             "step": lambda: scaler.step(optimizer),
             "own step": optimizer.step,
             "update": scaler.update,
@@ -202,7 +203,51 @@ def reset(model, images, targets, optimizer, scaler):
     model.weight.data.mul_(0.5)
 
 
+def summed(outputs, targets):
+    return ((outputs - targets) ** 2).sum()
+
+
+def halved(outputs, targets):
+    return ((outputs - targets) ** 2).mean() / 2
+
+
+def nan_loss(outputs, targets):
+    return ((outputs - targets) / 0 * 0).mean()
+
+
+def scales_the_pictures(model, images, targets, optimizer, scaler):
+    images *= 0.5
+    RIGHT_STEP(model, images, targets, optimizer, scaler)
+
+
+def spoils_the_weights(model, images, targets, optimizer, scaler):
+    RIGHT_STEP(model, images, targets, optimizer, scaler)
+    model.weight.data /= 0 * images.abs().max().clamp(max=1)
+
+
+def in_another_style(model, images, targets, optimizer, scaler):
+    import torch
+
+    model.zero_grad(set_to_none=False)
+    images = images.clone()
+    images *= 1.0
+    scaler.scale((model(images) - targets).pow(2).mean()).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.cat([p.grad.ravel() for p in model.parameters()]).norm()
+    for parameter in model.parameters():
+        parameter.grad /= norm.clamp(min=1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return float(norm)
+
+
 BEGIN = ("empty", "backward")
+RIGHT = (*BEGIN, "unscale", "clip", "step", "update")
+RIGHT_STEP = steps(*RIGHT)
+OTHER_STEPS = [
+    ("ex06.step", steps("backward", "unscale", "clip", "step", "update", "empty")),
+    ("ex06.step", in_another_style),
+]
 WRONG_STEPS = [
     ("ex06.step", steps("backward", "clip", "unscale", "step", "own step", "update"),
      "clipped while they are still scaled, and two steps are taken"),
@@ -219,5 +264,10 @@ WRONG_STEPS = [
     ("ex06.step", steps(*BEGIN, "unscale", "clip", "update"), "the weights do not move"),
     ("ex06.step", steps(*BEGIN, "unscale", "clip", "step"), "the scale is what it was"),
     ("ex06.step", steps(*BEGIN, "unscale", "clip", "step", "halve"), "enough to double it"),
+    ("ex06.step", steps(*RIGHT, loss_of=summed), "the loss is a sum over the batch"),
+    ("ex06.step", steps(*RIGHT, loss_of=halved), "half as long as it should be"),
+    ("ex06.step", steps(*RIGHT, length=0.5), "large gradient: the weights are"),
+    ("ex06.step", scales_the_pictures, "`images` is changed"),
+    ("ex06.step", spoils_the_weights, "the weights are inf"),
     ("ex06.step", reset, "small gradient: the weights are"),
 ]  # fmt: skip

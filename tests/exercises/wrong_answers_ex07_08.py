@@ -197,7 +197,7 @@ WRONG_07_08 = [
     ("ex07.percentile", rounds_down, "too few of them"),
     ("ex07.percentile", interpolated, "was never measured"),
     ("ex07.percentile", from_the_slow_end, "counts from the slowest"),
-    ("ex07.percentile", sorts_the_callers, "has another order afterwards"),
+    ("ex07.percentile", sorts_the_callers, "`seconds` is changed by your function"),
     ("ex07.fold", folded_plainly, "could not be broadcast"),
     ("ex07.fold", folded(axis=1), "the factor is put on the channels in"),
     ("ex07.fold", folded(lambda g, v, e: g / np.sqrt(v)), "eps is forgotten"),
@@ -276,6 +276,12 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),
     ("net(images[chosen]), labels[chosen]", "net(images[chosen]), labels[chosen].roll(1)",
      "the network hardly learns"),
+    ("    net.train()\n", "", "trained in evaluation mode"),
+    ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is said to be nan"),
+    ('report["val_top1"].append(top1)', "pass", "should have 3 numbers in each list"),
+    ('json.dumps(report)', 'json.dumps({n: [None] * 3 for n in report})', "has no lists val_loss"),
+    ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
+     ".item()", "the validation loss of epoch 1"),
     ("            optimizer.step()", "            for weight in net.parameters():\n"
      "                weight.grad.mul_(1e30)\n            optimizer.step()", "no number any more"),
     ("    steps = -(-len(labels) // BATCH)", "    steps = len(nowhere)", "NameError"),

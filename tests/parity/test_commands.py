@@ -86,10 +86,10 @@ def test_every_line_of_the_document_is_there() -> None:
     assert counts == {"container": 3, "im2rec": 4, "run": 8, "help": 2, "score": 2, "benchmark": 9}
 
 
-def test_the_readme_shows_the_table() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_page_of_the_reference_shows_the_table() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
     for rule in TOLD["translation"]:
-        assert f"| `{rule['there']}` | `{rule['here']}` |" in readme, rule
+        assert f"| `{rule['there']}` | `{rule['here']}` |" in page, rule
 
 
 def test_every_rule_of_the_table_is_used() -> None:
@@ -107,7 +107,9 @@ def test_every_rule_of_the_table_is_used() -> None:
 def test_the_container_is_started_with_the_reference_s_options(told: dict) -> None:
     line = translate(told["there"])
     assert line.startswith("docker ")
-    shown = (ROOT / "README.md").read_text().split("## In an NGC container")[1].split("```")[1]
+    shown = (
+        (ROOT / "docs" / "platforms.md").read_text().split("## NGC containers")[1].split("```")[1]
+    )
     for option in told["options"]:
         assert option in line and option in shown
 

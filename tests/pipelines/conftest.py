@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord
+from tests.support import png, png_chunk
 
 
 def pack(root: Path) -> Path:
@@ -40,16 +41,19 @@ def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Odd(NamedTuple):
-    """An odd file: its name, the colour that it shows, and how it is saved from a red one."""
+    """An odd file: its name, the colour that it shows, and how it is saved from a red one; or its
+    bytes."""
 
     name: str
     colour: tuple[int, int, int]
     mode: str
     options: dict[str, Any]
+    data: bytes = b""
 
 
 RED, GREY = (200, 40, 128), (98, 98, 98)
 EXIF = b"Exif\0\0" + b"MM\0*\0\0\0\x08" + b"\xff" * 40  # a directory of 65,535 broken entries
+PALETTE = png_chunk(b"PLTE", bytes([10, 20, 30, *RED]))
 ODD = (
     Odd("alpha.png", RED, "RGBA", {}),
     Odd("cmyk.JPEG", RED, "CMYK", {}),
@@ -60,6 +64,16 @@ ODD = (
     Odd("png_inside.JPEG", RED, "RGB", {"format": "PNG"}),
     Odd("progressive.jpg", RED, "RGB", {"progressive": True}),
     Odd("thin.jpg", RED, "RGB", {"size": (2, 300)}),
+    # of 16 bits the upper 8 are the picture, as in OpenCV and DALI
+    Odd("grey_16.png", (64, 64, 64), "", {}, png(16, 0, (0x4000,))),
+    Odd("grey_16_dark.png", (0, 0, 0), "", {}, png(16, 0, (200,))),
+    Odd("grey_16_alpha.png", (64, 64, 64), "", {}, png(16, 4, (0x40FF, 0x8000))),
+    Odd("rgb_16.png", (64, 128, 16), "", {}, png(16, 2, (0x40FF, 0x8000, 0x10C0))),
+    Odd("rgba_16.png", (64, 128, 16), "", {}, png(16, 6, (0x40FF, 0x8000, 0x10C0, 0))),
+    Odd("grey_2.png", (85, 85, 85), "", {}, png(2, 0, (1,))),
+    Odd("white_1.png", (255, 255, 255), "", {}, png(1, 0, (1,))),
+    Odd("alpha_half.png", RED, "", {}, png(8, 6, (*RED, 128))),
+    Odd("palette_1.png", RED, "", {}, png(1, 3, (1,), PALETTE, png_chunk(b"tRNS", b"\xff\0"))),
 )
 
 
@@ -68,9 +82,12 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twins of the odd files of ImageNet, and some more: all of them decode. Each is a class."""
     root = tmp_path_factory.mktemp("odd")
     for split in ("train", "val"):
-        for number, (name, _, mode, options) in enumerate(ODD):
-            folder = root / split / f"{number}"
+        for number, (name, _, mode, options, data) in enumerate(ODD):
+            folder = root / split / f"{number:02d}"
             folder.mkdir(parents=True)
+            if data:
+                (folder / name).write_bytes(data)
+                continue
             saved = dict(options)
             image = Image.new("RGB", saved.pop("size", (90, 60)), RED)
             image = image.quantize(8) if mode == "P" else image.convert(mode)

@@ -25,11 +25,11 @@ from PIL import Image
 from rn50lib import recipe, seams
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.feeding import Feeding
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 from tests.pipelines.conftest import ODD
 from tests.support import TINY, Photos, full, numbers, write_photo
+from workshop.lessons.tfrecord.feeding import Feeding
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("dali")]
 
@@ -361,11 +361,32 @@ def test_what_is_no_image_is_named(packed: Path, tmp_path: Path, data_format: st
         read(open_source(root, "train", data_format), batch_size=8)
     place, problem = {
         "files": ("train/anvil/anvil_04.jpg", "is not an image that can be decoded"),
-        "recordio": ("records/train.rec: record with key 4 ", "is not an image"),
+        "recordio": ("records/train.rec: the record with key 4 at ", "is not as it was packed"),
         "tfrecord": ("-of-00003: damaged at offset ", "checksum"),
     }[data_format]
     assert place in str(caught.value) and problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data_format", ["recordio", "tfrecord"])
+def test_a_changed_byte_stops_training_before_it_begins(
+    packed: Path, tmp_path: Path, data_format: str
+) -> None:
+    """DALI itself looks at no checksum, and trains on the other picture."""
+    root = shutil.copytree(packed, tmp_path / "set")
+    folder = root / ("records" if data_format == "recordio" else "tfrecord")
+    rng = random.Random(0)
+    assert len(labels(read(open_source(root, "train", data_format)))) == 48
+    for _ in range(8):
+        path = rng.choice(sorted([*folder.glob("train.rec"), *folder.glob("train-*")]))
+        whole = path.read_bytes()
+        data = bytearray(whole)
+        data[data.index(b"\xff\xda", len(data) // rng.randrange(2, 9)) + 20] ^= 4
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=f"{path}: .* checksum"):
+            read(open_source(root, "train", data_format))
+        path.write_bytes(whole)
+    assert len(labels(read(open_source(root, "train", data_format)))) == 48
 
 
 def test_a_file_removed_meanwhile_is_named(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ The pictures of the `photos` fixture are flat colours, so a batch itself tells w
 from __future__ import annotations
 
 import io
-import socket
-from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -322,45 +320,24 @@ def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_memory_is_used_again_and_never_under_a_batch_that_is_held(textured: Path) -> None:
+def test_a_batch_that_is_held_stays_as_it_was(textured: Path) -> None:
+    """Through later epochs and one that was broken off, also where only a view is held."""
     source = open_source(textured, "train", "files")
     fields: dict[str, Any] = {"batch_size": 1, "image_shape": 64, "num_classes": 2}
     wanted = [[b.images.numpy().copy() for b in read(source, epoch=e, **fields)] for e in range(3)]
     pipeline = open_pipeline(full(data_nthreads=1, **fields), source, "train", 0, 1)
+    held = []
     try:
-        places = set()
-        for epoch in (0, 1, 2) * 4:
-            made = []
+        for epoch in (0, 1, 2) * 2:
             for step, batch in enumerate(pipeline.epoch(epoch)):
-                places.add(batch.images.data_ptr())
                 np.testing.assert_array_equal(batch.images, wanted[epoch][step])
-                view = batch.images[:, 1:].numpy()
-                made.append(view if step % 3 == 0 else None)  # some are held, by a view alone
+                held.append((batch.images[:, 1:].numpy(), wanted[epoch][step][:, 1:]))
                 if epoch == 1 and step == 1:
                     break  # the workers go on with what they were asked for
-            for step, kept in enumerate(made):
-                if kept is not None:
-                    np.testing.assert_array_equal(kept, wanted[epoch][step][:, 1:])
-        assert len(places) < 40  # of 104 batches
+        for view, pixels in held:
+            np.testing.assert_array_equal(view, pixels)
     finally:
         pipeline.close()
-
-
-@pytest.mark.slow
-def test_a_hand_over_that_breaks_off_prints_nothing(textured: Path, capfd: Any) -> None:
-    """Memory goes to a worker over a socket. Here someone calls, and is gone before the greeting:
-    what a worker does that is ended at that moment."""
-    source = open_source(textured, "train", "files")
-    fields: dict[str, Any] = {"batch_size": 1, "num_classes": 2, "data_nthreads": 1}
-    pipeline = open_pipeline(full(**fields), source, "train", 0, 1)
-    batches = pipeline.epoch(0)
-    next(batches)
-    for _ in range(3):
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.connect(resource_sharer._resource_sharer._address)
-    assert len(list(batches)) == len(pipeline) - 1  # one call is answered after the other
-    pipeline.close()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

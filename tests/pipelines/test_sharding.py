@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from data_prep import tfrecord
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.feeding import Feeding
 from rn50lib.records.order import stream_shard
 from rn50lib.records.source import open_source
 from tests.support import Photos, full, numbers
+from workshop.lessons.tfrecord.feeding import Feeding
 
 FORMATS = ("files", "recordio", "tfrecord")
 SIZES = (1, 2, 3, 5)

@@ -40,7 +40,7 @@ def test_writer_writes_what_mxnet_writes(tmp_path):
             writer.write(key, pack_header(label, key, image))
     assert (tmp_path / "a.rec").read_bytes() == known.REC
     assert (tmp_path / "a.idx").read_bytes() == known.IDX
-    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.rec"]
+    assert sorted(os.listdir(tmp_path)) == ["a.crc", "a.idx", "a.rec"]
 
 
 def test_reader_reads_what_mxnet_wrote(known_rec):
@@ -329,6 +329,46 @@ def test_random_damage_is_told_or_harmless(tmp_path_factory, data):
             assert same_length and touched
 
 
+# -- checksums -----------------------------------------------------------------------------------
+
+
+def changed(path, offset):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("position", range(len(known.RECORDS)))
+def test_a_changed_record_is_refused(tmp_path, position):
+    """Also one in several parts, one with several labels, and one whose label was changed."""
+    with Writer(tmp_path / "a") as writer:
+        for key, label, image in known.RECORDS:
+            writer.write(key, pack_header(label, key, image))
+    offset = int(Reader(tmp_path / "a.rec").offsets[position])
+    for at in (8 + 4, 8 + 17):  # the label, and a number that nothing reads
+        changed(tmp_path / "a.rec", offset + at)
+        reader = pickle.loads(pickle.dumps(Reader(tmp_path / "a.rec")))
+        with pytest.raises(RecordError, match="is not as it was packed: its checksum is") as caught:
+            reader.read(position)
+        assert caught.value.offset == offset
+        with pytest.raises(RecordError):
+            reader[position]
+        changed(tmp_path / "a.rec", offset + at)
+    assert Reader(tmp_path / "a.rec")[position]
+
+
+def test_without_checksums_or_with_those_of_another_file(tmp_path):
+    images = write(tmp_path / "a", 3)
+    write(tmp_path / "b", 2)
+    os.replace(tmp_path / "b.crc", tmp_path / "a.crc")
+    reader = Reader(tmp_path / "a.rec")
+    assert not reader.has_checksums and reader[2][1] == images[2]
+    assert reader.unchecked.startswith(f"{tmp_path}/a.crc: it does not belong to {tmp_path}/a.rec")
+    (tmp_path / "a.crc").unlink()
+    reader = Reader(tmp_path / "a.rec")
+    assert not reader.has_checksums and reader.unchecked == "" and reader[2][1] == images[2]
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -339,7 +379,7 @@ def test_nothing_appears_before_the_end_and_nothing_is_lost_by_an_error(tmp_path
         writer.write(1, pack_header(0, 1, b"new"))
         assert (tmp_path / "a.rec").read_bytes() == before
         raise ZeroDivisionError
-    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.rec"]
+    assert sorted(os.listdir(tmp_path)) == ["a.crc", "a.idx", "a.rec"]
     assert Reader(tmp_path / "a.rec")[2][1] == images[2]
 
 

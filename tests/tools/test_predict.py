@@ -12,7 +12,7 @@ from rn50lib import checkpoint
 from rn50lib.errors import UserError
 from rn50lib.report import load
 from rn50lib.tools import predict
-from tests.support import Photos
+from tests.support import Photos, png
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -42,6 +42,13 @@ def test_files_are_answered_in_order_and_like_the_data_set(
     one = predict.predict(trained / "m", 2, predict.Files(tuple(files[:1])))
     three = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
     assert one.shape == (1, three.shape[1]) and np.array_equal(one[0], three[0])
+
+
+def test_a_picture_of_16_bits_is_prepared_from_the_upper_8(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "deep.png").write_bytes(png(16, 0, (0x4000,)))
+    files = predict.Files((tmp_path / "deep.png",))
+    pixels = predict.prepare(files, 0, predict.trained_as(trained / "m", 2))
+    assert np.unique(pixels).tolist() == [64]
 
 
 def test_the_three_best_classes_in_words() -> None:

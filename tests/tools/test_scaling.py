@@ -23,7 +23,7 @@ from rn50lib.tools.scaling.fit import MODEL, fit
 from rn50lib.tools.scaling.links import Link
 from rn50lib.tools.scaling.model import all_reduce_s, expected_max
 from rn50lib.tools.scaling.published import load
-from rn50lib.tools.scaling.simulate import simulate
+from tests.cluster_simulation import simulate
 
 Rn50 = Callable[..., Any]
 V100 = Training(1442.6, 208)
@@ -396,8 +396,8 @@ def test_the_table_has_a_line_for_each_number_of_gpus(rn50: Rn50, tmp_path: Path
         assert line[-1] == f"{row['cost']:,.2f}"
 
 
-def test_the_front_page_tells_the_errors_that_check_prints(rn50: Rn50, repository: Path) -> None:
-    text = " ".join((repository / "README.md").read_text().split())
+def test_the_page_tells_the_errors_that_check_prints(rn50: Rn50, repository: Path) -> None:
+    text = " ".join((repository / "docs" / "commands.md").read_text().split())
     rows = [
         r for r in json.loads(rn50("scale", "--check", "--json").out)["rows"] if not r["fitted"]
     ]

@@ -116,6 +116,23 @@ def shard(order, rank, size, batch):
     steps = len(order) // (size * batch)
     return order[: steps * size * batch].reshape(steps, size, batch)[:, rank]
 """
+FOLD_OF_NAN = """
+def fold(weight, norm, eps):
+    return weight * float("nan"), norm["beta"] * float("nan")
+"""
+SORTS_THE_CALLERS = """
+import math
+
+def percentile(seconds, per_cent):
+    seconds.sort()
+    return seconds[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)]
+"""
+NO_RETURN = """
+import numpy as np
+
+def likeliest(logits, k):
+    power = np.exp(logits - logits.max(axis=1, keepdims=True))
+"""
 LOOP = SHARD + "\nwhile True:\n    pass\n"
 LOOP_INSIDE = "def shard(order, rank, size, batch):\n    while True:\n        pass\n"
 MEMORY = (

@@ -14,7 +14,7 @@ import pytest
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
-from workshop.course import build, course, selection
+from workshop.course import build, catalogue, selection
 
 
 def built(checkout: Path) -> Path:
@@ -71,10 +71,10 @@ def test_ids_are_unique_and_survive_an_insertion():
 def test_links_lead_to_neighbours_that_exist(checkout):
     source = checkout / "notebooks" / "source"
     master = (source / "00_start_here.py").read_text()
-    for item in course.COURSE[1:3]:
+    for item in catalogue.COURSE[1:3]:
         text = master.replace("# 00 · Start here", f"# {item.number} · {item.short}")
         (source / f"{item.name}.py").write_text(text)
-    book = json.loads(build.build(checkout, source / f"{course.COURSE[1].name}.py").text)
+    book = json.loads(build.build(checkout, source / f"{catalogue.COURSE[1].name}.py").text)
     last = "".join(book["cells"][-1]["source"])
     assert "[← 00 Start here](00_start_here.ipynb)" in last
     assert "[02 One GPU →](02_single_gpu.ipynb)" in last

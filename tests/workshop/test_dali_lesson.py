@@ -1,4 +1,4 @@
-"""What notebook 05 computes and draws: queues, times, who waits; and what it asks the loaders."""
+"""What notebook 05 computes and draws, and what it asks the loaders."""
 
 from __future__ import annotations
 
@@ -15,77 +15,22 @@ from rn50lib.recipe import MEAN, STD, Augmentation
 from rn50lib.records.source import open_source
 from tests.conftest import ROOT
 from tests.support import Photos, full
-from workshop import expected
+from workshop import expected, session
 from workshop.errors import RunFailed
-from workshop.lessons.dali import (
-    dali_lesson,
-    figures_dali,
-    figures_loaders,
-    loader_pictures,
-    loader_turns,
-    prefetching,
-)
-from workshop.lessons.tfrecord import input_stages
-
-# --- the queue ------------------------------------------------------------------------------------
+from workshop.lessons.dali import figures, lesson, loaders, pictures
 
 
-def test_without_a_queue_loader_and_device_take_turns() -> None:
-    played = prefetching.play(np.array([2.0, 1.0, 3.0]), depth=0)
-    # loading and then one unit of computing, batch after batch
-    assert played.made.tolist() == [2.0, 4.0, 8.0]
-    assert played.done.tolist() == [3.0, 5.0, 9.0]
-    assert played.share == pytest.approx(3 / 9)
-
-
-def test_with_a_queue_of_one_the_next_batch_is_made_meanwhile() -> None:
-    played = prefetching.play(np.array([2.0, 0.5, 0.5, 3.0]), depth=1)
-    # batch 2 may begin when batch 1 has left the queue, at 3; batch 3 when batch 2 has, at 4
-    assert played.made.tolist() == [2.0, 2.5, 3.5, 7.0]
-    assert played.taken.tolist() == [2.0, 3.0, 4.0, 7.0]
-    assert played.done.tolist() == [3.0, 4.0, 5.0, 8.0]
-    assert played.waiting(np.array([1.9, 2.7, 3.2, 3.7])).tolist() == [0, 1, 0, 1]
-
-
-@pytest.mark.parametrize("speed", [0.7, 1.0, 1.5])
-def test_a_deeper_queue_evens_out_and_never_speeds_up(speed: float) -> None:
-    loading = prefetching.loader_times(speed, jitter=0.8, seed=1)
-    assert loading.mean() == pytest.approx(1 / speed)
-    shares = [prefetching.play(loading, depth).share for depth in range(9)]
-    assert shares == sorted(shares)
-    assert shares[0] == pytest.approx(1 / (1 + 1 / speed), rel=0.01)  # in turn
-    assert shares[-1] <= min(1.0, speed) + 0.01
-    even = prefetching.play(prefetching.loader_times(speed, jitter=0), depth=1)
-    assert even.share == pytest.approx(min(1.0, speed), rel=0.01)
-    _, text = figures_loaders.queue(1, 0.0, speed)
-    assert f"no queue lifts it over {100 * min(1.0, speed):.0f} %" in text
-
-
-# --- who waits ------------------------------------------------------------------------------------
-
-
-def test_who_waits_does_the_arithmetic() -> None:
-    rates = {"PyTorch": 500.0, "DALI": 600.0}
-    _, text = figures_loaders.who_waits(rates, "PyTorch", 2, 1500.0, 1)
-    assert "2 cores deliver 1,000 images per second with PyTorch" in text
-    assert "they work 67 % of the time" in text and "They need 3.0 cores" in text
-    _, text = figures_loaders.who_waits(rates, "DALI", 10, 1500.0, 2)
-    assert "the input waits for them 50 % of the time, and 5.0 cores would do" in text
-    _, text = figures_loaders.who_waits(rates, "DALI", 1, 100.0, 1)
-    assert text.startswith("1 core delivers 600")
-
-
-def turns() -> loader_turns.Turns:
+def measured() -> loaders.LoaderRates:
     alone = {"PyTorch": [100.0, 200.0, 300.0], "DALI": [200.0, 300.0, 750.0]}
     paced = {"PyTorch": [90.0, 190.0, 290.0], "DALI": [190.0, 280.0, 500.0]}
-    return loader_turns.Turns(alone, paced, [10.0, 20.0, 30.0], full())
+    return loaders.LoaderRates(alone, paced, [10.0, 20.0, 30.0], full())
 
 
 def test_loaders_are_compared_round_by_round() -> None:
-    found = turns()
+    found = measured()
     assert found.rounds == 3
     assert found.ratios("DALI", "PyTorch") == [2.0, 1.5, 2.5]
-    _, text = figures_loaders.loaders(found, 1000.0)
+    _, text = loaders.figure(found, 1000.0)
     assert "DALI is the fastest here, with 300 images per second alone" in text
     assert "works 28 % of the time behind it" in text
     assert "takes 20.0 images per second, 15.0 times fewer" in text
@@ -96,17 +41,11 @@ def test_loaders_are_compared_round_by_round() -> None:
 
 def test_an_operator_s_time_is_what_it_adds_to_those_before() -> None:
     until = {"read": [1.0, 2.0, 1.0], "decode": [4.0, 5.0, 9.0], "resize": [3.9, 6.0, 10.0]}
-    own = figures_dali.own_times(until, ["read", "decode", "resize"])
+    own = figures.own_times(until, ["read", "decode", "resize"])
     assert own == {"read": 1.0, "decode": 3.0, "resize": 1.0}
-    _, text, found = figures_dali.step_times(until, {"this": list(until)})
+    _, text, found = figures.step_times(until, {"this": list(until)})
     assert found == {"this": own}
     assert text == "this: 5.00 ms an image on one core, 60 % of it for 'decode'."
-
-
-def test_a_part_is_timed_in_per_cent_of_the_whole() -> None:
-    boxes = {"all": (0.0, 0.0, 1.0, 1.0), "upper": (0.0, 0.0, 1.0, 0.25)}
-    _, text = figures_dali.part_times({"all": [2.0, 4.0], "upper": [1.0, 1.0]}, boxes)
-    assert text.endswith("upper 38 %.")
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -116,7 +55,7 @@ def test_differences_are_those_of_bytes_and_do_not_wrap() -> None:
     truth = np.zeros((2, 4, 4, 3), np.uint8)
     other = truth.copy()
     other[1] = 250  # as bytes, 0 - 250 would be 6
-    found = loader_pictures.differences({"Pillow": truth, "fast": other})
+    found = pictures.differences({"Pillow": truth, "fast": other})
     assert found == {"fast": (125.0, 250.0, 250)}
 
 
@@ -132,7 +71,7 @@ def check_outputs(path: Path, mirrored: bool) -> None:
     """Each operator's output follows from the one before."""
     whole = Augmentation(area=(1.0, 1.0), aspect=(4 / 3, 4 / 3), flip=float(mirrored))
     done = full(image_shape=40)
-    found = dali_lesson.outputs(replace_augmentation(done, whole), path, seed=1)
+    found = lesson.outputs(replace_augmentation(done, whole), path, seed=1)
     encoded, part, small, planes = found.values()
     assert encoded.tobytes() == path.read_bytes()
     decoded = np.asarray(Image.open(path))
@@ -160,7 +99,7 @@ def replace_augmentation(done, augmentation: Augmentation):
 def test_the_operators_outputs_without_dali(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mirrored: bool
 ) -> None:
-    monkeypatch.setattr(dali_lesson, "HERE", False)
+    monkeypatch.setattr(lesson, "HERE", False)
     check_outputs(textured(tmp_path / "a.jpg"), mirrored)
 
 
@@ -170,69 +109,30 @@ def test_the_operators_outputs_with_dali(tmp_path: Path, mirrored: bool) -> None
     check_outputs(textured(tmp_path / "a.jpg"), mirrored)
 
 
-@pytest.mark.parametrize("here", [False, pytest.param(True, marks=pytest.mark.needs("dali"))])
-def test_crops_follow_the_augmentation_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
-    monkeypatch.setattr(dali_lesson, "HERE", here)
-    path, done = textured(tmp_path / "a.jpg"), full(image_shape=24)
-    alike = Augmentation(area=(1.0, 1.0), aspect=(4 / 3, 4 / 3), flip=0.0)
-    images = dali_lesson.crops(done, path, alike, count=6, seed=3)
-    assert images.shape == (6, 24, 24, 3) and images.dtype == np.uint8
-    assert all(np.array_equal(image, images[0]) for image in images)
-    free = replace(alike, area=(0.05, 1.0), aspect=(3 / 4, 4 / 3), flip=0.5)
-    images = dali_lesson.crops(done, path, free, count=6, seed=3)
-    assert len({image.tobytes() for image in images}) == 6
-    again = dali_lesson.crops(done, path, free, count=6, seed=3)
-    assert np.array_equal(images, again)
-
-
 @pytest.mark.needs("dali")
 def test_one_word_moves_the_decoding_and_what_follows_it() -> None:
-    from workshop.lessons.dali import dali_steps
+    from workshop.lessons.dali import steps
 
-    found = dali_steps.devices(dali_lesson.look(full()))
+    found = steps.devices(lesson.look(full()))
     assert found == {
-        dali_steps.READ: ("cpu", "cpu"),
-        dali_steps.DECODE: ("cpu", "mixed"),
-        dali_steps.RESIZE: ("cpu", "gpu"),
-        dali_steps.NORMALISE: ("cpu", "gpu"),
+        steps.READ: ("cpu", "cpu"),
+        steps.DECODE: ("cpu", "mixed"),
+        steps.RESIZE: ("cpu", "gpu"),
+        steps.NORMALISE: ("cpu", "gpu"),
     }
 
 
 @pytest.mark.needs("dali")
 def test_every_stump_of_the_graph_is_timed_in_every_round(tmp_path: Path) -> None:
-    from workshop.lessons.dali import dali_steps
+    from workshop.lessons.dali import steps
 
     files = [textured(tmp_path / f"{i}.jpg") for i in range(3)]
-    look = dali_lesson.look(full())
-    found = dali_steps.step_times(files, look, rounds=2, batch=2)
+    look = lesson.look(full())
+    found = steps.step_times(files, look, rounds=2, batch=2)
     names = {"READ", "DECODE", "RESIZE", "NORMALISE", "WHOLE", "CROP"}
-    assert set(found) == {getattr(dali_steps, name) for name in names}
+    assert set(found) == {getattr(steps, name) for name in names}
     assert all(len(values) == 2 and min(values) > 0 for values in found.values())
-    assert set(dali_steps.part_times(files, look, rounds=1, batch=2)) == set(dali_steps.PARTS)
-    assert dali_steps.saved([2.0, 4.0], [1.0, 3.0]) == pytest.approx(1 - 0.625)
-
-
-@pytest.mark.needs("dali")
-def test_shortcuts_change_pixels_one_by_one(tmp_path: Path) -> None:
-    from workshop.lessons.dali import dali_steps
-
-    look = replace(dali_lesson.look(full()), pixels=16)
-    stripes = np.zeros((120, 160, 3), np.uint8)
-    stripes[:, ::4] = stripes[:, 1::4] = 255  # finer than 16 pixels can hold
-    files = [tmp_path / f"{i}.jpg" for i in range(2)]
-    for file in files:
-        Image.fromarray(stripes).save(file, quality=95)
-    made = dali_steps.shortcuts(files, look)
-    assert list(made) == list(dali_steps.WAYS)
-    careful = made["the careful way"].astype(int)
-    wanted = Image.open(files[0]).resize((16, 16), Image.Resampling.BILINEAR)
-    inside = (slice(1, -1), slice(1, -1))  # libraries differ in what lies beyond an edge
-    assert np.abs(careful[0] - np.asarray(wanted))[inside].mean() < 1
-    apart = {name: np.abs(images - careful).mean() for name, images in made.items()}
-    assert apart["a faster cosine transform"] > 0 and apart["no antialiasing"] > 0
-    assert min(apart["all three: --resample fast"], apart["no antialiasing"]) > 1
+    assert steps.saved([2.0, 4.0], [1.0, 3.0]) == pytest.approx(1 - 0.625)
 
 
 # --- where DALI is missing ------------------------------------------------------------------------
@@ -258,7 +158,7 @@ def test_a_loader_takes_turns_alone_and_in_front_of_a_paced_device(photos: Photo
     asked = Experiment(image_shape=32, batch_size=4, recipe="reference", data_nthreads=0,
                        threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
     chosen = {"PyTorch": {"backend": "torch", "loader": "native"}}
-    found = loader_turns.compare(asked, chosen, 200.0, rounds=2, steps=3, warm_up=1)
+    found = loaders.compare(asked, chosen, 200.0, rounds=2, steps=3, warm_up=1)
     assert found.rounds == 2 and found.model == []
     assert found.rate("PyTorch") > 0
     assert max(found.paced["PyTorch"]) < 202  # no faster than the device
@@ -271,10 +171,10 @@ def test_with_gpus_dali_on_the_processor_is_a_loader_that_sees_none(
 ) -> None:
     asked = Experiment(image_shape=32, batch_size=4, recipe="reference", data_nthreads=1, n=1,
                        threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
-    assert input_stages.resolved(asked).dtype == "float16"  # what a GPU's run would compute in
-    chosen = {loader_turns.ON_CPU: loader_turns.loaders()[loader_turns.ON_CPU]}
-    found = loader_turns.compare(asked, chosen, 200.0, rounds=1, steps=3, warm_up=1)
-    assert found.rate(loader_turns.ON_CPU) > 0
+    assert session.resolve(asked).dtype == "float16"  # what a GPU's run would compute in
+    chosen = {loaders.ON_CPU: loaders.loaders()[loaders.ON_CPU]}
+    found = loaders.compare(asked, chosen, 200.0, rounds=1, steps=3, warm_up=1)
+    assert found.rate(loaders.ON_CPU) > 0
 
 
 @pytest.mark.slow
@@ -283,15 +183,15 @@ def test_dali_shows_pillow_s_pictures_and_reads_each_once(photos: Photos) -> Non
     asked = Experiment(image_shape=32, batch_size=8, recipe="reference", data_nthreads=1,
                        threads=1, data_root=str(photos.root))  # fmt: skip
     chosen = {"DALI": {"loader": "dali", "data_format": "files"}}
-    pictures = loader_pictures.seen(asked, chosen, count=9, sizes=(32, 16))
-    assert list(pictures) == [32, 16]
-    for size, found in pictures.items():
+    shown = pictures.seen(asked, chosen, count=9, sizes=(32, 16))
+    assert list(shown) == [32, 16]
+    for size, found in shown.items():
         assert list(found) == ["Pillow", "DALI", "DALI, fast"]
         assert found["DALI"].shape == (9, size, size, 3)
-        assert loader_pictures.differences(found)["DALI"][0] < 1
+        assert pictures.differences(found)["DALI"][0] < 1
     source = open_source(photos.root, "train", "recordio")
     done = full(data_root=str(photos.root), data_format="recordio", loader="dali", batch_size=4)
-    read = loader_pictures.reads(done, source, ranks=2)
+    read = pictures.reads(done, source, ranks=2)
     assert [len(rank) for rank in read.epochs[0]] == [24, 24]
     assert sorted(read.together) == list(range(48))
     assert read.again == read.epochs[0] != read.epochs[1]
@@ -300,11 +200,11 @@ def test_dali_shows_pillow_s_pictures_and_reads_each_once(photos: Photos) -> Non
 @pytest.mark.slow
 def test_a_diagnosis_that_fails_shows_why(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="exit status 2"):
-        dali_lesson.diagnose(tmp_path, "x", "--data-root", tmp_path / "nothing")
+        lesson.diagnose(tmp_path, "x", "--data-root", tmp_path / "nothing")
 
 
 def test_a_measurement_that_cannot_be_made_says_why(photos: Photos) -> None:
     asked = Experiment(image_shape=32, batch_size=49, recipe="reference", data_nthreads=0,
                        threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
     with pytest.raises(UserError, match="one step takes 49 images"):
-        loader_turns.compare(asked, {"PyTorch": {"loader": "native"}}, 200.0, rounds=1)
+        loaders.compare(asked, {"PyTorch": {"loader": "native"}}, 200.0, rounds=1)

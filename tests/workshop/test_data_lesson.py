@@ -15,7 +15,7 @@ from rn50lib import recipe
 from rn50lib.records.source import open_source
 from workshop import output
 from workshop.errors import RunFailed
-from workshop.lessons.data import crop_figures, hexdump, odd_files, survey
+from workshop.lessons.data import figures, hexdump, odd_files, survey
 from workshop.programs import program
 
 
@@ -77,12 +77,6 @@ def test_what_decodes_and_what_is_refused(picture: bytes) -> None:
         pixels = outcomes[name].pixels
         assert pixels is not None
         assert abs(pixels.astype(int) - whole).mean() <= most, name
-
-
-def test_cmyk_taken_for_rgb_is_a_negative(picture: bytes) -> None:
-    cmyk = next(t.data for t in odd_files.make(picture) if t.name == "cmyk.JPEG")
-    right = np.asarray(Image.open(io.BytesIO(cmyk)).convert("RGB")).astype(int)
-    assert abs(255 - odd_files.as_if_rgb(cmyk) - right).mean() < 3
 
 
 def test_a_hexdump_names_every_part_and_leaves_long_ones_out(shown: list) -> None:
@@ -161,16 +155,9 @@ def test_measurements_take_turns_and_the_first_round_is_dropped() -> None:
     assert values == [[3, 5], [4, 6]]
 
 
-def test_both_ways_of_validation_keep_the_same_part(picture: bytes) -> None:
-    first = crop_figures.resize_then_crop(picture, 224, 256)
-    second = crop_figures.crop_then_resize(picture, 224, 256)
-    assert first.shape == second.shape == (224, 224, 3)
-    assert abs(first.astype(int) - second).max() <= 3  # of a picture without edges
-
-
 def test_the_crops_shown_are_those_of_training(picture: bytes) -> None:
     augmentation = recipe.Augmentation(area=(0.2, 0.6))
-    _, shares = crop_figures.training_crops(picture, augmentation, seed=3, size=64)
+    _, shares = figures.training_crops(picture, augmentation, seed=3, size=64)
     assert len(shares) == 6 and all(0.19 < share < 0.61 for share in shares)
-    many = crop_figures.crop_shares(augmentation, 500, 375, 200)
+    many = figures.crop_shares(augmentation, 500, 375, 200)
     assert many.min() >= 0.195 and many.max() <= 0.605

@@ -78,6 +78,12 @@ def test_small_class(tmp_path, monkeypatch):
         outer.writestr("../../escaped.ipynb", "{}")
     shutil.rmtree(tmp_path / "clara")
 
+    careless = made.books(True, ("ex07",))
+    made.answer("ex07.fold", made.FOLD_OF_NAN)(careless)
+    made.answer("ex07.percentile", made.SORTS_THE_CALLERS)(careless)
+    made.answer("ex07.likeliest", made.NO_RETURN)(careless)
+    made.save(where / "Dora", careless)
+
     before = {p.pid for p in psutil.process_iter()}
     printed = graded(tmp_path, "--jobs", "2", "--time-limit", "4")
     found = outcomes(tmp_path)
@@ -94,6 +100,13 @@ def test_small_class(tmp_path, monkeypatch):
     assert clara == {"shard": "passed", "start": "passed", "sums": "error", "ring": "error"}
     assert "line 1" in found["Clara Beispiel", "ex03.sums"]["diagnosis"]
     assert "time limit" in found["Clara Beispiel", "ex03.ring"]["diagnosis"]
+    for name, said in {
+        "ex07.fold": "the weight: 144 of 144 numbers are nan",
+        "ex07.percentile": "`seconds` is changed by your function",
+        "ex07.likeliest": "is a `return` missing?",
+    }.items():
+        row = found["Dora", name]
+        assert row["outcome"] == engine.WRONG and said in row["diagnosis"], row
     assert "leads out of the zip" in printed and not list(tmp_path.rglob("*escaped*"))
     assert re.search(r"per submission \d+\.\d s in the median", printed)
     assert not list(where.rglob("*pwned*")) and not (ROOT / "rn50lib" / "pwned").exists()
@@ -102,7 +115,7 @@ def test_small_class(tmp_path, monkeypatch):
     assert "<script" not in page and "=Bert&lt;script&gt;" in page and "http" not in page
     assert "check cell was changed, and has been put back" in page
     feedback = sorted(p.name for p in (tmp_path / "class-feedback").iterdir())
-    assert feedback == ["anna-apfel.html", "bert-script.html", "clara-beispiel.html"]
+    assert feedback == ["anna-apfel.html", "bert-script.html", "clara-beispiel.html", "dora.html"]
     left = [p for p in psutil.process_iter(["name", "cmdline"]) if p.pid not in before]
     assert not [p for p in left if "workshop.classroom" in " ".join(p.info["cmdline"] or [])]
     server.close()

@@ -16,8 +16,9 @@ from rn50lib.records import order
 from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos
-from workshop import expected, lone_gpu
-from workshop.lessons.horovod import figures_scaling, mistakes, scaling_sums
+from workshop import expected, session
+from workshop.lessons import figures
+from workshop.lessons.horovod import mistakes, scaling
 
 # --- mistakes -------------------------------------------------------------------------------------
 
@@ -41,8 +42,6 @@ def test_without_a_shard_every_rank_has_the_same_images(
     assert mistakes.seen(noted) == (96, 48)
     right = [order.shard(whole, rank, 2, 8) for rank in range(2)]
     assert mistakes.seen(right) == (96, 96)
-    _, text = figures_scaling.who_reads_what(noted, right)
-    assert "48 different images" in text and text.endswith("with one 96.")
 
 
 def test_each_mistake_names_its_seam() -> None:
@@ -84,23 +83,23 @@ TIMELINE = {"compute": 0.43, "negotiation": 0.02, "copy": 0.01, "allreduce": 0.0
 
 
 def test_the_parts_add_up_to_the_step() -> None:
-    found = scaling_sums.explain(0.381, 0.529, 2, 16, TIMELINE)
+    found = scaling.explain(0.381, 0.529, 2, 16, TIMELINE)
     assert sum(found.parts.values()) == pytest.approx(0.529)
     assert found.parts["slower"] == pytest.approx(0.049)
     assert found.parts["rest"] == pytest.approx(0.009)
     assert found.efficiency == pytest.approx(0.720, abs=5e-4)
-    _, text = figures_scaling.weak(found)
+    _, text = scaling.figure(found)
     assert text.endswith("The parts: 381 + 49 + 20 + 10 + 60 + 9 = 529 ms.")
     assert "1.44 times the speed, an efficiency of 72 %" in text
 
 
 def test_without_a_timeline_all_that_is_lost_is_the_exchange() -> None:
-    found = scaling_sums.explain(0.4, 0.5, 2, 16)
+    found = scaling.explain(0.4, 0.5, 2, 16)
     assert found.parts == {"alone": 0.4, "exchange": pytest.approx(0.1)}
 
 
 def test_a_sum_with_a_negative_part_is_written_as_one() -> None:
-    found = scaling_sums.explain(0.381, 0.519, 2, 16, TIMELINE)
+    found = scaling.explain(0.381, 0.519, 2, 16, TIMELINE)
     assert found.sentence().endswith("381 + 49 + 20 + 10 + 60 − 1 = 519 ms.")
 
 
@@ -109,27 +108,25 @@ def test_a_sum_with_a_negative_part_is_written_as_one() -> None:
 def test_the_wanted_batch_is_the_smallest_that_reaches_the_goal(
     per_image: float, overhead: float, goal: float
 ) -> None:
-    needed = scaling_sums.wanted_batch(per_image, overhead, goal)
+    needed = scaling.wanted_batch(per_image, overhead, goal)
     reached = [
         b for b in range(1, 3000)
-        if scaling_sums.efficiency(b, per_image, overhead) >= goal - 1e-12
+        if scaling.efficiency(b, per_image, overhead) >= goal - 1e-12
     ]  # fmt: skip
     assert needed == reached[0]
 
 
 def test_the_batch_of_a_known_machine() -> None:
     """381 ms for 16 images alone, 529 ms with two: 64 images give about 91 %."""
-    found = scaling_sums.explain(0.381, 0.529, 2, 16)
-    assert 100 * scaling_sums.efficiency(64, found.per_image, found.overhead) == pytest.approx(
+    found = scaling.explain(0.381, 0.529, 2, 16)
+    assert 100 * scaling.efficiency(64, found.per_image, found.overhead) == pytest.approx(
         91, abs=0.2
     )
-    _, text = figures_scaling.by_batch(found, 64)
-    assert "1524 / (1524 + 148) = 91 %" in text and "For 90 % it takes 56 images" in text
 
 
 def test_the_published_efficiencies(repository: Path) -> None:
     results = expected.load(repository / "notebooks" / "expected")
-    rows = scaling_sums.published_rows(results)
+    rows = scaling.published_rows(results)
     # the document's own column: 3.74 and 7.11 in FP16, 3.89 and 7.39 in FP32
     speedups = {(gpus, precision): round(gpus * share, 2) for gpus, precision, _, share in rows}
     assert speedups == {
@@ -152,16 +149,16 @@ def progress(losses: list[float], steps: int = 10) -> list[dict[str, Any]]:
 
 
 def test_two_curves_are_compared_reading_by_reading() -> None:
-    _, text = figures_scaling.same_curve(progress([3.0, 2.0]), progress([3.1, 2.3]), 2, 32)
+    text = scaling.difference(progress([3.0, 2.0]), progress([3.1, 2.3]))
     assert text.startswith("At 4 readings the losses differ by 0.200 on average")
     assert text.endswith("changes the loss by 1.50.")
 
 
 def test_curves_tell_the_last_epoch_s_loss() -> None:
     runs = {"a": progress([3.0, 2.0]), "b": progress([3.0])}
-    _, text = figures_scaling.curves(runs, "title", rate=True)
+    _, text = figures.loss_curves(runs, "title", rate=True)
     assert text == "Mean training loss of the last epoch: a 1.75, b 2.75."
-    at, rates = figures_scaling.rate_readings(runs["a"])
+    at, rates = figures.readings(runs["a"], "lr")
     assert at == [0.5, 1.5] and rates == pytest.approx([0.0, 0.1])
 
 
@@ -172,13 +169,11 @@ def test_reports_beside_each_other() -> None:
         return {"model": "m", "ngpus": n, "metrics": metrics, "env": {"axes": axes} | env}
 
     both = {"one": report(1, [3.0, 2.0]), "two": report(2, [3.1, 2.1], weights_apart=0.0)}
-    rows, columns = scaling_sums.beside(both)
+    rows, columns = scaling.beside(both)
     assert columns == ["last epoch", "one", "two"]
     assert ["train.loss", 2.0, 2.1] in rows and ["batch_size", "32", "16"] in rows
     assert rows[-1] == ["largest difference between the ranks' weights", None, 0.0]
     assert not any(row[0].startswith("val.") for row in rows)
-    rows, columns = scaling_sums.beside(both, epoch=1)
-    assert columns[0] == "epoch 1" and ["train.loss", 3.0, 3.1] in rows
 
 
 # --- a single GPU ---------------------------------------------------------------------------------
@@ -197,7 +192,7 @@ def test_a_lone_gpu_is_hidden_and_this_is_said(
     hardware.machine.cache_clear()
     try:
         assert len(hardware.machine().gpus) == count
-        assert lone_gpu.hide("gpu" if count else "auto") == profile
+        assert session.hide_single_gpu("gpu" if count else "auto") == profile
         assert len(hardware.machine().gpus) == (0 if count == 1 else count)
         assert ("one GPU" in capsys.readouterr().out) == (count == 1)
         assert (os.environ["CUDA_VISIBLE_DEVICES"] == "") == (count == 1)

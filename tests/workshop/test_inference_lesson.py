@@ -1,5 +1,5 @@
-"""What notebook 07 computes: a layer folded by hand, a queue played through, sums, percentiles; and
-the pictures that it draws."""
+"""What notebook 07 computes: a queue played through, traffic, percentiles; and the pictures that it
+draws."""
 
 from __future__ import annotations
 
@@ -15,59 +15,12 @@ from PIL import Image
 
 from rn50lib import network
 from rn50lib.errors import UserError
-from rn50lib.recipe import BN_EPS
 from tests.support import Photos
 from workshop import programs
 from workshop.errors import RunFailed
-from workshop.lessons.inference import (
-    exported,
-    figures_inference,
-    figures_queue,
-    forms,
-    fresh,
-    inference_sums,
-    queueing,
-    serving,
-)
+from workshop.lessons import figures as shared
+from workshop.lessons.inference import figures, forms, fresh, queueing, serving, traffic
 from workshop.lessons.inference.queueing import Service
-from workshop.lessons.precision.roofline import Device
-
-# --- folding --------------------------------------------------------------------------------------
-
-
-def test_a_layer_folded_by_hand() -> None:
-    """Two channels, each with a batch norm that one can do in one's head."""
-    weight = np.array([[3.0, 1.0], [0.0, 2.0]]).reshape(2, 2, 1, 1)
-    norm = {
-        "gamma": np.array([2.0, 1.0]), "beta": np.array([1.0, -1.0]),
-        "running_mean": np.array([4.0, 0.0]), "running_var": np.array([4.0, 0.25]) - BN_EPS,
-    }  # fmt: skip
-    folded, bias = inference_sums.fold(weight, norm, BN_EPS)
-    # the first is (W x - 4) / 2 * 2 + 1 = W x - 3, the second (W x) / 0.5 - 1 = 2 W x - 1
-    np.testing.assert_allclose(folded[:, :, 0, 0], [[3, 1], [0, 4]])
-    np.testing.assert_allclose(bias, [-3, -1])
-
-
-@pytest.mark.needs("torch")
-def test_it_is_what_the_library_folds(trained: Path) -> None:
-    import torch
-
-    from rn50lib import checkpoint
-    from rn50lib.backends.torch.inference import fold
-    from rn50lib.backends.torch.model import ResNet, load_arrays
-
-    arrays, net = checkpoint.load(trained / "m", 2).arrays, checkpoint.read_network(trained / "m")
-    model = ResNet(net)
-    load_arrays(model, arrays)
-    conv = next(net.blocks()).convs[0]
-    block = model.get_submodule(conv.name.rpartition(".")[0])
-    theirs = fold(block.conv1, block.bn1, torch.float32)
-    parts = ("gamma", "beta", "running_mean", "running_var")
-    norm = {part: arrays[f"{conv.norm}.{part}"] for part in parts}
-    weight, bias = inference_sums.fold(arrays[f"{conv.name}.weight"], norm, BN_EPS)
-    np.testing.assert_allclose(theirs.weight.detach(), weight, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(theirs.bias.detach(), bias, rtol=1e-4, atol=1e-6)
-
 
 # --- the queue ------------------------------------------------------------------------------------
 
@@ -116,20 +69,9 @@ def test_capacity_is_that_of_the_best_batch() -> None:
     assert falling.capacity(2) == pytest.approx(10)
 
 
-def test_the_sentence_about_a_queue_that_never_ends() -> None:
-    service = Service((1, 8), (0.01, 0.04))
-    _, calm = figures_queue.queue(service, 50, 1, 0)
-    assert "50 requests per second, of at most 100" in calm and "on 1.0 requests at once" in calm
-    assert "longer it lasts" not in calm
-    _, told = figures_queue.queue(service, 150, 1, 0)
-    assert "more than it can answer" in told and "works 100 % of the time" in told
-    _, eight = figures_queue.queue(service, 150, 8, 0)
-    assert "of at most 200" in eight and "more than it can answer" not in eight
-
-
 def test_latencies_in_words() -> None:
     seconds = np.array([0.010] * 97 + [0.343] * 3)
-    _, told = figures_queue.latencies(seconds)
+    _, told = figures.latencies(seconds)
     assert told == (
         "The mean is 20.0 ms; 50 % within 10.0 ms, 90 % within 10.0 ms, 95 % within 10.0 ms,"
         " 99 % within 343.0 ms, 100 % within 343.0 ms."
@@ -141,40 +83,23 @@ def test_latencies_in_words() -> None:
 
 def test_folding_saves_traffic_and_no_multiplication() -> None:
     net = network.resnet(50)
-    apart, fused = (inference_sums.total(net, 224, 32, "float32", f) for f in (False, True))
+    apart, fused = (traffic.total(net, 224, 32, "float32", f) for f in (False, True))
     assert apart.flops == fused.flops == 2 * 32 * net.macs(224)
     relus = sum(x.activations for x in net.layers(224) if x.kind == "relu")
     norms = sum(x.activations for x in net.layers(224) if x.kind == "batchnorm")
     adds = sum(x.activations for x in net.layers(224) if x.kind == "add")
     assert apart.bytes - fused.bytes == 4 * 32 * (2 * relus + 2 * norms + 2 * adds)
-    one, many = (inference_sums.total(net, 224, b, "float32") for b in (1, 208))
+    one, many = (traffic.total(net, 224, b, "float32") for b in (1, 208))
     weights = 4 * sum(math.prod(s) for n, s in net.arrays().items() if n.endswith("weight"))
     assert one.bytes - many.bytes / 208 == pytest.approx(weights * (1 - 1 / 208), rel=1e-3)
-    slow = Device("slow", {"float32": 1e9}, 1e15)  # arithmetic alone bounds it
-    assert inference_sums.at_most(slow, net, 224, 8, "float32") == pytest.approx(
-        1e9 / (2 * net.macs(224)), rel=1e-6
-    )
-
-
-def test_a_fixed_time_and_one_for_each_image_are_found_again() -> None:
-    rates = {b: b / (0.003 + 0.0005 * b) for b in (1, 2, 8, 64)}
-    assert inference_sums.line(rates) == pytest.approx((0.003, 0.0005))
-    told = figures_inference.sentence("it", rates)
-    assert "a batch takes about 3.0 ms and 0.50 ms an image" in told
-    rows = figures_inference.curve_rows({"it": rates, "none": {1: 10.0, 2: 10.1, 4: 10.0}})
-    assert rows[0][1:] == pytest.approx([3.0, 0.5, 2000, 6.0])
-    falls = figures_inference.curve_rows({"falls": {1: 10.0, 4: 9.0}})[0]
-    assert falls[1] == 0 and 9 < falls[3] < 10 and falls[4] is None
-    free = figures_inference.curve_rows({"free": {1: 10.0, 4: 50.0}})[0]
-    assert free[2] == 0 and free[3] is free[4] is None
 
 
 def test_answers_are_grouped_by_their_probability() -> None:
     probabilities = np.array([[0.95, 0.05], [0.92, 0.08], [0.4, 0.6], [0.55, 0.45]])
-    rows = figures_inference.groups(probabilities, np.array([0, 1, 1, 0]))
+    rows = figures.groups(probabilities, np.array([0, 1, 1, 0]))
     assert [row[:2] for row in rows] == [("50 to 70 %", 2), ("90 to 100 %", 2)]
     assert rows[0][2:] == pytest.approx((57.5, 100)) and rows[1][2:] == pytest.approx((93.5, 50))
-    _, told = figures_inference.trust(probabilities, np.array([0, 1, 1, 0]))
+    _, told = figures.trust(probabilities, np.array([0, 1, 1, 0]))
     assert told.startswith("Of the 2 answers with a probability of 90 to 100 %, 50 % are right")
 
 
@@ -182,7 +107,7 @@ def test_what_forms_say_is_compared() -> None:
     a = np.array([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]], np.float32)
     b = a + np.array([[0, 0.25], [2, 0], [0, 0]], np.float32)
     said = forms.Answers(np.zeros((3, 1, 1, 3), np.uint8), np.array([0, 1, 1]), {"a": a, "b": b})
-    assert said.apart("a", "b") == 2.0
+    assert said.max_difference("a", "b") == 2.0
     assert said.same("a", "b") == pytest.approx(200 / 3)
     assert (said.top1("a"), said.top1("b")) == pytest.approx((200 / 3, 100 / 3))
     np.testing.assert_allclose(said.probabilities("a").sum(axis=1), 1, rtol=1e-6)
@@ -203,24 +128,25 @@ def test_new_pictures_are_no_pictures_of_the_data(tmp_path: Path) -> None:
     assert hashlib.md5(in_data).digest() != hashlib.md5(files[0].read_bytes()).digest()
     probabilities = np.full((4, 12), 0.01)
     probabilities[:, 0] = 0.89
-    _, told = figures_inference.answers(files, probabilities, IDS)
+    opened = [np.asarray(Image.open(file)) for file in files]
+    _, told = shared.answers(opened, [file.stem for file in files], probabilities, IDS)
     assert told.startswith(f"{IDS[0]}: {IDS[0]} with 89 %; {IDS[6]}: {IDS[0]} with 89 %")
 
 
 def test_a_program_of_one_s_own_is_run_and_its_failure_told(tmp_path: Path) -> None:
-    np.save(tmp_path / "images.npy", np.arange(3))
-    works = 'import numpy\nnumpy.save("out.npy", 2 * numpy.load("images.npy"))'
-    assert exported.run(works, "out.npy", tmp_path).tolist() == [0, 2, 4]
-    with pytest.raises(RunFailed, match="ended with status 1") as failed:
-        exported.run("raise SystemExit('there is no such thing')", "out.npy", tmp_path)
-    assert "there is no such thing" in failed.value.log
+    (tmp_path / "works.py").write_text("open('out', 'w').write('done')")
+    programs.run(["-I", "works.py"], "python -I works.py", tmp_path)
+    assert (tmp_path / "out").read_text() == "done"
+    with pytest.raises(RunFailed, match="^python ended with exit status 1 where 0") as failed:
+        programs.run(["-c", "raise SystemExit('no such thing')"], "python -c …", tmp_path)
+    assert "no such thing" in failed.value.log
 
 
 def test_a_program_that_says_nothing_is_seen_to_work(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "slow.py").write_text("import time; time.sleep(0.5); print('awake')")
-    monkeypatch.setattr(programs, "SAY_S", 0.1)
+    monkeypatch.setattr(programs, "QUIET_S", 0.1)
     shown: list[str] = []
     slot = SimpleNamespace(html=lambda html, text: shown.append(text))
     monkeypatch.setattr(programs.output, "Slot", lambda: slot)
@@ -238,14 +164,15 @@ def test_forms_answer_alike_and_requests_are_answered(
     assert len(said.labels) == len(list((photos.root / "val").rglob("*.jpg")))
     reported = json.loads((trained / "report.json").read_text())["metrics"]["val.top1"][-1]
     assert said.top1(forms.FOLDED) == pytest.approx(reported)
-    assert said.apart(forms.TRAINING, forms.FOLDED) < 1e-4 * np.abs(said.logits[forms.FOLDED]).max()
+    largest = np.abs(said.logits[forms.FOLDED]).max()
+    assert said.max_difference(forms.TRAINING, forms.FOLDED) < 1e-4 * largest
     found = serving.measure(trained / "m", 2, 20, ((0.5, 1), (0.5, 4)), seconds=0.2)
     assert len(found.requests) == 20 and (found.decode > 0).all() and (found.answer > 0).all()
     for load in found.loads:
         assert (load.served.latencies > 0).all() and sum(load.served.batches) >= 8
         assert max(load.served.batches) <= load.limit
         assert 0 < load.served.utilisation <= 1
-    rows = figures_queue.load_rows(found.loads, found.service)
+    rows = serving.load_rows(found.loads, found.service)
     assert [row[1] for row in rows] == [1, 4]
 
 

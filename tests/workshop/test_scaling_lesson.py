@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rn50lib.tools.compare import published, read
 from rn50lib.tools.scaling import Training
 from workshop import output, pairs
 from workshop.errors import RunFailed
-from workshop.lessons.scaling import figures_benchmark, figures_growth, sweeps
+from workshop.lessons.scaling import figures, predictions, sweeps
 
 FP16, FP32 = published("DGX-1/mixed"), published("DGX-1/FP32")
 V100 = Training(1442.6, 208)
@@ -38,8 +39,6 @@ def test_the_harmonic_mean_is_what_a_clock_says() -> None:
     found = sweeps.means([8 / s for s in seconds])
     assert found["harmonic mean"] == pytest.approx(4 * 8 / sum(seconds))
     assert found["arithmetic mean"] == 30 and found["best"] == 64
-    _, text = drawn(figures_benchmark.one_cell([8 / s for s in seconds], "a cell"))
-    assert "the harmonic mean" in text and "arithmetic mean is 75.8 % higher" in text
 
 
 def test_the_expected_best_is_that_of_many_draws() -> None:
@@ -48,12 +47,10 @@ def test_the_expected_best_is_that_of_many_draws() -> None:
     for n in (1, 3, 10):
         draws = [max(rng.choice(rates) for _ in range(n)) for _ in range(20_000)]
         assert sweeps.expected_best(rates, n) == pytest.approx(np.mean(draws), rel=0.005)
-    _, text = drawn(figures_benchmark.best_of(rates, 30))
-    assert text.startswith("The best of 30 is expected to be 29.5 %")  # 80 over 61.77
 
 
 def test_a_cold_start_is_told_in_per_cent() -> None:
-    _, text = drawn(figures_benchmark.cold_start([1.0, 0.1, 0.1, 0.1], batch=4))
+    _, text = drawn(figures.cold_start([1.0, 0.1, 0.1, 0.1], batch=4))
     assert "takes 10.0 times as long" in text
     assert "12.3 images per second, over the second half 40.0" in text
     assert "69 % too low" in text
@@ -79,7 +76,7 @@ def test_equal_batches_are_not_the_best_batches() -> None:
     assert (
         batch == 96 and equal == pytest.approx(3546 / 1282) and best == pytest.approx(3832 / 1282)
     )
-    _, text = drawn(figures_benchmark.by_batch([FP16, FP32]))
+    _, text = drawn(figures.by_batch([FP16, FP32]))
     assert "2.77 times" in text and "2.99 times" in text
     rows, columns = sweeps.batch_table([FP16, FP32])
     assert rows[0] == [1, 314, 252, pytest.approx(314 / 252)] and rows[-1] == [
@@ -105,10 +102,7 @@ def test_a_cell_that_failed_is_nobodys_number(tmp_path: Path) -> None:
     assert sweeps.strong(side, 2) == [(16, 50.0, 60.0)]
     rows, _ = sweeps.training_table([side, side])
     assert rows[1][6] == pytest.approx(1.5)  # at its own batch, not over the best of one worker
-    figure, text = drawn(figures_benchmark.weak_and_strong(side, 2))
-    words = [item.get_text() for item in figure.axes[0].texts]
-    assert words == ["1.50", "not measured", "not measured", "1.20"]
-    assert "strong 1.20" in text and "weak" not in text
+    assert figures.weak_and_strong_rows(side, 2) == [[8, 1.5, None], [16, None, 1.2]]
 
 
 def test_markdown_has_numbers_to_the_right() -> None:
@@ -123,7 +117,7 @@ def test_markdown_has_numbers_to_the_right() -> None:
 
 def test_the_exchange_by_hand() -> None:
     """512 GPUs are 64 hosts: both algorithms from the links' bandwidths and latencies."""
-    figure, text = drawn(figures_growth.exchange(V100, "nvlink+100g"))
+    figure, text = drawn(predictions.exchange(V100, "nvlink+100g"))
     size = 4 * resnet(50).num_parameters
     ring = 2 * 511 * (14e-6 + size / 512 / 12e9) + 8.4e-6
     levels = 2 * 7 * (3.4e-6 + size / 8 / 120e9) + 2 * 63 * (14e-6 + size / 64 / 12e9) + 8.4e-6
@@ -133,14 +127,14 @@ def test_the_exchange_by_hand() -> None:
 
 
 def test_sharing_a_batch_ends_and_keeping_it_does_not() -> None:
-    figure, text = drawn(figures_growth.weak_against_strong(V100, "nvlink+100g", 1664))
-    _, weak, strong = (line.get_ydata() for line in figure.axes[0].lines)
-    assert list(weak) == sorted(weak) and strong[3] == pytest.approx(weak[3])  # 8 x 208 = 1,664
-    assert max(strong) < weak[-1] / 4 and "106,496" in text
+    rows = predictions.strong_rows(V100, "nvlink+100g", 1664)
+    weak, strong = [row[1] for row in rows], [row[3] for row in rows]
+    assert weak == sorted(weak) and strong[3] == pytest.approx(weak[3])  # 8 x 208 = 1,664
+    assert max(strong) < weak[-1] / 4 and rows[-1][2] == 3
 
 
 def test_causes_that_are_taken_away_help() -> None:
-    rows = dict(figures_growth.why(V100, "nvlink+100g", 512))
+    rows = dict(predictions.why(V100, "nvlink+100g", 512))
     real = rows.pop("as it is")
     fed = 8000 / (8 * V100.compute_ips)  # eight GPUs of a host share its loaders
     assert rows["loaders that deliver 8,000 img/s a host"] == pytest.approx(100 * fed)
@@ -152,7 +146,7 @@ def test_this_machine_predicted_without_a_fit() -> None:
     """An all-reduce of two that takes 1 ms and 1 ns a byte, after 0.2 s of computing."""
     measured = Measured("ddp", "torch", 2, "cpu", "", 1, (1,), (1.0,), 1e-3, 1e9, {}, "")
     own = Training(40.0, 8, 4, resnet(50, 12), 64)
-    here = figures_growth.predict_here(own, measured, ips=60.0)
+    here = predictions.predict_here(own, measured, ips=60.0)
     rows = dict(here.rows())
     assert rows["computing, as one worker alone (measured)"] == pytest.approx(200)
     assert rows["a step, measured"] == pytest.approx(1000 * 16 / 60)
@@ -165,23 +159,46 @@ def test_this_machine_predicted_without_a_fit() -> None:
 
 
 def test_every_held_out_row_is_in_the_table() -> None:
-    rows, columns = figures_growth.held_out_rows()
+    rows, columns = predictions.held_out_rows()
     assert len(rows) == 8 and len(columns) == len(rows[0])
     dlperf = next(row for row in rows if row[0] == "DLPerf mixed")
     assert dlperf[1:3] == [32, 30713.68] and dlperf[-1] == "+45.2"  # 32 x 1393.87
 
 
-def test_what_large_batches_cost_in_words() -> None:
-    errors = {256: (23.6, 0.12), 8192: (23.74, 0.09), 65536: (33.96, 0.8)}
-    _, text = drawn(figures_growth.accuracy(errors, {"LARS": (32768, 76.3)}))
-    assert "up to a global batch of 8,192" in text.lower() and "10.4 points lower" in text
-
-
 def test_the_rates_of_layers() -> None:
     weights = {"a": np.full((2, 2), 3.0), "b": np.full((2, 2), 1.0)}
     gradients = {"a": np.full((2, 2), 0.03), "b": np.full((2, 2), 1.0)}
-    _, text = drawn(figures_growth.layer_rates(weights, gradients))
+    text = predictions.layer_rates(weights, gradients)
     assert text.startswith("The ratio is 1 in b and 100 in a") and "100 times off" in text
+
+
+def test_the_picture_and_the_sentence_say_the_same() -> None:
+    given = {"gpus": 64, "batch": 208, "price": 2.0, "ips": 1442.6, "noise": 0.02}
+    found = predictions.predicted(network="nvlink+100g", overlap=True, **given)
+    figure, sentence = drawn(found)
+    left, right = figure.axes
+    step = predictions.steps(64, 208, "nvlink+100g", True, 1442.6, noise=0.02)[-1]
+    assert left.lines[0].get_ydata()[-1] == pytest.approx(100 * step.efficiency)
+    top = max(bar.get_y() + bar.get_height() for bar in right.patches)
+    assert top == pytest.approx(1000 * step.step_s)
+    assert f"{step.ips:,.0f} images per second" in sentence
+    cost = 90 * 1_281_167 / step.ips / 3600 * 64 * 2
+    assert f"{cost:,.0f} at 2 for each GPU" in sentence and "minutes" in sentence
+    slower = predictions.predicted(network="pcie+10g", overlap=False, **given)[1]
+    assert share(slower) < share(sentence)
+
+
+def share(sentence: str) -> int:
+    return int(re.findall(r"(\d+) % of perfect", sentence)[0])
+
+
+def test_the_controls_start_with_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(output.Slot, "update", lambda self, data, metadata=None: shown.append(data))
+    monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
+    predictions.explore(1442.6, 208, noise=0.02)
+    assert any("<img " in data.get("text/html", "") for data in shown)
+    assert any("90 epochs of ImageNet" in data["text/plain"] for data in shown)
 
 
 # --- with real processes --------------------------------------------------------------------------
@@ -199,7 +216,6 @@ def test_a_sweep_from_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = sweeps.run(tmp_path / "a.json", *flags, status=1)
     assert found["metrics"]["1"]["24"][sweeps.TRAIN] is None
     assert shown[0].startswith("$ rn50 benchmark -n 1 -b 4,24") and "failed" in shown[-1]
-    assert sorted(sweeps.iterations(found, 1, 4)) == [0, 1]
     rates = sweeps.rates(found, 1, 4)
     assert len(rates) == 5  # of the six of the second epoch: the first is not timed
     assert sweeps.means(rates)["harmonic mean"] == pytest.approx(

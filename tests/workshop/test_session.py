@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
+from tests.conftest import clean_environment
+from tests.support import bound_by_permissions
 from workshop import expected, gpu_memory, output, places, session
 
 GPU = hardware.Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
@@ -102,9 +106,7 @@ def test_published_figures_load(repository):
 
 
 def test_progress_lines_become_one_bar(shown):
-    with redirect_stderr(session._Watch(output.Slot())):  # type: ignore[type-var]
-        import sys
-
+    with redirect_stderr(output.LineStream(output.Slot())):  # type: ignore[type-var]
         print("drawing: 1,200 of 4,800 images, 80/s", file=sys.stderr)
     assert "width:25.0%" in shown[-1]["text/html"]
     assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"
@@ -143,6 +145,48 @@ def test_data_that_cannot_be_written_goes_to_the_cache(tmp_path, monkeypatch):
     assert places.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
     (tmp_path / "data").mkdir()  # read-only and shared: it is used
     assert places.data_home() == tmp_path / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("linux_x86_64")
+def test_data_made_once_is_used_by_all_without_writing(tmp_path):
+    """A class's data on a folder that a learner may only read: a run and a notebook use it."""
+    root = tmp_path / "data" / "roadsigns-ci"
+    places = {"RN50_DATA": str(root.parent), "RN50_RUNS": str(tmp_path / "runs")}
+
+    def run(*words, permissions=()):
+        done = subprocess.run(
+            [*permissions, sys.executable, *words],
+            env=clean_environment(**places), capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    prepare = (
+        "import sys\nfrom pathlib import Path\nfrom data_prep import im2rec, tfrecord\n"
+        "from workshop import input_data, session\n"
+        "root = Path(sys.argv[1])\nsession.CI_IMAGES = 24, 12\n"
+    )
+    make = "session.ensure_small(root)\nim2rec.ensure_records(root)\ntfrecord.ensure_tfrecord(root)"
+    lesson = (  # what notebook 04 does with the data
+        "session.ensure_data(root, 'ci')\n"
+        "assert input_data.make_shards(root, Path(sys.argv[2])) == root"
+    )
+    run("-c", prepare + make, root)
+    everything = [*root.parent.rglob("*")]
+    files = [path for path in everything if path.is_file()]
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
+    for path in [root.parent, *everything]:
+        path.chmod(path.stat().st_mode & 0o555)
+    small = ["-e", "1", "-b", "4", "--data-nthreads", "0", "--image-shape", "32"]
+    learner = bound_by_permissions()
+    run("-c", prepare + lesson, root, tmp_path / "runs", permissions=learner)
+    command = ["-m", "rn50lib.cli", "run", "--data-root", root, "--test-io", *small]
+    run(*command, permissions=learner)
+    for path in [root.parent, *everything]:
+        path.chmod(path.stat().st_mode | 0o200)
+    after = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
+    assert after == before and len(after) > 36
+    assert [*root.parent.rglob("*")] == everything
 
 
 def test_user_error_shows_as_one_line_in_a_notebook():

@@ -8,7 +8,8 @@ import pytest
 from rn50lib import network, training
 from rn50lib.config import Experiment
 from workshop import pairs
-from workshop.lessons.single_gpu import figures_network, figures_run, reading
+from workshop.lessons.single_gpu import figures, reading
+from workshop.lessons.single_gpu import network as drawn
 from workshop.lessons.single_gpu.predictions import Predictions
 
 V1, V15 = network.resnet(50, version="v1"), network.resnet(50)
@@ -18,15 +19,14 @@ V1, V15 = network.resnet(50, version="v1"), network.resnet(50)
 
 
 def test_the_parts_add_up_to_the_network() -> None:
-    found = figures_network.parts(V15, 224)
-    assert [part.name for part in found] == [
-        "stem", "layer1", "layer2", "layer3", "layer4", "fc",
-    ]  # fmt: skip
-    assert [part.blocks for part in found] == [0, 3, 4, 6, 3, 0]
-    assert [part.size for part in found] == [56, 56, 28, 14, 7, 1]
-    assert [part.channels for part in found] == [64, 256, 512, 1024, 2048, 1000]
-    assert sum(part.macs for part in found) == V15.macs(224)
-    assert sum(part.parameters for part in found) == 25_557_032
+    rows = drawn.part_rows(V15, 224)
+    names, blocks, sizes, channels, macs, parameters = zip(*rows, strict=True)
+    assert names == ("stem", "stage 1", "stage 2", "stage 3", "stage 4", "fc")
+    assert blocks == (0, 3, 4, 6, 3, 0)
+    assert sizes == (56, 56, 28, 14, 7, 1)
+    assert channels == (64, 256, 512, 1024, 2048, 1000)
+    assert sum(macs) == pytest.approx(V15.macs(224) / 1e6)
+    assert sum(parameters) == 25_557_032
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
@@ -40,47 +40,38 @@ def test_pixels_read_are_those_that_change_an_output(kernel: int, stride: int, s
         padded = np.pad(image, kernel // 2)
         windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel))
         expected[pixel] = np.count_nonzero(windows[::stride, ::stride].sum(axis=(2, 3)))
-    assert np.array_equal(figures_network.pixels_read(conv, size), expected)
+    assert np.array_equal(drawn.pixels_read(conv, size), expected)
 
 
 def test_only_v1_leaves_pixels_unread() -> None:
-    shares = {}
-    for net in (V1, V15):
-        block, _ = figures_network.first_downsampling(net)
-        strided = next(conv for conv in block.convs if conv.stride == 2)
-        read = figures_network.pixels_read(strided, 56) > 0
-        shares[net.version] = (block.name, strided.name, float(read.mean()))
-    assert shares["v1"] == ("layer2.0", "layer2.0.conv1", 0.25)
-    assert shares["v1.5"] == ("layer2.0", "layer2.0.conv2", 1.0)
+    _, text = drawn.strides([V1, V15])
+    assert "1×1 convolution with the stride reads 25 %" in text
+    assert "3×3 convolution with the stride reads 100 %" in text
 
 
 @pytest.mark.parametrize("net", [V1, V15], ids=["v1", "v1.5"])
-def test_the_work_in_the_drawing_is_the_network_s(net: network.Network) -> None:
-    counted = {layer.name: layer.macs for layer in net.layers(224)}
-    block, _ = figures_network.first_downsampling(net)
-    size = figures_network.size_before(net, block, 224)
-    assert size == 56
-    assert block.downsample is not None
-    assert figures_network.conv_macs(block.downsample, size) == counted[block.downsample.name]
-    for conv in block.convs:
-        assert figures_network.conv_macs(conv, size) == counted[conv.name]
-        size = conv.out_size(size)
+def test_the_work_in_the_table_is_the_network_s(net: network.Network) -> None:
+    counted = {layer.name: layer.macs / 1e6 for layer in net.layers(224)}
+    rows = drawn.stride_rows(net, 224)
+    assert [row[0] for row in rows] == [net.version] * 3 and rows[0][3] == 56
+    for _, name, _, _, _, macs, _ in rows:
+        assert macs == counted[name.partition(",")[0]]
 
 
 def test_the_schedule_s_sentence_does_the_arithmetic() -> None:
-    _, text = figures_network.schedule("reference", **figures_network.preset_values("reference"))
+    _, text = drawn.schedule("reference", **drawn.preset_values("reference"))
     assert "8 × 208 = 1,664" in text and "= 0.65." in text
     steps = 1_281_167 // 1664
     assert f"{steps:,} steps" in text and f"{90 * steps:,}." in text
-    values = figures_network.preset_values("roadsigns") | {"workers": 64, "batch": 256}
-    _, text = figures_network.schedule("roadsigns", **values)
+    values = drawn.preset_values("roadsigns") | {"workers": 64, "batch": 256}
+    _, text = drawn.schedule("roadsigns", **values)
     assert text.startswith("A global batch of 16,384 is more than")
 
 
 def test_the_schedule_counts_the_pictures_that_are_drawn() -> None:
     from data_prep.roadsigns import TRAIN
 
-    assert figures_network.DATA["roadsigns"][1] == TRAIN
+    assert drawn.DATA["roadsigns"][1] == TRAIN
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -165,21 +156,20 @@ def predictions() -> Predictions:
 def test_the_surest_answers_come_first_one_of_a_class() -> None:
     found = predictions()
     assert found.top1() == 50.0 and found.top1(2) == 100.0
-    assert figures_run.most_certain(found, right=True, count=9) == [4, 0, 1]
-    assert figures_run.most_certain(found, right=False, count=2) == [2, 5]
-    assert figures_run.most_certain(found, right=False, count=9) == [2, 5, 3]
+    assert figures.most_certain(found, right=True, count=9) == [4, 0, 1]
+    assert figures.most_certain(found, right=False, count=2) == [2, 5]
+    assert figures.most_certain(found, right=False, count=9) == [2, 5, 3]
 
 
-def test_mistakes_are_counted_by_pair_and_by_group() -> None:
-    _, text = figures_run.confusion(predictions())
+def test_mistakes_are_counted_by_pair() -> None:
+    _, text = figures.confusion(predictions())
     assert text.startswith("3 of 6 answers are wrong; the commonest mistakes take ")
     for mistake in ("a for speed-1 (1 times)", "speed-1 for a (1 times)", "speed-2 for speed-3"):
         assert mistake in text
-    assert figures_run.inside_group(predictions(), "speed-") == (2, 1, pytest.approx(200 / 3))
 
 
 def test_no_mistakes_is_said_so() -> None:
-    assert figures_run.confusion_sentence(np.diag([3, 4]), ("a", "b")) == (
+    assert figures.confusion_sentence(np.diag([3, 4]), ("a", "b")) == (
         "All 7 pictures were named rightly."
     )
 
@@ -189,6 +179,6 @@ def test_a_resumed_run_is_compared_reading_by_reading() -> None:
         return {"phase": "train", "epoch": epoch, "step": step, "steps": 10, "loss": loss}
 
     whole = [line(0, 5, 3.0), line(0, 10, 2.0), line(1, 5, 1.5), line(1, 10, 1.0)]
-    _, text = figures_run.resumed(whole, whole[:3], [line(1, 5, 1.5), line(1, 10, 1.01)])
+    _, text = figures.resumed(whole, whole[:3], [line(1, 5, 1.5), line(1, 10, 1.01)])
     assert "killed at 1.50 epochs and went on from epoch 1;" in text
     assert "1 of its 2 readings" in text

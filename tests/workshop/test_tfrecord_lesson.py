@@ -14,13 +14,7 @@ from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.records.source import open_source
 from tests.support import Photos, full
-from workshop.lessons.tfrecord import (
-    figures_input,
-    input_data,
-    input_order,
-    input_stages,
-    input_streams,
-)
+from workshop.lessons.tfrecord import data, order, stages, streams
 
 # --- orders ---------------------------------------------------------------------------------------
 
@@ -28,53 +22,28 @@ from workshop.lessons.tfrecord import (
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 80])
 def test_a_shuffle_buffer_brings_nothing_forward_by_more_than_its_size(size: int) -> None:
     stream = np.arange(50)
-    got = input_order.shuffle_buffer(stream, size, seed=3)
+    got = order.shuffle_buffer(stream, size, seed=3)
     assert sorted(got) == list(range(50))
     assert all(place >= element - size + 1 for place, element in enumerate(got))
     if size == 1:
         assert np.array_equal(got, stream)
     else:
         assert not np.array_equal(got, stream)
-        assert np.array_equal(got, input_order.shuffle_buffer(stream, size, seed=3))
-
-
-def test_streams_take_turns_and_the_next_one_takes_the_place_of_one_that_ended() -> None:
-    streams = [np.array(s) for s in ([0, 1], [10], [20, 21, 22], [])]
-    assert input_order.interleave(streams, 2).tolist() == [0, 10, 1, 20, 21, 22]
-    assert input_order.interleave(streams, 1).tolist() == [0, 1, 10, 20, 21, 22]
-    assert input_order.interleave(streams, 9).tolist() == [0, 10, 20, 1, 21, 22]
-
-
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow")
-@pytest.mark.parametrize("at_once", [1, 2, 3, 16])
-def test_the_turns_are_tensorflow_s(at_once: int) -> None:
-    import tensorflow as tf
-
-    lengths = [5, 1, 0, 7, 3, 4]
-    streams = [np.arange(100 * i, 100 * i + n) for i, n in enumerate(lengths)]
-    dataset = tf.data.Dataset.from_tensor_slices(
-        (np.arange(len(lengths), dtype=np.int64), np.array(lengths, np.int64))
-    ).interleave(lambda i, n: tf.data.Dataset.range(100 * i, 100 * i + n), cycle_length=at_once)
-    assert input_order.interleave(streams, at_once).tolist() == [int(x) for x in dataset]
+        assert np.array_equal(got, order.shuffle_buffer(stream, size, seed=3))
 
 
 @pytest.mark.parametrize(("records", "shards", "workers"), [(10, 3, 4), (100, 8, 3), (7, 1, 7)])
 def test_every_record_has_one_rank_and_all_ranks_as_many(
     records: int, shards: int, workers: int
 ) -> None:
-    rank_of = input_order.owners(records, shards, workers)
+    rank_of = order.owners(records, shards, workers)
     counts = np.bincount(rank_of, minlength=workers)
     assert rank_of.min() == 0 and counts.sum() == records
     assert counts.max() - counts.min() <= 1
-    got = [input_order.read_by(records, shards, workers, rank, 4) for rank in range(workers)]
-    assert sorted(np.concatenate(got)) == list(range(records))
-    for rank, numbers in enumerate(got):
-        assert set(rank_of[numbers]) == {rank}
 
 
 def test_only_a_shard_shows_each_picture_once() -> None:
-    none, late, one_seed, first = input_order.ways(2400, 8)
+    none, late, one_seed, first = order.ways(2400, 8)
     # each of 8 ranks draws 300 of 2,400: a picture escapes all of them with (7/8)^8 = 34 %
     for wrong in (none, late):
         assert wrong.never == pytest.approx(2400 * (7 / 8) ** 8, rel=0.1)
@@ -86,43 +55,22 @@ def test_only_a_shard_shows_each_picture_once() -> None:
 
 def test_classes_in_a_batch_are_counted_in_full_batches() -> None:
     labels = np.array([0, 0, 1, 1, 1, 1, 2])
-    assert input_order.classes_in_batches(labels, 3).tolist() == [2, 1]
+    assert order.classes_in_batches(labels, 3).tolist() == [2, 1]
 
 
 def test_sorted_files_and_a_small_buffer_give_batches_of_one_class() -> None:
     labels = np.repeat(np.arange(6), 40)
-    _, text = figures_input.who_reads(labels, 6, shards=4, workers=2, buffer=1, batch=10)
-    assert "Rank 0 reads 120 of 240 records" in text
-    assert "its batches hold 2 to 2 of 6 classes, 2.0 on average" in text  # two shards in turn
-    _, held = figures_input.buffers(labels, 6, (1, 240), batch=10)
+    _, held = order.buffers(labels, 6, (1, 240), batch=10)
     assert held[1].tolist() == [1] * 24
     assert held[240].mean() > 4
-    _, text = figures_input.who_reads(labels, 6, shards=1, workers=8, buffer=1, batch=64)
-    assert text.endswith("They do not fill a batch of 64.")
 
 
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_the_share_of_a_device_that_is_fed_in_turn() -> None:
-    assert figures_input.busy_share(100, 100, overlap=False) == 0.5
-    assert figures_input.busy_share(100, 100, overlap=True) == 1.0
-    assert figures_input.busy_share(400, 100, overlap=False) == pytest.approx(0.2)
-    assert figures_input.busy_share(400, 100, overlap=True) == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize(("overlap", "ips", "share"), [(False, 333, 33), (True, 500, 50)])
-def test_the_sentence_about_feeding_does_the_arithmetic(
-    overlap: bool, ips: int, share: int
-) -> None:
-    _, text = figures_input.over_time(1000, 500, overlap, batch=50)
-    assert "takes the input 100 ms and the device 50.0 ms" in text
-    assert f"that is {ips} images per second, and the device works {share} %" in text
-
-
-def measured() -> input_stages.Measured:
+def measured() -> stages.StageRates:
     rates = {"a": [10.0, 20.0, 30.0], "b": [20.0, 30.0, 75.0]}
-    return input_stages.Measured(rates, {"a": [0.1, 0.2, 0.3], "b": [0.8, 0.85, 0.99]}, full())
+    return stages.StageRates(rates, {"a": [0.1, 0.2, 0.3], "b": [0.8, 0.85, 0.99]}, full())
 
 
 def test_variants_are_compared_round_by_round() -> None:
@@ -131,11 +79,11 @@ def test_variants_are_compared_round_by_round() -> None:
     assert found.ratios("b", "a") == [2.0, 1.5, 2.5]
     assert found.rows()[0] == ["a", 20.0, 20.0, None, None, None]
     assert found.rows()[1] == ["b", 30.0, 85.0, 2.0, 1.5, 2.5]
-    _, text = figures_input.stages(found, 50.0, "a device")
+    _, text = stages.figure(found, "a device", 50.0)
     assert "from 20.0 images per second with a to 30.0 with all stages, 2.00 times as many" in text
     assert "from 1.50 to 2.50 in 3 rounds" in text
     assert "works 20 % and then 85 %" in text
-    assert figures_input.bottleneck(found).endswith("the input is nearly fast enough.")
+    assert stages.bottleneck(found).endswith("the input is nearly fast enough.")
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -150,14 +98,14 @@ def shards(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_formats_hold_the_same_pictures(photos: Photos, shards: Path) -> None:
     roots = {"files": photos.root, "recordio": photos.root, "tfrecord": shards}
-    found = [input_data.contents(open_source(r, "train", name)) for name, r in roots.items()]
+    found = [data.contents(open_source(r, "train", name)) for name, r in roots.items()]
     assert len(found[0]) == 48
     assert found[0] == found[1] == found[2]
 
 
 def test_a_part_has_the_first_pictures_of_every_class(photos: Photos, tmp_path: Path) -> None:
     for _ in range(2):  # the second time in the place of the first
-        root = input_data.take_part(photos.root, tmp_path / "part", 2)
+        root = data.take_part(photos.root, tmp_path / "part", 2)
     part, whole = open_source(root, "train", "files"), photos.files("train")
     assert part.classes == open_source(photos.root, "train", "files").classes
     assert len(part) == 2 * len(part.classes)
@@ -168,19 +116,19 @@ def test_a_part_has_the_first_pictures_of_every_class(photos: Photos, tmp_path: 
 def test_shards_are_made_once_and_the_command_is_shown(
     photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = input_data.take_part(photos.root, tmp_path / "part", 2)
-    assert input_data.make_shards(root, tmp_path) == root
+    root = data.take_part(photos.root, tmp_path / "part", 2)
+    assert data.make_shards(root, tmp_path) == root
     assert "python -m data_prep.tfrecord part" in capsys.readouterr().out
     before = sorted((root / "tfrecord").iterdir())
-    input_data.make_shards(root, tmp_path)
+    data.make_shards(root, tmp_path)
     assert "data_prep" not in capsys.readouterr().out
     assert sorted((root / "tfrecord").iterdir()) == before
     assert len(open_source(root, "train", "tfrecord")) == 12
 
 
 def test_a_root_of_links_shows_the_same_pictures(photos: Photos, tmp_path: Path) -> None:
-    root = input_data.link(photos.root, tmp_path / "links")
-    assert input_data.link(photos.root, tmp_path / "links") == root
+    root = data.link(photos.root, tmp_path / "links")
+    assert data.link(photos.root, tmp_path / "links") == root
     for name in ("files", "recordio"):
         assert len(open_source(root, "train", name)) == 48
 
@@ -189,7 +137,7 @@ def test_raw_pixels_have_lost_the_detail_that_the_jpeg_has(tmp_path: Path) -> No
     stripes = np.zeros((400, 400, 3), np.uint8)
     stripes[:, ::2] = 255  # finer than 100 pixels can hold
     Image.fromarray(stripes).save(tmp_path / "stripes.jpg", quality=100)
-    sharp, soft = input_data.from_jpeg_and_raw((tmp_path / "stripes.jpg").read_bytes(), 100, 0.01)
+    sharp, soft = data.from_jpeg_and_raw((tmp_path / "stripes.jpg").read_bytes(), 100, 0.01)
     assert sharp.shape == soft.shape == (100, 100, 3)
     assert sharp.std() > 5 * soft.std()
 
@@ -197,7 +145,7 @@ def test_raw_pixels_have_lost_the_detail_that_the_jpeg_has(tmp_path: Path) -> No
 def test_pictures_are_turned_counter_clockwise() -> None:
     pixels = np.zeros((9, 9, 3), np.uint8)
     pixels[4, 8] = 255  # at the right
-    level, turned = input_data.turned([pixels, pixels], [0, 90])
+    level, turned = data.turned([pixels, pixels], [0, 90])
     assert np.array_equal(level, pixels)
     assert turned[0, 4].tolist() == [255] * 3 and turned.sum() == pixels.sum()
 
@@ -212,8 +160,8 @@ SMALL = {"network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float3
 @pytest.mark.needs("tensorflow")
 def test_stages_take_turns_in_front_of_a_paced_device(shards: Path) -> None:
     asked = Experiment(**SMALL, data_root=str(shards), step=200.0)
-    found = input_stages.compare(asked, rounds=1, steps=2, warm_up=1)
-    assert found.variants[:2] == [input_stages.BY_HAND, "one after the other"]
+    found = stages.compare(asked, rounds=1, steps=2, warm_up=1)
+    assert found.variants[:2] == [stages.BY_HAND, "one after the other"]
     assert len(found.variants) == 6
     assert found.rounds == 1
     for name in found.variants:
@@ -225,7 +173,7 @@ def test_stages_take_turns_in_front_of_a_paced_device(shards: Path) -> None:
 def test_a_measurement_that_cannot_be_made_says_why(shards: Path) -> None:
     asked = Experiment(**SMALL | {"batch_size": 48}, data_root=str(shards), step=200.0)
     with pytest.raises(UserError, match="an epoch has 1 steps of 48 images, and a turn takes 4"):
-        input_stages.compare(asked, rounds=1, steps=3, warm_up=1)
+        stages.compare(asked, rounds=1, steps=3, warm_up=1)
 
 
 @pytest.mark.slow
@@ -238,7 +186,7 @@ def test_what_tensorflow_says_about_records_and_angles(
     if gpus:  # which the process that reads does not see
         request.getfixturevalue("two_gpus")
         asked = replace(asked, profile="gpu", dtype="float16")
-    found = input_streams.look(asked, ranks=2, pictures=5)
+    found = streams.look(asked, ranks=2, pictures=5)
     for ranks in found.epochs:
         together = [number for rank in ranks for number in rank]
         assert [len(rank) for rank in ranks] == [24, 24]

@@ -144,8 +144,8 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     if found.shape[1] != known.shape[1]:
         return np.full(len(found), -1)
     square = (found**2).sum(1)[:, None] + (known**2).sum(1) - 2 * found @ known.T
-    apart = np.sqrt(np.maximum(square, 0) / found.shape[1])
-    return np.where(apart.min(1) < FAR, apart.argmin(1), -1)
+    difference = np.sqrt(np.maximum(square, 0) / found.shape[1])
+    return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
 def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen | dict[str, str]]:
@@ -229,6 +229,12 @@ def understood(case: Case, raw: dict[str, Any]) -> Seen | dict[str, str]:
     rows = [entry["rows"] for entry in raw["passes"]]
     of = np.repeat(np.arange(len(rows)), rows).astype(int)
     return Seen(number=recognised(raw["prints"], prints(case.pixels)), of=of, **raw)
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of every file in it, by path."""
+    stats = {str(path): path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {name: (found.st_size, found.st_mtime_ns) for name, found in stats.items()}
 
 
 def baseline() -> Path:

@@ -179,6 +179,13 @@ def rate(progress: float) -> float:
 
 
 def _mode(seen: Seen, case: Case) -> list[Problem]:
+    if seen.column("evaluating")[seen.trained].any():
+        return [
+            (
+                "the network is trained in evaluation mode: batch norm does not learn then.",
+                "net.train() after each validation, net.eval() before it.",
+            )
+        ]
     rows = ~seen.trained & (seen.number >= case.train)
     if rows.any() and not seen.column("evaluating")[rows].all():
         return [

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workshop.checks import engine
 from workshop.checks.engine import wrong
 
 MAGIC = bytes.fromhex("0a23d7ce")
@@ -27,34 +28,47 @@ WRITTEN_DOWN = (  # payload, record: as MXNet writes them
 
 def frame(answer: Callable[[bytes], bytes]) -> str:
     for payload, expected in WRITTEN_DOWN:
-        _plain(answer(payload), payload, bytes.fromhex(expected))
+        _plain(engine.call(answer, payload), payload, bytes.fromhex(expected))
     long = bytes(range(256)) * 300  # its length does not fit into 16 bits
     head = MAGIC + struct.pack("<I", len(long))
-    _plain(answer(long), long, head + long)
+    _plain(engine.call(answer, long), long, head + long)
     cases = {
         "at the start": MAGIC + b"tail",
         "in the middle": b"abcd" + MAGIC + b"efg",
         "at the end": b"abcd" + MAGIC,
         "twice in a row": b"abcd" + MAGIC + MAGIC + b"x",
+        "and nothing else": MAGIC,
         "three times": MAGIC + b"12345678" + MAGIC + b"12" * 6 + MAGIC + b"z",
     }
     for where, payload in cases.items():
-        _escaped(answer(payload), payload, where)
+        _escaped(engine.call(answer, payload), payload, where)
     odd = b"ab" + MAGIC + b"cd"
-    if answer(odd) != MAGIC + struct.pack("<I", 8) + odd:
+    if engine.call(answer, odd) != MAGIC + struct.pack("<I", 8) + odd:
         wrong(
             "a magic at offset 2 of the payload was cut out, where no reader looks for one.",
             "Look for the magic at offsets 0, 4, 8 … only.",
         )
-    return f"{len(cases) + len(WRITTEN_DOWN) + 2} payloads, also with the magic inside."
+    both = odd + MAGIC + b"ef"
+    got = engine.call(answer, both)
+    if [text for _, text in _parts(_bytes(got))] != [odd, b"ef"]:
+        wrong(
+            "the payload has the magic at offset 2, which stays, and at offset 8, where it should"
+            " be cut out; that goes wrong.",
+            "Look at every offset 0, 4, 8 …, whatever stands between them.",
+        )
+    return f"{len(cases) + len(WRITTEN_DOWN) + 3} payloads, also with the magic inside."
+
+
+def _bytes(got: Any) -> bytes:
+    if not isinstance(got, bytes | bytearray):
+        wrong(f"the answer is of type {type(got).__name__}, not bytes.", "Return bytes.")
+    return bytes(got)
 
 
 def _plain(got: Any, payload: bytes, expected: bytes) -> None:
     if got == expected:
         return
-    if not isinstance(got, bytes | bytearray):
-        wrong(f"the answer is of type {type(got).__name__}, not bytes.", "Return bytes.")
-    size = len(payload)
+    got, size = _bytes(got), len(payload)
     if got[:4] == MAGIC[::-1]:
         wrong(
             "the magic stands there with its highest byte first.",
@@ -108,7 +122,7 @@ def _escaped(got: Any, payload: bytes, where: str) -> None:
             " next record would find one inside it.",
             "Cut the payload there, and leave those 4 bytes out.",
         )
-    parts = _parts(bytes(got))
+    parts = _parts(_bytes(got))
     if not parts:
         wrong(
             f"with the magic {where} of the payload, the bytes are no chain of parts.",
@@ -148,8 +162,16 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+ADDED = 0xA282EAD8
+
+
+def turned(crc: int) -> int:
+    """32 bits rotated right by 15."""
+    return crc >> 15 | crc << 17 & 0xFFFFFFFF
+
+
 def masked(crc: int) -> int:
-    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
+    return (turned(crc) + ADDED) & 0xFFFFFFFF
 
 
 def record_of(data: bytes) -> bytes:
@@ -168,11 +190,10 @@ def crc(answer: Callable[[bytes], bytes]) -> str:
 
     cases = [b"123456789", b"", bytes(32), b"\xff" * 33, bytes(range(256)) * 3]
     for data in cases:
-        got, right = answer(data), record_of(data)
+        got, right = engine.call(answer, data), record_of(data)
         if got == right:
             continue
-        if not isinstance(got, bytes | bytearray):
-            wrong(f"the answer is of type {type(got).__name__}, not bytes.", "Return bytes.")
+        got = _bytes(got)
         if len(got) != len(right):
             wrong(
                 f"{len(data)} bytes of data give a record of {len(got)} bytes.",
@@ -190,6 +211,12 @@ def crc(answer: Callable[[bytes], bytes]) -> str:
             wrong(
                 "the checksums are plain ones.",
                 "TFRecord stores them masked: rotate right by 15 bits, then add 0xa282ead8.",
+            )
+        if (first, last) == (turned(crc32c(size)), turned(crc32c(data))):
+            wrong("the checksums are rotated, and no constant is added.", "Add 0xa282ead8.")
+        if (first, last) == tuple((c + ADDED) % 2**32 for c in (crc32c(size), crc32c(data))):
+            wrong(
+                "the constant is added, and nothing is rotated.", "Rotate right by 15 bits first."
             )
         if last in (zlib.crc32(data), masked(zlib.crc32(data))):
             wrong(
@@ -223,7 +250,7 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
         for n in lengths:
             right.append((at, n + 16))
             at += n + 16
-        got = [tuple(map(int, entry)) for entry in answer(shard)]
+        got = _entries(engine.call(answer, shard))
         if got == right:
             continue
         if not lengths:
@@ -252,6 +279,16 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
             )
         wrong(f"data of {lengths} bytes give {got}.", f"Right is {right}.")
     return f"{len(cases)} shards, an empty one and empty records among them."
+
+
+def _entries(found: Any) -> list[tuple[int, int]]:
+    try:
+        pairs = [(offset, size) for offset, size in found]
+    except (TypeError, ValueError):
+        wrong("what comes back is no list of pairs.", "Return [(offset, size), …].")
+    return [
+        (engine.whole(offset, "an offset"), engine.whole(size, "a size")) for offset, size in pairs
+    ]
 
 
 def _long(n: int) -> bytes:
@@ -297,8 +334,18 @@ def losing(names: list[str]) -> tuple[list[str], list[str]]:
     return train[:-1], val
 
 
+def replacing(names: list[str]) -> tuple[list[str], list[str]]:
+    """As many pictures as there were, but the last one is another one's double."""
+    train, val = by_object(names)
+    return train[:-1] + train[:1], val
+
+
 def empty(names: list[str]) -> tuple[list[str], list[str]]:
     return list(names), []
+
+
+def empty_train(names: list[str]) -> tuple[list[str], list[str]]:
+    return [], list(names)
 
 
 LEAKS: tuple[tuple[Split, str, str], ...] = (
@@ -306,7 +353,10 @@ LEAKS: tuple[tuple[Split, str, str], ...] = (
     (by_picture, "pictures of one object stand in both halves, as a split at random makes them",
      "Compare the objects of the two halves, and give your objects several pictures."),
     (losing, "a picture is in neither half", "Together the halves are all pictures."),
+    (replacing, "one picture is missing and another one is there twice",
+     "Counting is not enough: compare the names of both halves with all names."),
     (empty, "the validation half is empty", "Neither half may be empty."),
+    (empty_train, "the training half is empty", "Neither half may be empty."),
 )  # fmt: skip
 
 
@@ -322,8 +372,13 @@ def leak(answer: Callable[[Split], Any]) -> str:
             )
     for bad, what, remedy in LEAKS:
         try:
-            answer(bad)
+            said = answer(bad)
         except AssertionError:
             continue
+        if isinstance(said, bool):
+            wrong(
+                f"your test returns {said} for a split in which {what}, and raises nothing.",
+                "Write `assert condition, message`: it raises AssertionError.",
+            )
         wrong(f"your test accepts a split in which {what}.", remedy)
     return f"it accepts 2 right splits and refuses {len(LEAKS)} wrong ones."

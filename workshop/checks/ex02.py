@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.recipe import REFERENCE, Recipe
+from workshop.checks import engine
 from workshop.checks.engine import wrong
 
 # --- ex02.stride ----------------------------------------------------------------------------------
@@ -26,7 +27,7 @@ def v15(stage: int, index: int) -> Strides:
 
 def strides(answer: Callable[[int, int], Sequence[int | None]]) -> str:
     blocks = [(s, i) for s, count in enumerate((3, 4, 6, 3)) for i in range(count)]
-    got = {place: tuple(answer(*place)) for place in blocks}
+    got = {place: tuple(engine.call(answer, *place)) for place in blocks}
     if any(len(values) != 4 for values in got.values()):
         wrong(
             f"block {blocks[0]} gives {got[blocks[0]]}.",
@@ -79,7 +80,7 @@ def extra_percent() -> float:
 
 
 def work(answer: Any) -> str:
-    value, right = float(answer), extra_percent()
+    value, right = engine.number(answer), extra_percent()
     if abs(value - right) <= 0.5:
         return f"you said {value:g} %, and counting gives {right:.2f} %."
     if value == 0:
@@ -117,6 +118,7 @@ RATES = (  # progress, global batch, recipe, rate: worked out by hand
     (5.0, 256, REFERENCE, 0.1),
     (29.99, 256, REFERENCE, 0.1),
     (30.0, 256, REFERENCE, 0.01),
+    (33.0, 256, REFERENCE, 0.01),
     (60.0, 256, REFERENCE, 0.001),
     (85.0, 256, REFERENCE, 0.0001),
     (1.0, 1664, REFERENCE, 0.13),
@@ -136,6 +138,7 @@ def _variant(
     stairs: bool = False,
     after: bool = False,
     once: bool = False,
+    late: bool = False,
 ) -> Callable[[float, int, Recipe], float]:
     """A schedule with one of the usual mistakes."""
 
@@ -148,7 +151,8 @@ def _variant(
             risen = (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
             start = recipe.lr if first else 0.0
             return start + (peak - start) * risen
-        reached = [e for e in recipe.lr_step_epochs if (progress > e if after else progress >= e)]
+        at = progress - recipe.warmup_epochs if late else progress
+        reached = [e for e in recipe.lr_step_epochs if (at > e if after else at >= e)]
         return peak * recipe.lr_factor ** (min(1, len(reached)) if once else len(reached))
 
     return rate
@@ -168,6 +172,8 @@ SCHEDULES = (
      "It climbs with every step: use progress as it is, with its fraction."),
     (_variant(after=True), "at progress 30 exactly the rate has not fallen yet.",
      "The decay holds from the epoch on: >=."),
+    (_variant(late=True), "the epochs of the decay are counted from the end of the warm-up.",
+     "All epochs are counted from the start: progress >= epoch."),
     (_variant(once=True), "the rate falls only once.",
      "Each epoch of lr_step_epochs that was reached multiplies it again."),
 )  # fmt: skip
@@ -178,10 +184,10 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
 
     try:
-        answer(*RATES[-1][:3])
+        engine.call(answer, *RATES[-1][:3])
     except ZeroDivisionError:
         wrong("a recipe without warm-up makes it divide by zero.", "Compare with `<`, not `<=`.")
-    got = [float(answer(*case[:3])) for case in RATES]
+    got = [engine.number(engine.call(answer, *case[:3]), "a rate") for case in RATES]
     if all(close(value, case[3]) for value, case in zip(got, RATES, strict=True)):
         return f"{len(RATES)} points of three recipes, worked out by hand."
     for variant, diagnosis, remedy in SCHEDULES:
@@ -205,11 +211,17 @@ NAMES = (
     "layer1.0.downsample_bn.beta", "fc.weight", "fc.bias",
 )  # fmt: skip
 MORE = ("head.bias", "stem.norm.gamma", "stem.norm.beta", "subnet.conv.weight")
+KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part says what it is
+    "gamma.weight", "beta_branch.conv.weight", "debiased.weight", "weighting.bn.gamma",
+    "weighting.bn.beta", "weighted.bias",
+)  # fmt: skip
 
 
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
-    for names in (NAMES, MORE, NAMES[::-1], ()):
-        halves = answer(list(names))
+    for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ()):
+        halves = engine.call(answer, list(names))
+        if not hasattr(halves, "__len__"):
+            wrong(f"what comes back is of type {type(halves).__name__}.", "Return two lists.")
         if len(halves) != 2:
             wrong(f"{len(halves)} lists come back.", "Return two: with decay, and without.")
         decayed, plain = (list(half) for half in halves)
@@ -238,10 +250,19 @@ def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) ->
                 "the convolution layer1.0.downsample is not decayed.",
                 "It is a convolution like the others; only its batch norm is left out.",
             )
+        if strange := [name for name in decayed + plain if name not in names]:
+            wrong(f"{strange[0]!r} is none of the names.", "Return the names as they came.")
+        if names == KINDS_IN_LAYERS:
+            odd = next(n for n in names if (n in decayed) != (n in right))
+            which = "decayed" if odd in decayed else "not decayed"
+            wrong(
+                f"{odd} is {which}: the name of its layer holds another kind's word.",
+                'Go by what stands behind the last dot: name.endswith(".weight").',
+            )
         odd = next((n for n in decayed if n in rest), None) or next(n for n in plain if n in right)
         which = "decayed" if odd in decayed else "not decayed"
         wrong(f"{odd} is {which}.", "Weights decay; gamma, beta and biases do not.")
-    return "two networks, names in another order, and none at all."
+    return "three networks, names in another order, and none at all."
 
 
 # --- ex02.tune ------------------------------------------------------------------------------------
@@ -263,8 +284,19 @@ def valley(lr: float, momentum: float, steps: int = STEPS) -> np.ndarray:
 
 
 def tune(answer: Any) -> str:
-    lr, momentum = (float(value) for value in answer)
-    if not 0 <= momentum < 1:
+    if not isinstance(answer, Sequence | np.ndarray) or len(answer) != 2:
+        wrong("the answer is no pair of numbers.", "Write (learning rate, momentum).")
+    lr, momentum = (
+        engine.number(value, what)
+        for value, what in zip(answer, ("the learning rate", "the momentum"), strict=True)
+    )
+    if momentum < 0.2 < lr < 1:
+        wrong("a rate above 0.2 and hardly any momentum: are the two exchanged?",
+              "Write (learning rate, momentum).")  # fmt: skip
+    if momentum < 0:
+        wrong(f"a momentum of {momentum:g} turns back at every step.",
+              "Take one from 0 to below 1.")  # fmt: skip
+    if momentum >= 1:
         wrong(f"a momentum of {momentum:g} forgets nothing.", "Take one from 0 to below 1.")
     if not lr > 0:
         wrong(f"with a learning rate of {lr:g} nothing is learned.", "Take one above 0.")

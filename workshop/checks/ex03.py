@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import ranks
+from workshop.checks import engine, ranks
 from workshop.checks.engine import wrong
 
 # --- ex03.shard -----------------------------------------------------------------------------------
@@ -21,6 +21,7 @@ GROUPS = (
     (7, 1, 2),
     (23, 4, 5),
     (40, 8, 2),
+    (7, 2, 4),  # too few for a single step
 )  # images, ranks, batch
 
 
@@ -28,7 +29,7 @@ def shard(answer: Shard) -> str:
     for images, size, batch in GROUPS:
         order = np.array(random.Random(images).sample(range(images), images))
         steps = images // (size * batch)
-        got = [np.asarray(answer(order.copy(), rank, size, batch)) for rank in range(size)]
+        got = [_images(engine.call(answer, order.copy(), r, size, batch)) for r in range(size)]
         _same_steps(got, images, size, batch, steps)
         _distinct(got, size, batch)
         right = [
@@ -37,6 +38,9 @@ def shard(answer: Shard) -> str:
         ]
         if all(np.array_equal(g, np.reshape(r, g.shape)) for g, r in zip(got, right, strict=True)):
             continue
+        for other in range(1, size):
+            if np.array_equal(got[0], right[other]):
+                wrong(f"rank 0 takes what is rank {other}'s.", "Ranks count from 0.")
         if steps and set(map(int, np.concatenate([g[0] for g in got]))) == set(
             map(int, order[: size * batch])
         ):
@@ -53,6 +57,17 @@ def shard(answer: Shard) -> str:
     return f"{len(GROUPS)} groups of 1 to 8 ranks: nothing twice, and equal steps for all."
 
 
+def _images(found: Any) -> np.ndarray:
+    engine.numbers(found, "what comes back")
+    array = np.asarray(found)
+    if array.size and array.dtype.kind not in "iu":
+        wrong(
+            f"the numbers of the images are {array.dtype}, which selects nothing.",
+            "Keep whole numbers: a new array takes dtype=int.",
+        )
+    return array
+
+
 def _same_steps(got: list[np.ndarray], images: int, size: int, batch: int, steps: int) -> None:
     case = f"{images} images, {size} ranks, batch {batch}"
     shapes = [g.shape for g in got]
@@ -61,8 +76,9 @@ def _same_steps(got: list[np.ndarray], images: int, size: int, batch: int, steps
             f"the ranks do not take the same number of steps ({case}).",
             "One that takes a step more waits for the others' gradients for ever: drop the rest.",
         )
-    if shapes[0] == (steps, batch):
+    if set(shapes) == {(steps, batch)}:
         return
+    shapes.sort(key=lambda shape: shape == (steps, batch))  # a wrong one first
     if shapes[0] == (steps * batch,):
         wrong(f"the shape is {shapes[0]} ({case}).", "Return (steps, batch): one row for a step.")
     if size > 1 and shapes[0] == (images // batch, batch):
@@ -102,9 +118,9 @@ def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
     for size in (1, 3, 4):
         own = [
             {
-                "conv1.weight": np.full((2, 3), 10.0 + rank**2, np.float32),
-                "bn1.running_mean": np.full(3, 20.0 + rank**2, np.float32),
-                "fc.bias": np.full(4, 30.0 + rank**2, np.float32),
+                "conv1.weight": np.full((2, 3), 10.1 + rank**2, np.float32),
+                "bn1.running_mean": np.full(3, 20.1 + rank**2, np.float32),
+                "fc.bias": np.full(4, 30.1 + rank**2, np.float32),
             }
             for rank in range(size)
         ]
@@ -116,23 +132,30 @@ def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
                 "some ranks called the group and others did not, so that all wait for ever.",
                 "Let every rank call comm.broadcast, rank 0 too.",
             )
-        if any(item is None for item in got):
-            wrong("nothing comes back on some rank.", "Return the arrays on every rank.")
         for rank, arrays in enumerate(got):
             _like_first(arrays, own, rank, size)
     return "1, 3 and 4 ranks, weights and running statistics: all have rank 0's."
 
 
 def _ask_with(answer: Callable[..., Any], given: list[Arrays]) -> Callable[[ranks.Threads], Any]:
-    return lambda comm: answer(given[comm.rank], comm)
+    return lambda comm: engine.call(answer, given[comm.rank], comm)
 
 
 def _like_first(got: Arrays, own: list[Arrays], rank: int, size: int) -> None:
+    got = engine.dictionary(got, "{name: array, …}")
     if missing := [name for name in own[0] if name not in got]:
         wrong(f"{missing[0]} is missing on rank {rank}.", "Return all arrays, by their names.")
     off = [name for name, a in own[0].items() if not np.array_equal(got[name], a)]
     if not off:
         return
+    for name, array in own[0].items():
+        value = engine.numbers(got[name], f"{name} on rank {rank}")
+        if value.shape != array.shape:
+            wrong(f"{name} on rank {rank} has the shape {value.shape}, not {array.shape}.",
+                  "Only send it.")  # fmt: skip
+        if name in off and np.allclose(value, array, rtol=1e-2):
+            wrong(f"{name} on rank {rank} is nearly rank 0's, and rounded.",
+                  "Keep the type of the numbers.")  # fmt: skip
     if all(np.array_equal(got[name], own[rank][name]) for name in own[0]):
         wrong(f"rank {rank} keeps its own weights.", "Return what rank 0 has.")
     if all(
@@ -167,7 +190,8 @@ def sums(answer: Callable[[np.ndarray, Any], Mapping[str, float | None]]) -> str
     for case in VALIDATIONS:
         got = _asked(answer, case)
         for rank, values in enumerate(got):
-            if values is None or not {"loss", "top1", "top5"} <= set(values):
+            values = engine.dictionary(values, '{"loss": …, "top1": …, "top5": …}')
+            if not {"loss", "top1", "top5"} <= set(values):
                 wrong("what comes back lacks loss, top1 or top5.", "Return a dictionary of three.")
             _right_metrics(values, case, rank)
     nothing = ((0.0, 0, 0, 0), (0.0, 0, 0, 0))
@@ -186,7 +210,7 @@ def sums(answer: Callable[[np.ndarray, Any], Mapping[str, float | None]]) -> str
 def _asked(answer: Callable[..., Any], case: tuple[tuple[float, ...], ...]) -> list[Any]:
     def ask(comm: ranks.Threads) -> Any:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return answer(np.array(case[comm.rank], np.float64), comm)
+            return engine.call(answer, np.array(case[comm.rank], np.float64), comm)
 
     try:
         return ranks.together(len(case), ask)
@@ -205,7 +229,10 @@ def _right_metrics(
     got = {name: values[name] for name in right}
     if None in got.values():
         wrong(f"rank {rank} gets None, although there are images.", "Only none at all is None.")
-    number = {name: float(value or 0) for name, value in got.items()}
+    if all(one[3] for one in case):  # else NaN may come of a rank without images
+        number = {name: engine.number(value, name) for name, value in got.items()}
+    else:
+        number = {name: float(value or 0) for name, value in got.items()}
     if all(np.isclose(number[name], right[name]) for name in right):
         return
 
@@ -244,12 +271,7 @@ WORKERS = (2, 8, 64)
 
 
 def ring(answer: Any) -> str:
-    if not isinstance(answer, Mapping):
-        wrong(
-            f"the answer is of type {type(answer).__name__}, not a dictionary.",
-            "Write a prediction for each number of workers: {2: …, 8: …, 64: …}.",
-        )
-    got = {int(n): float(value) for n, value in dict(answer).items()}
+    got = engine.by_number(answer, "{2: …, 8: …, 64: …}", "a number of workers")
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
     right = {n: counted(n) for n in WORKERS}

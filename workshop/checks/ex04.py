@@ -11,6 +11,7 @@ import numpy as np
 
 from rn50lib.errors import UserError
 from workshop import places
+from workshop.checks import engine
 from workshop.checks.engine import wrong
 
 # --- ex04.hunt ------------------------------------------------------------------------------------
@@ -59,7 +60,9 @@ def line_of(text: str) -> int:
 
 
 def hunt(answer: Iterable[int]) -> str:
-    named = {int(number) for number in answer}
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        wrong(f"the answer is of type {type(answer).__name__}.", "Write a set: {3, 14, 15}.")
+    named = {engine.whole(number, "one of the line numbers") for number in answer}
     wrong_lines = {line_of(text): what for text, what in MISTAKES.items()}
     fine = {line_of(text): why for text, why in RIGHT.items()}
     count = len(script().read_text(encoding="utf-8").splitlines())
@@ -109,6 +112,9 @@ PAIRS = (  # the first must come before the second, because otherwise …
 
 
 def order(answer: Iterable[str]) -> str:
+    if not isinstance(answer, list | tuple | np.ndarray):
+        wrong(f"the answer is of type {type(answer).__name__}, which has no order.",
+              "Write a list of seven names.")  # fmt: skip
     given = [str(stage) for stage in answer]
     unknown = [stage for stage in given if stage not in STAGES]
     if unknown:
@@ -136,19 +142,18 @@ def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def feed(answer: Feed) -> str:
-    for count, size, batch in ((32, 2, 4), (11, 2, 3), (9, 1, 2)):
+    for count, size, batch in ((240, 2, 4), (11, 2, 3), (9, 1, 2)):
         images, labels = pictures(count)
-        made = [answer(images, labels, rank, size, batch, 5) for rank in range(size)]
+        made = [engine.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
         if not hasattr(made[0], "as_numpy_iterator"):
             wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
-        epochs = [[_read(d, 4 * count) for d in made] for _ in range(2)]
+        epochs = [[_read(d, 2 * count) for d in made] for _ in range(2)]
         steps = count // (size * batch)
         for epoch in epochs:
             _right_batches(epoch, count, size, batch, steps, labels)
-        if size == 2 and count == 32:
-            _shuffled(epochs, images)
-        if "prefetch" not in type(made[0]).__name__.lower():
-            wrong("nothing is read ahead: the step waits for each batch.", "End with prefetch.")
+        if count == 240:
+            _shuffled(epochs)
+        _read_ahead(made[0])
     return "two epochs on 1 and 2 ranks: equal steps, nothing twice, labels with their pictures."
 
 
@@ -169,15 +174,28 @@ def _right_batches(
     first = epoch[0][0][0] if epoch[0] else np.zeros(0)
     if first.ndim == 3:
         wrong("the pictures come one by one.", "Put them together with batch(batch).")
+    if not epoch[0]:
+        wrong(f"the dataset is empty ({case}).", f"It should give {steps} batches.")
+    remedy = "The network takes float32 from 0 to 1: map with tf.cast(image, tf.float32) / 255."
     if first.dtype != np.float32 or first.max() > 1:
-        wrong(
-            f"the pictures are {first.dtype}, up to {first.max():g}.",
-            "The network takes float32 from 0 to 1: map with tf.cast(image, tf.float32) / 255.",
-        )
+        wrong(f"the pictures are {first.dtype}, up to {first.max():g}.", remedy)
+    for part in epoch:
+        for pixels, _ in part:
+            levels = 255 * engine.numbers(pixels, "the pictures")
+            if pixels.shape[1:] != (4, 4, 3):
+                wrong(f"a picture is {pixels.shape[1:]}.", "It should stay as it is: (4, 4, 3).")
+            if np.abs(levels - np.rint(levels)).max() > 0.01 or levels.min() < 0:
+                wrong(
+                    "the pictures are not their bytes divided by 255: there are values such as"
+                    f" {pixels.flat[np.abs(levels - np.rint(levels)).argmax()]:.4g}.",
+                    remedy,
+                )
     if any(len(images) != batch for part in epoch for images, _ in part):
         wrong(f"a batch has not {batch} pictures ({case}).", "batch(batch, drop_remainder=True)")
     seen = [np.rint(255 * i[:, 0, 0, 0]).astype(int) for part in epoch for i, _ in part]
     given = [y for part in epoch for _, y in part]
+    if any(n.max() >= count for n in seen):
+        wrong("the pictures are none of those that were given.", remedy)
     if any(not np.array_equal(labels[n], y) for n, y in zip(seen, given, strict=True)):
         wrong("pictures and labels are out of step.", "Shuffle the pairs, not each by itself.")
     together = np.concatenate(seen)
@@ -196,16 +214,49 @@ def _right_batches(
         wrong(f"a rank takes {len(epoch[0])} steps ({case}).", f"It should take {steps}.")
 
 
-def _shuffled(epochs: list[list[list[tuple[np.ndarray, np.ndarray]]]], images: np.ndarray) -> None:
-    first, second = (
-        [int(n) for part in epoch for i, _ in part for n in np.rint(255 * i[:, 0, 0, 0])]
+def _shuffled(epochs: list[list[list[tuple[np.ndarray, np.ndarray]]]]) -> None:
+    """Wrong unless the pictures come in a new order in each epoch, and from all over the files."""
+    runs = [
+        [[np.rint(255 * i[:, 0, 0, 0]).astype(int).tolist() for i, _ in part] for part in epoch]
         for epoch in epochs
-    )
-    half = len(first) // 2
-    if first[:half] == sorted(first[:half]):
-        wrong("the pictures come in the order of the files.", "Shuffle them, with the seed.")
-    if first == second:
+    ]  # [epoch][rank][batch][row]
+    for first, second in zip(*runs, strict=True):
+        order = [n for batch in first for n in batch]
+        if order == sorted(order):
+            wrong("the pictures come in the order of the files.", "Shuffle them, with the seed.")
+        if first == second:
+            wrong(
+                "both epochs have the same order.",
+                "shuffle() draws a new one each time, unless reshuffle_each_iteration is False.",
+            )
+        if set(map(frozenset, first)) == set(map(frozenset, second)):
+            wrong(
+                "the same pictures make up a batch in both epochs: whole batches are shuffled.",
+                "Shuffle pictures: shuffle stands before batch.",
+            )
+        for batches in (first, second):
+            _from_all_over([n for batch in batches for n in batch])
+
+
+def _from_all_over(order: list[int]) -> None:
+    """Wrong for pictures that come from a small buffer: one of k lets none come k places early."""
+    place = {number: i for i, number in enumerate(sorted(order))}
+    buffer = 1 + max(place[number] - i for i, number in enumerate(order))
+    if buffer < len(order) / 2:
         wrong(
-            "both epochs have the same order.",
-            "shuffle() draws a new one each time, unless reshuffle_each_iteration is False.",
+            f"no picture comes more than {buffer - 1} places before its turn: shuffle chooses among"
+            f" {buffer} of {len(order)}.",
+            "Files are sorted by class. Where there is room, the buffer holds all: len(labels).",
         )
+
+
+def _read_ahead(dataset: Any) -> None:
+    """Wrong unless batches are prefetched; what stands behind that prefetch makes no difference."""
+    while dataset is not None:
+        kind = type(dataset).__name__.lower()
+        if "prefetch" in kind:
+            return
+        if "batch" in kind:
+            break
+        dataset = getattr(dataset, "_input_dataset", None)
+    wrong("nothing is read ahead: the step waits for each batch.", "End with prefetch.")

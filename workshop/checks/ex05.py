@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from workshop.checks import engine
 from workshop.checks import ex05_graph as seen
 from workshop.checks.engine import wrong
 
@@ -45,6 +46,7 @@ def _right_form(pixels: np.ndarray) -> None:
         wrong(f"a picture is {pixels.shape[1:]}.", f"It should be (3, {side}, {side}).")
     if pixels.dtype != np.float32:
         wrong(f"the pictures are {pixels.dtype}.", "Ask for dtype=types.FLOAT, which is float32.")
+    engine.numbers(pixels, "the pictures")
 
 
 def _right_numbers(pixels: np.ndarray) -> None:
@@ -62,6 +64,8 @@ def _right_numbers(pixels: np.ndarray) -> None:
         (lambda x: 255 * x * std, "the mean is not subtracted.", "Pass mean, times 255."),
         (lambda x: x, "the pictures reach from 0 to 255: nothing is normalised.",
          "Pass mean and std, both times 255."),
+        (lambda x: 255 * (x * std[::-1] + mean[::-1]), "mean and std stand in the order of blue, "
+         "green, red.", "Red comes first: 0.485 and 0.229."),
         (lambda x: 255 * x, "the pictures reach from 0 to 1.", "Pass mean and std, times 255."),
     )  # fmt: skip
     for undo, what, remedy in ways:
@@ -196,11 +200,11 @@ MISTAKES = {  # by question: a value, what it is, and what to do
 
 
 def bottleneck(answer: Any) -> str:
-    given, right = dict(answer), chain()
+    given, right = engine.dictionary(answer, '{"in turn": …, "overlapped": …, …}'), chain()
     if missing := [name for name in QUESTIONS if name not in given]:
         wrong(f"there is no answer for {missing[0]!r}.", f"Give one for each: {QUESTIONS}.")
     for name in QUESTIONS:
-        value = float(given[name])
+        value = engine.number(given[name], repr(name))
         tolerance = 0.0 if name == "cores" else 0.01 * right[name]
         if abs(value - right[name]) <= tolerance:
             continue
@@ -238,7 +242,7 @@ def valid_rows(images: int, size: int, batch: int) -> list[list[int]]:
 def exact(answer: Counts) -> str:
     for images, size, batch in VALIDATIONS:
         case = f"{images} pictures, {size} rank(s), batch {batch}"
-        got = [[int(n) for n in answer(images, rank, size, batch)] for rank in range(size)]
+        got = [_rows(engine.call(answer, images, rank, size, batch)) for rank in range(size)]
         right = valid_rows(images, size, batch)
         if got == right:
             continue
@@ -258,6 +262,12 @@ def exact(answer: Counts) -> str:
         rank = next(r for r in range(size) if got[r] != right[r])
         wrong(f"rank {rank} counts {got[rank]} rows ({case}).", f"It should be {right[rank]}.")
     return f"{len(VALIDATIONS)} validations, as DALI's reader shares them out: every picture once."
+
+
+def _rows(found: Any) -> list[int]:
+    if not hasattr(found, "__iter__"):
+        wrong(f"what comes back is of type {type(found).__name__}.", "Return a list: [8, 5].")
+    return [engine.whole(n, "a number of rows") for n in found]
 
 
 def _steps(got: list[list[int]], right: list[list[int]], case: str, batch: int) -> None:

@@ -55,13 +55,13 @@ def run(
     Raises Wrong for a graph that cannot be built or gives no batches.
     """
     from rn50lib.pipelines.dali import in_short
-    from workshop.lessons.dali import dali_steps
+    from workshop.lessons.dali import steps as dali
 
     written: list[Any] = []
 
     def steps_of_rank() -> list[Any]:
-        found = answer(list(files), list(labels), rank, size)
-        if isinstance(found, dali_steps.Pipeline):
+        found = engine.call(answer, list(files), list(labels), rank, size)
+        if isinstance(found, dali.Pipeline):
             wrong("the answer is a whole pipeline.", "Leave pipeline_def out: the check adds it.")
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("the answer is no pair.", "Return images and labels, in this order.")
@@ -69,7 +69,7 @@ def run(
         return written
 
     try:
-        pipeline = dali_steps.graph(steps_of_rank, batch, seed=11 + rank)
+        pipeline = dali.graph(steps_of_rank, batch, seed=11 + rank)
         batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
     except RuntimeError as error:
         if not written:  # the learner's own line
@@ -156,10 +156,10 @@ def show(graph: Graph, data_root: Path, count: int = 8) -> None:
 def shares(images: int, size: int, batch: int) -> list[list[list[int]]]:
     """Which pictures DALI's reader puts into the rows of each rank's batches, [rank][step][row],
     when it fills the last batch up."""
-    from workshop.lessons.dali import dali_steps
+    from workshop.lessons.dali import steps as dali
 
     with pictures() as files:
-        return [dali_steps.padded(files[:images], rank, size, batch) for rank in range(size)]
+        return [dali.padded(files[:images], rank, size, batch) for rank in range(size)]
 
 
 def show_counted(valid: Callable[[int, int, int, int], Sequence[int]], images: int = 27) -> None:

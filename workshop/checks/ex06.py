@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import ex06_step
+from workshop.checks import engine, ex06_step
 from workshop.checks.engine import wrong
 
 # --- ex06.memory ----------------------------------------------------------------------------------
@@ -47,10 +47,10 @@ MEMORY_MISTAKES = (
 
 
 def memory(answer: Any) -> str:
-    given = dict(answer)
+    given = engine.dictionary(answer, '{"float32": [.., ..], "float16": [.., ..]}')
     if missing := [name for name in FORMATS if name not in given]:
         wrong(f"there is no prediction for {missing[0]}.", f"Give one for each: {FORMATS}.")
-    rows = [np.ravel(given[name]).tolist() for name in FORMATS]
+    rows = [engine.numbers(given[name], name).ravel() for name in FORMATS]
     if any(len(row) != len(BATCHES) for row in rows):
         wrong("two numbers are asked for in each format.", "A list: [batch 1, batch 96].")
     got = np.array(rows, float)
@@ -60,6 +60,8 @@ def memory(answer: Any) -> str:
     for values, what, remedy in MEMORY_MISTAKES:
         if np.allclose(got, values, rtol=0.01):
             wrong(what, remedy)
+    if np.allclose(got[:, ::-1], right, rtol=0.02):
+        wrong("the batches are exchanged.", "First the MB for a batch of 1, then for one of 96.")
     if np.allclose(got[::-1], right, rtol=0.02):
         wrong("the two are exchanged.", "float32 is the one with 4 bytes a number.")
     row, column = (int(i) for i in np.argwhere(~np.isclose(got, right, rtol=0.02))[0])
@@ -87,12 +89,14 @@ RULES = (  # scale, good steps, finite, growth steps, then scale and good steps:
     (1.0, 7, False, 10, 1.0, 0),
     (TOP / 2, 2, True, 3, TOP, 0),
     (TOP, 2, True, 3, TOP, 0),
+    (3.0, 1, False, 3, 1.5, 0),
 )
 
 
 def _rule(
     back: float = 0.5, grow: float = 2.0, late: int = 0, low: float = 1.0, high: float = TOP,
     after_bad: str = "zero", after_growth: str = "zero", turned: bool = False,
+    at_top: str = "",
 ) -> Rule:  # fmt: skip
     """The rule with one of the usual mistakes."""
     count = {"zero": lambda good: 0, "kept": lambda good: good, "on": lambda good: good + 1}
@@ -102,11 +106,13 @@ def _rule(
             return max(scale * back, low), count[after_bad](good)
         if good + 1 < growth + late:
             return scale, good + 1
-        return min(scale * grow, high), count[after_growth](good)
+        full = at_top and scale * grow > high
+        return min(scale * grow, high), count[at_top if full else after_growth](good)
 
     return rule
 
 
+AT_TOP = "at 2^24 the good steps do not begin at 0 again, though there are growth_steps of them."
 RULE_MISTAKES = (
     (_rule(turned=True), "finite means that all is well, and there the scale is halved.",
      "Halve it when a gradient was not finite."),
@@ -133,6 +139,8 @@ RULE_MISTAKES = (
      "Double it after growth_steps good steps in a row."),
     (_rule(grow=1), "the scale never grows.", "Double it after growth_steps good steps in a row."),
     (_rule(late=-(10**9)), "every good step doubles the scale.", "Wait for growth_steps of them."),
+    (_rule(at_top="on"), AT_TOP, "Return 0 good steps there too."),
+    (_rule(at_top="kept"), AT_TOP, "Return 0 good steps there too."),
     (_rule(low=0.0), "the scale falls below 1.", "Hold it with max(…, 1)."),
     (_rule(high=np.inf), "the scale grows beyond 2^24.", "Hold it with min(…, 2**24)."),
     (_rule(low=0.0, high=np.inf), "the scale leaves the range from 1 to 2^24.",
@@ -141,11 +149,14 @@ RULE_MISTAKES = (
 
 
 def scaler(answer: Rule) -> str:
-    found = [answer(*case[:4]) for case in RULES]
+    found = [engine.call(answer, *case[:4]) for case in RULES]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in found):
         wrong(f"what comes back is {found[0]!r}.", "Return two: the scale and the good steps.")
-    got = [(float(scale), int(good)) for scale, good in found]
-    right = [(float(case[4]), case[5]) for case in RULES]
+    got = [
+        (engine.number(scale, "the scale"), engine.number(good, "the number of good steps"))
+        for scale, good in found
+    ]
+    right = [(float(case[4]), float(case[5])) for case in RULES]
     if [(good, scale) for scale, good in got] == right:
         wrong("the two are exchanged.", "First the scale, then the good steps.")
     if _same(got, right):
@@ -157,8 +168,9 @@ def scaler(answer: Rule) -> str:
     at = next(i for i in range(len(RULES)) if not _same(got[i : i + 1], right[i : i + 1]))
     scale, good, finite, growth = RULES[at][:4]
     wrong(
-        f"loss_scale_update({scale:g}, {good}, {finite}, {growth}) gives {got[at]}.",
-        f"It should be {right[at]}.",
+        f"loss_scale_update({scale:g}, {good}, {finite}, {growth}) gives"
+        f" ({got[at][0]:.10g}, {got[at][1]:g}).",
+        f"It should be ({right[at][0]:.10g}, {right[at][1]:g}).",
     )
 
 
@@ -171,12 +183,8 @@ def _good_steps(rule: Rule) -> list[float]:
     return scales
 
 
-def _same(got: Sequence[tuple[float, int]], right: Sequence[tuple[float, int]]) -> bool:
-    """Whether two results agree; at the top of the range the good steps decide nothing."""
-    return all(
-        a == b and (m == n or (b == TOP and m >= 0))
-        for (a, m), (b, n) in zip(got, right, strict=True)
-    )
+def _same(got: Sequence[tuple[float, float]], right: Sequence[tuple[float, float]]) -> bool:
+    return list(got) == list(right)
 
 
 # --- ex06.step ------------------------------------------------------------------------------------
@@ -185,6 +193,11 @@ def _same(got: Sequence[tuple[float, int]], right: Sequence[tuple[float, int]]) 
 def step(answer: ex06_step.Step) -> str:
     for name, case in ex06_step.CASES.items():
         moved, right = ex06_step.moves(answer, case), ex06_step.expected(case)
+        if not np.isfinite(moved.weights).all() and name != "overflow":
+            wrong(
+                f"{name}: the weights are {ex06_step.text(moved.weights)} now.",
+                "No gradient of this batch is infinite: look for 0/0 in your own step.",
+            )
         if not np.isfinite(moved.weights).all():
             wrong(
                 "the gradients were infinite, and so are the weights now.",
@@ -240,6 +253,10 @@ def _padded(pad: Callable[[int, int], int]) -> Callable[..., tuple[int, ...]]:
     return strides
 
 
+def _padded_in(only: str) -> Callable[..., tuple[int, ...]]:
+    return lambda shape, order, multiple: placed(shape, order, multiple if order == only else 1)
+
+
 def _in_memory(shape: tuple[int, int, int, int], order: str, multiple: int) -> tuple[int, ...]:
     found = placed(shape, order, multiple)
     return tuple(found["NCHW".index(axis)] for axis in order)
@@ -262,6 +279,10 @@ LAYOUT_MISTAKES = (
      "The last letter is the one whose neighbours lie side by side: stride 1."),
     (_padded(lambda c, m: c), "the channels are not padded.",
      "A stride that steps over all channels steps over the padded ones too."),
+    (_padded_in("NHWC"), "in NCHW the channels are not padded.",
+     "A picture then has more planes: pad before you look at the order."),
+    (_padded_in("NCHW"), "in NHWC the channels are not padded.",
+     "A pixel then takes more room: pad before you look at the order."),
     (_padded(lambda c, m: c // m * m + m), "256 channels, a multiple of 8 already, are padded too.",
      "Round up: -(-c // multiple) * multiple."),
     (_padded(lambda c, m: max(1, c // m * m)), "the number of channels is rounded down.",
@@ -272,8 +293,14 @@ LAYOUT_MISTAKES = (
 )  # fmt: skip
 
 
+def _four(found: Any) -> tuple[int, ...]:
+    if not hasattr(found, "__iter__"):
+        wrong(f"what comes back is {found!r}.", "Return four numbers: for n, c, h and w.")
+    return tuple(engine.whole(x, "a stride") for x in found)
+
+
 def layout(answer: Strides) -> str:
-    got = [tuple(int(x) for x in answer(*case)) for case in SHAPES]
+    got = [_four(engine.call(answer, *case)) for case in SHAPES]
     right = [placed(*case) for case in SHAPES]
     if got == right:
         return f"{len(SHAPES)} arrays lie where NumPy puts them."

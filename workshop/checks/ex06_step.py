@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from workshop import output
-from workshop.checks import table
+from workshop.checks import engine, table
 from workshop.checks.engine import beside
 
 Step = Callable[[Any, Any, Any, Any, Any], Any]
@@ -31,7 +31,8 @@ class Case:
 
 
 CASES = {
-    "small gradient": Case(((0.5, 0.25), (-0.25, 0.5)), (0.5, -0.5)),
+    # three pictures, so that a sum over the batch is no step taken twice
+    "small gradient": Case(((0.5, 0.25), (-0.25, 0.5), (0.25, -0.25)), (0.5, -0.5, 0.25)),
     "overflow": Case(((1e30, 1e30), (1.0, 1.0)), (0.0, 0.0)),
     "large gradient": Case(((4.0, 2.0), (3.0, -1.0)), (-2.0, 1.0)),
     "two steps": Case(((0.5, 0.25), (-0.25, 0.5)), (0.5, -0.5), 2, scale=2.0),
@@ -51,8 +52,11 @@ def moves(step: Step, case: Case) -> Moved:
     """What the learner's step makes of a case; the scale doubles after two good steps."""
     from workshop.checks import two_weights
 
+    def unspoiled(*arguments: Any) -> None:  # the batch; model, optimizer and scaler may change
+        engine.call(step, *arguments, may_be_none=True)
+
     weights, scale = two_weights.train(
-        step, START, LR, case.scale, case.images, case.targets, case.times
+        unspoiled, START, LR, case.scale, case.images, case.targets, case.times
     )
     return Moved(np.array(weights), scale)
 
@@ -98,6 +102,8 @@ def mistakes(case: Case) -> list[tuple[str, str, np.ndarray]]:
         "clipped only": start - LR * clipped(SCALE * g),
         "not scaled": start - LR * clipped(g / SCALE),
         "not clipped": start - LR * g,
+        "summed": start - LR * clipped(len(case.targets) * g),
+        "halved": start - LR * clipped(g / 2),
         "still": start,
     }
     if case.times == 2:
@@ -140,6 +146,15 @@ SAID = {
     "not clipped": (
         "large gradients are not clipped.",
         "Call clip_grad_norm_(model.parameters(), 1.0) between unscale_ and step.",
+    ),
+    "summed": (
+        "the loss is a sum over the batch: gradients are as many times too large as it has"
+        " pictures.",
+        'Take the mean, as mse_loss does by itself: no reduction="sum".',
+    ),
+    "halved": (
+        "a step is half as long as it should be.",
+        "The loss is the mean of the squares, as mse_loss has it, without a factor of 1/2.",
     ),
     "still": (
         "the weights do not move.",

@@ -3,12 +3,14 @@ classes."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from workshop.checks import engine
 from workshop.checks.engine import wrong
 
 # --- ex07.percentile ------------------------------------------------------------------------------
@@ -19,8 +21,9 @@ LATENCIES = (  # seconds, as they were measured
     (0.5,),
     tuple((37 * i % 100 + 1) / 1000 for i in range(100)),
     (0.2, 0.2, 0.9, 0.2),
+    tuple((7 * i % 20 + 1) / 100 for i in range(20)),
 )
-ASKED = (50, 90, 95, 99, 100, 1, 0)
+ASKED = (50, 90, 95, 99, 100, 1, 0, 7, 55)  # 7 / 100 * 100 is more than 7, 55 / 100 * 20 than 11
 
 
 CASES = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
@@ -29,24 +32,16 @@ CASES = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     got = []
     for values, per_cent in CASES:
-        given = list(values)
-        got.append(_at(answer, given, per_cent))
-        if given != list(values):
-            wrong(
-                "the list that it was given has another order afterwards.",
-                "sorted(seconds) makes a new list; seconds.sort() changes the caller's.",
-            )
+        got.append(_at(functools.partial(engine.call, answer), list(values), per_cent))
     right = [counted(values, per_cent) for values, per_cent in CASES]
-    if got == right:
+    if all(map(_equal, got, right)):
         return f"{len(LATENCIES)} lists, from p0 to p100, also where values are equal."
-    off = next(i for i, pair in enumerate(zip(got, right, strict=True)) if pair[0] != pair[1])
+    off = next(i for i, pair in enumerate(zip(got, right, strict=True)) if not _equal(*pair))
     values, per_cent = CASES[off]
     shown = ", ".join(f"{value:g}" for value in values[:5]) + (", …" if len(values) > 5 else "")
     for mistake, said, then in MISTAKES:
         theirs = [_at(mistake, list(values), per_cent) for values, per_cent in CASES]
-        if all(
-            a == b or (a and b and math.isclose(a, b)) for a, b in zip(got, theirs, strict=True)
-        ):
+        if all(map(_equal, got, theirs)):
             wrong(f"{said} (p{per_cent} of {shown}).", then)
     if got[off] is None:
         wrong(
@@ -62,9 +57,14 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
 def _at(answer: Callable[[list[float], float], float], values: list[float], p: float) -> Any:
     """What it says; None where it asks for a place that the list does not have."""
     try:
-        return float(answer(values, p))
+        return engine.number(answer(values, p), f"p{p}")
     except IndexError:
         return None
+
+
+def _equal(a: float | None, b: float | None) -> bool:
+    """Whether two results are the same latency, one of them perhaps in float32."""
+    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6)
 
 
 def counted(values: tuple[float, ...], per_cent: float) -> float:
@@ -83,6 +83,9 @@ def _rank(values: list[float], per_cent: float) -> int:
 MISTAKES: tuple[tuple[Callable[[list[float], float], float], str, str], ...] = (
     (lambda v, p: v[_rank(v, p)], "the values are not sorted",
      "The requests are in the order of time: sort them first."),
+    (lambda v, p: sorted(v)[max(0, math.ceil(p / 100 * len(v)) - 1)],
+     "it rounds up what should be a whole number: 7 / 100 * 100 is 7.000000000000001 in Python",
+     "Multiply first, and divide then: len(seconds) * per_cent / 100."),
     (lambda v, p: sorted(v)[::-1][_rank(v, p)], "it counts from the slowest",
      "p99 is near the slow end."),
     (lambda v, p: sum(v) / len(v), "this is the mean", "The mean hides the slow ones."),
@@ -106,6 +109,7 @@ MISTAKES: tuple[tuple[Callable[[list[float], float], float], str, str], ...] = (
 Norm = dict[str, np.ndarray]
 LAYERS = ((4, 4, 3), (6, 3, 1), (3, 5, 3))  # channels out, channels in, width of the kernel
 EPS = 1e-2  # large enough to be seen when it is forgotten
+ROUNDING = 2e-6  # of the largest output: what float32 leaves
 
 
 def fold(
@@ -116,7 +120,7 @@ def fold(
         weight, norm, x = layer(number, out, into, side)
         given = {name: values.copy() for name, values in norm.items()}
         try:
-            found = answer(weight.copy(), given, EPS)
+            found = engine.call(answer, weight.copy(), given, EPS)
         except ValueError as error:
             if "broadcast" in str(error):
                 wrong(
@@ -126,7 +130,7 @@ def fold(
             raise
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("what comes back is no pair.", "Return weight and bias.")
-        got_weight, got_bias = (np.asarray(part, np.float64) for part in found)
+        got_weight, got_bias = map(engine.numbers, found, ("the weight", "the bias"))
         if got_weight.shape != weight.shape or got_bias.shape != (out,):
             wrong(
                 f"the shapes are {got_weight.shape} and {got_bias.shape}.",
@@ -134,10 +138,11 @@ def fold(
             )
         right = normalised(convolved(x, weight), norm)
         got = convolved(x, got_weight) + got_bias[:, None, None]
-        apart = float(np.abs(got - right).max())
-        if apart > 1e-6 * np.abs(right).max():
-            _wrong_fold(got_weight, got_bias, weight, norm, apart)
-        worst = max(worst, apart)
+        difference = engine.max_difference(got, right)
+        if not difference <= ROUNDING * np.abs(right).max():
+            _rounded_fold(found, got, right)
+            _wrong_fold(got_weight, got_bias, weight, norm, difference)
+        worst = max(worst, difference)
     return f"{len(LAYERS)} layers, with and without: the outputs differ by {worst:.0e} at most."
 
 
@@ -170,8 +175,20 @@ def normalised(x: np.ndarray, norm: Norm) -> np.ndarray:
     return gamma * (x - mean) / np.sqrt(var + EPS) + beta
 
 
+def _rounded_fold(found: Any, got: np.ndarray, right: np.ndarray) -> None:
+    """Wrong where the outputs differ only because weight or bias has few digits."""
+    if not np.allclose(got, right, rtol=0, atol=0.01 * np.abs(right).max()):
+        return
+    for name, part in zip(("weight", "bias"), found, strict=True):
+        if np.asarray(part).dtype == np.float16:
+            wrong(
+                f"the {name} is right, but rounded to float16.",
+                "Compute in the type of what was given; who wants 16 bits converts afterwards.",
+            )
+
+
 def _wrong_fold(
-    weight: np.ndarray, bias: np.ndarray, plain: np.ndarray, norm: Norm, apart: float
+    weight: np.ndarray, bias: np.ndarray, plain: np.ndarray, norm: Norm, difference: float
 ) -> None:
     gamma, beta, mean, var = (
         norm[name] for name in ("gamma", "beta", "running_mean", "running_var")
@@ -192,6 +209,8 @@ def _wrong_fold(
             wrong("eps is added to the root.", "It stands inside: sqrt(running_var + eps).")
         if np.allclose(weight, scaled(gamma / (var + EPS))):
             wrong("it divides by the variance.", "Divide by its root.")
+        if np.allclose(weight, scaled(np.abs(scale))):
+            wrong("the sign of gamma is lost.", "A gamma below 0 turns its channel round.")
         if np.allclose(weight, scaled(1 / np.sqrt(var + EPS))):
             wrong("gamma is forgotten.", "The factor is gamma / std.")
         if plain.shape[0] == plain.shape[1] and np.allclose(weight, scaled(scale, 1)):
@@ -213,7 +232,7 @@ def _wrong_fold(
         wrong("beta is forgotten.", "The bias is beta − gamma · mean / std.")
     if np.allclose(bias, scale * (beta - mean)):
         wrong("beta is multiplied too.", "Batch norm adds beta last.")
-    wrong(f"outputs differ by up to {apart:.2g}.", "Compare your bias with the formula.")
+    wrong(f"outputs differ by up to {difference:.2g}.", "Compare your bias with the formula.")
 
 
 # --- ex07.likeliest -------------------------------------------------------------------------------
@@ -225,19 +244,35 @@ def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
         (draw.normal(0, 3, (5, 12)), 3),
         (draw.normal(0, 3, (1, 12)), 5),
         (draw.normal(0, 3, (4, 4)), 4),
+        (draw.normal(0, 3, (3, 12)), 1),
         (np.array([[1000.0, 990.0, -1000.0], [0.0, 1.0, 2.0]]), 2),
     ]
+    answers = []
     for logits, k in cases:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            found: Any = answer(logits.copy(), k)
+            found: Any = engine.call(answer, logits.copy(), k)
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("what comes back is no pair.", "Return classes and probabilities.")
-        classes, sure = (np.asarray(part) for part in found)
+        try:
+            classes, sure = (np.asarray(part) for part in found)
+        except ValueError:
+            wrong("the rows differ in length.", f"Each picture gets {k} of both.")
         if classes.shape != (len(logits), k) or sure.shape != (len(logits), k):
             wrong(
                 f"the shapes are {classes.shape} and {sure.shape}.",
                 f"For {len(logits)} pictures and k = {k} both are {(len(logits), k)}.",
             )
+        if classes.dtype.kind not in "iu":
+            wrong(
+                f"the classes are {classes.dtype}, which number nothing.",
+                "np.argsort gives whole numbers: keep them. And classes come first.",
+            )
+        if sure.dtype.kind not in "biuf":
+            engine.numbers(sure, "the probabilities")
+        answers.append((classes, sure))
+    for (_, sure), (logits, _) in zip(answers, cases, strict=True):
+        _one_maximum(sure, logits)
+    for (classes, sure), (logits, k) in zip(answers, cases, strict=True):
         _right_classes(classes, logits, k)
         _right_probabilities(sure, classes, logits)
     return "1 to 5 pictures, 3 to 12 classes, and logits of a thousand."
@@ -265,7 +300,28 @@ def _right_classes(classes: np.ndarray, logits: np.ndarray, k: int) -> None:
         )
 
 
+def _one_maximum(sure: np.ndarray, logits: np.ndarray) -> None:
+    """Wrong where the largest logit of the whole batch was subtracted from all pictures'.
+
+    That is right until another picture's logits are so much larger that all of a picture's powers
+    are rounded to 0; in float16 that is soon.
+    """
+    for kind in (np.float64, np.float32, np.float16):
+        with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
+            power = np.exp((logits - logits.max()).astype(kind))
+            shares = power / power.sum(1, keepdims=True)
+        lost = ~np.isfinite(shares).all(1)
+        if lost.any() and np.array_equal(lost, ~np.isfinite(sure).all(1)):
+            wrong(
+                "a picture's probabilities are 0/0: the largest logit of the whole batch was"
+                " subtracted, and beside another picture's 1000 all of its own powers are 0.",
+                "Each picture has its own largest logit: logits.max(axis=1, keepdims=True).",
+            )
+
+
 def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarray) -> None:
+    if not np.isfinite(sure).all() and np.abs(logits).max() < 700:
+        engine.numbers(sure, "the probabilities")
     if not np.isfinite(sure).all():
         wrong(
             "with logits of 1000 a probability is no number.",
@@ -276,6 +332,11 @@ def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarr
     right = (power / power.sum(1, keepdims=True))[rows, classes]
     if np.allclose(sure, right):
         return
+    if sure.dtype == np.float16 and np.allclose(sure, right, rtol=0.02, atol=1e-4):
+        wrong(
+            "the probabilities are right, but have three digits only: they are float16.",
+            "Compute in float32 at least: a sum of many classes loses even more.",
+        )
     over_batch = np.exp(logits - logits.max(0))
     if np.allclose(sure, (over_batch / over_batch.sum(0))[rows, classes]):
         wrong(

@@ -6,12 +6,13 @@ from __future__ import annotations
 import importlib.util
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from workshop.checks import capstone as script
-from workshop.checks import capstone_judge
+from workshop.checks import capstone_judge, engine
 from workshop.checks.engine import wrong
 
 # --- ex08.rate ------------------------------------------------------------------------------------
@@ -28,22 +29,24 @@ NOTHING_LEFT: tuple[Run, ...] = (((32, 32), (1.0, 1.0), 2), ((), (), 0), ((8,), 
 
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
-    for images, seconds, warmup in RUNS:
-        got = answer(list(images), list(seconds), warmup)
-        if got is None:
+    got = [engine.call(answer, list(i), list(s), w, may_be_none=True) for i, s, w in RUNS]
+    if set(map(type, got)) == {type(None)}:
+        engine.returns_nothing()
+    for value, (images, seconds, warmup) in zip(got, RUNS, strict=True):
+        if value is None:
             wrong("it gives None although iterations are left.", "None is for none at all.")
-        _right_rate(float(got), images, seconds, warmup)
+        _right_rate(engine.number(value, "the rate"), images, seconds, warmup)
     for images, seconds, warmup in NOTHING_LEFT:
         try:
-            got = answer(list(images), list(seconds), warmup)
+            left = engine.call(answer, list(images), list(seconds), warmup, may_be_none=True)
         except (ZeroDivisionError, ValueError, IndexError):
             wrong(
                 f"{len(images)} iterations, {warmup} of them warm-up, make it fail.",
                 "Where nothing is left there is nothing to divide: return None.",
             )
-        if got is not None:
+        if left is not None:
             wrong(
-                f"with nothing left after the warm-up it says {got!r}.",
+                f"with nothing left after the warm-up it says {left!r}.",
                 "Not measured is None: 0 would look like a result.",
             )
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
@@ -87,6 +90,8 @@ def _right_rate(got: float, images: Sequence[int], seconds: Sequence[float], war
             f"the warm-up's seconds are counted, but not its images ({case}).",
             "Leave out both.",
         )
+    if np.isclose(got, sum(kept) / len(kept)):
+        wrong(f"these are images per iteration: {got:.4g} ({case}).", "Divide by the seconds.")
     if np.isclose(got, max(rates)):
         wrong(f"this is the best iteration: {got:.4g} ({case}).", "All of them count.")
     if warmup and np.isclose(got, sum(images[:-warmup]) / sum(seconds[:-warmup])):
@@ -101,7 +106,7 @@ BYTES, BANDWIDTH, LATENCY = 100e6, 12.5e9, 20e-6
 
 
 def ring(answer: Any) -> str:
-    got = {int(n): float(value) for n, value in dict(answer).items()}
+    got = engine.by_number(answer, "{2: …, 8: …, 512: …}", "a number of workers")
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
 
@@ -150,13 +155,17 @@ EXCHANGES = (  # compute, when the buckets are ready, what their exchange takes,
     (0.1, (0.04, 0.06, 0.08), (0.01, 0.01, 0.01)),
     (0.1, (0.04, 0.06, 0.1), (0.01, 0.01, 0.03)),
     (0.1, (0.04, 0.06, 0.1), (0.05, 0.03, 0.02)),
+    (0.1, (0.04, 0.06, 0.1), (0.01, 0.08, 0.005)),
     (0.2, (0.2,), (0.05,)),
     (0.2, (), ()),
 )
 
 
 def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
-    got = [float(answer(c, list(ready), list(takes))) for c, ready, takes in EXCHANGES]
+    got = [
+        engine.number(engine.call(answer, c, list(ready), list(takes)), "the efficiency")
+        for c, ready, takes in EXCHANGES
+    ]
     right = [case[0] / step_seconds(*case) for case in EXCHANGES]
     if np.allclose(got, right):
         return f"{len(EXCHANGES)} steps: hidden, exposed, queueing, in one piece, no exchange."
@@ -199,6 +208,9 @@ MISTAKES: tuple[tuple[Callable[..., float], str, str], ...] = (
      "There is one wire: a bucket begins when the one before it is through."),
     (lambda c, ready, takes: c / max(c, sum(takes)), "the exchange begins with the step.",
      "A bucket cannot be sent before it is ready."),
+    (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
+     "only the last bucket counts.",
+     "It may have to wait for those before it: follow the wire from bucket to bucket."),
     (lambda c, ready, takes: c / max(c, (ready[0] if ready else 0) + sum(takes)),
      "only the first bucket waits to be ready.",
      "Each begins at the later of two times: when it is ready, and when the wire is free."),
@@ -240,7 +252,13 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
     """A run of the learner's script, found to keep all the rules."""
     say = None if hasattr(type(answer), "beside") else script.progress(doing)
+    before = script.contents(case.folder)
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), say)))
+    if changed := before.items() ^ script.contents(case.folder).items():
+        wrong(
+            f"the script has changed the folder of the pictures: {Path(min(changed)[0]).name}.",
+            "Each run begins with nothing but JPEGs: keep what you have decoded in memory.",
+        )
     if found := capstone_judge.problems(seen, case):
         more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])

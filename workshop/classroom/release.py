@@ -22,8 +22,8 @@ FOLDERS = ("rn50lib", "data_prep", "workshop", "notebooks", "exercises", "docs",
 LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
 TEXT = (".md", ".py")
 INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to what is left out
-# in the README; the page that it leads to is left out
-FOR_INSTRUCTORS = "; [instructor.md](docs/instructor.md): running the course with a class"
+# a row of the README; the page that it leads to is left out
+FOR_INSTRUCTORS = "| [docs/instructor.md](docs/instructor.md) | running the course with a class |\n"
 
 CONTRIBUTING = """# The learners' copy
 
@@ -95,14 +95,14 @@ def copy(path: Path, target: Path) -> None:
     """Copy a file; where it has solutions, with stubs in their place."""
     if path.suffix in TEXT:
         text = path.read_text(encoding="utf-8")
+        if FOR_INSTRUCTORS in text and path.name == "README.md":
+            target.write_text(text.replace(FOR_INSTRUCTORS, ""), encoding="utf-8")
+            return
         if path.suffix == ".md" and INSTRUCTOR.search(text):
             target.write_text(INSTRUCTOR.sub(r"\1", text), encoding="utf-8")
             return
         if path.parent.name == "source" and solutions.BEGIN in text:
             target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
-            return
-        if FOR_INSTRUCTORS in text and path.name == "README.md":
-            target.write_text(text.replace(FOR_INSTRUCTORS, ""), encoding="utf-8")
             return
         if path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
             target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.files import make_folder
-from workshop.course import course, solutions
+from workshop.course import catalogue, solutions
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 LESSON = re.compile(r"\d\d_[a-z0-9_]+")
@@ -64,10 +64,10 @@ def is_exercise(master: Path) -> bool:
     return EXERCISE.fullmatch(master.stem) is not None
 
 
-def course_line(root: Path, here: course.Lesson) -> str:
+def course_line(root: Path, here: catalogue.Lesson) -> str:
     """The line of links to every notebook that exists; the present one stands in bold."""
     names = []
-    for item in course.existing(root):
+    for item in catalogue.existing(root):
         label = f"{item.number} {item.short}"
         names.append(f"**{label}**" if item == here else f"[{label}]({item.name}.ipynb)")
     return "Course: " + " › ".join(names)
@@ -78,9 +78,9 @@ def exercises(root: Path) -> dict[str, str]:
     return {path.stem[2:4]: path.stem for path in masters(root) if is_exercise(path)}
 
 
-def navigation(root: Path, here: course.Lesson) -> str:
+def navigation(root: Path, here: catalogue.Lesson) -> str:
     """The links at the end of a lesson: back, the map, its exercises, forward."""
-    before, after = course.neighbours(here, root)
+    before, after = catalogue.neighbours(here, root)
     own = exercises(root).get(here.number)
     parts = []
     if before:
@@ -96,10 +96,10 @@ def navigation(root: Path, here: course.Lesson) -> str:
 
 def with_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
     """The course line put under the first cell and the links into a cell at the end."""
-    lessons = [item for item in course.COURSE if item.name == master.stem]
+    lessons = [item for item in catalogue.COURSE if item.name == master.stem]
     if not lessons:
         raise UserError(
-            f"{master} is not in the course: add its line to COURSE in workshop/course/course.py"
+            f"{master} is not in the course: add its line to COURSE in workshop/course/catalogue.py"
         )
     first = {**cells[0], "source": f"{cells[0]['source']}\n\n{course_line(root, lessons[0])}"}
     last = {"cell_type": "markdown", "source": navigation(root, lessons[0]), "tags": ["navigation"]}
@@ -118,7 +118,7 @@ def exercise_line(root: Path, here: str) -> str:
 def exercise_navigation(root: Path, here: str) -> str:
     """The links at the end of an exercise notebook: back to its lesson, the map, the next lesson
     (or the next exercises where there is none)."""
-    there = {item.number: item for item in course.existing(root)}
+    there = {item.number: item for item in catalogue.existing(root)}
     lesson = there.get(here[2:4])
     parts = []
     if lesson:
@@ -127,7 +127,7 @@ def exercise_navigation(root: Path, here: str) -> str:
         )
     if "00" in there:
         parts.append(f"[Map of the course](../notebooks/{there['00'].name}.ipynb)")
-    after = course.neighbours(lesson, root)[1] if lesson else None
+    after = catalogue.neighbours(lesson, root)[1] if lesson else None
     if after:
         parts.append(f"[Notebook {after.number} {after.short} →](../notebooks/{after.name}.ipynb)")
     names = list(exercises(root).values())
@@ -202,7 +202,7 @@ def build(root: Path, master: Path, solved: bool = False) -> Built:
         ]
         cells = with_exercise_links(root, master, cells)
     else:
-        item = course.lesson(master.stem[:2])
+        item = catalogue.lesson(master.stem[:2])
         about = {"number": item.number, "minutes": item.minutes, "ci_seconds": item.ci_seconds}
         cells = with_links(root, master, cells)
     path = master.parent.parent / f"{master.stem}.ipynb"

@@ -19,8 +19,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    from workshop import preflight_flags
-
     made = Parser(
         prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
     )
@@ -65,16 +63,7 @@ def parser() -> Parser:
     status.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well"
     )
-    script = verbs.add_parser(
-        "check-script",
-        help="what a training script lacks for many GPUs; reads it, never runs it",
-        epilog="Exit status: 0 all is there, 1 something is missing, wrong or out of sight, 2 FILE"
-        " cannot be read.",
-    )
-    script.add_argument("file", type=Path, metavar="FILE", help="a Python file")
-    script.add_argument("--json", action="store_true", help="the findings as JSON")
     _classroom(verbs)
-    preflight_flags.add_parser(verbs)
     return made
 
 

@@ -31,8 +31,6 @@ def main(argv: list[str]) -> int:
         "run": run_course,
         "reset": reset_notebook,
         "status": show_status,
-        "check-script": check_script_file,
-        "preflight": look_before_class,
         "release": release_course,
         "submit": submit_work,
         "grade": grade_class,
@@ -43,12 +41,12 @@ def main(argv: list[str]) -> int:
 
 def list_notebooks(args: argparse.Namespace) -> int:
     from workshop import places
-    from workshop.course import course
+    from workshop.course import catalogue
 
     root = places.need_checkout()
-    for item in course.COURSE:
+    for item in catalogue.COURSE:
         path = root / "notebooks" / f"{item.name}.ipynb"
-        if item in course.existing(root):
+        if item in catalogue.existing(root):
             state = (
                 str(path.relative_to(root)) if path.exists() else "not built: rn50 workshop build"
             )
@@ -60,7 +58,7 @@ def list_notebooks(args: argparse.Namespace) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     from workshop import places
-    from workshop.course import build, keeping, lint
+    from workshop.course import backup, build, lint
 
     root = places.need_checkout()
     if args.solutions:
@@ -77,8 +75,8 @@ def build_notebooks(args: argparse.Namespace) -> int:
     for master in build.masters(root):
         made = build.build(root, master)
         new = not made.path.exists() or made.path.read_bytes() != made.text.encode()
-        if new and keeping.worked_in(made.path):
-            print(f"somebody has worked in {made.path.name}; a copy: {keeping.keep(made.path)}")
+        if new and backup.worked_in(made.path):
+            print(f"somebody has worked in {made.path.name}; a copy: {backup.back_up(made.path)}")
         state = "written" if build.write(made) else "unchanged"
         print(f"{made.path.relative_to(root)}: {state}")
     return 0
@@ -185,7 +183,7 @@ def versions() -> dict[str, str]:
 
 def reset_notebook(args: argparse.Namespace) -> int:
     from workshop import places
-    from workshop.course import build, keeping, selection
+    from workshop.course import backup, build, selection
 
     root = places.need_checkout()
     stem = Path(args.notebook).stem
@@ -196,7 +194,7 @@ def reset_notebook(args: argparse.Namespace) -> int:
     made = build.build(root, matches[0])
     changed = made.path.exists() and made.path.read_bytes() != made.text.encode()
     if changed:
-        print(f"your changed notebook: {keeping.keep(made.path)}")
+        print(f"your changed notebook: {backup.back_up(made.path)}")
     build.write(made)
     print(f"as it was built: {made.path}")
     if changed:
@@ -204,24 +202,6 @@ def reset_notebook(args: argparse.Namespace) -> int:
     if build.is_exercise(matches[0]):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
-
-
-def look_before_class(args: argparse.Namespace) -> int:
-    from workshop import preflight_hosts
-
-    return preflight_hosts.main(args, versions())
-
-
-def check_script_file(args: argparse.Namespace) -> int:
-    from workshop.check_script import check, show
-    from workshop.check_script.finding import PRESENT
-
-    findings = check(args.file)
-    if args.json:
-        print(show.as_json(args.file, findings))
-    else:
-        print("\n".join(show.table(args.file, findings)))
-    return 0 if all(finding.kind == PRESENT for finding in findings) else 1
 
 
 def release_course(args: argparse.Namespace) -> int:

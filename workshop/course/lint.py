@@ -12,7 +12,7 @@ from typing import Any
 from rn50lib.errors import UserError
 from workshop import expected
 from workshop.checks import table
-from workshop.course import build, course, lint_reading, parameters
+from workshop.course import build, catalogue, lint_reading, parameters
 
 MAX_LINES = 25
 MAX_PARAMETERS = 7
@@ -98,7 +98,7 @@ def _minutes(number: str) -> int:
     """A lesson's minutes, or those of an exercise notebook's exercises together."""
     if number.startswith("ex"):
         return sum(item.minutes for item in table.of_notebook(number))
-    return course.lesson(number).minutes
+    return catalogue.lesson(number).minutes
 
 
 def _parameters(cells: list[dict[str, Any]], exercise: bool) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from rn50lib.errors import UserError
 from workshop import output, places
 from workshop.checks import records, status
-from workshop.course import course
+from workshop.course import catalogue
 
 CHIPS = """<style>
 .rn50.rn50 .chip{display:inline-block;border:1px solid var(--jp-border-color2,#d0d7de);
@@ -24,7 +24,7 @@ border-radius:6px;padding:0 8px;margin:1px 4px 1px 0;white-space:nowrap}
 
 def notebook_title(notebook: str) -> str:
     """'ex03 · Horovod': an exercise notebook by its lesson's short name."""
-    short = {item.number: item.short for item in course.COURSE}.get(notebook[2:], "")
+    short = {item.number: item.short for item in catalogue.COURSE}.get(notebook[2:], "")
     return f"{notebook} · {short}" if short else notebook
 
 
@@ -66,7 +66,7 @@ def _chip(entry: status.Entry) -> str:
 
 def _link(notebook: str) -> str:
     """The name of an exercise notebook, with a link where it is there; seen from a lesson."""
-    file = course.exercise_file(places.checkout(), notebook)
+    file = catalogue.exercise_file(places.checkout(), notebook)
     title = escape(notebook_title(notebook))
     return f'<a href="../exercises/{file}">{title}</a>' if file else title
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from rn50lib import launch
 from workshop import places, processes
-from workshop.course import course, kernels, pages, results
+from workshop.course import catalogue, kernels, pages, results
 from workshop.course.selection import Job
 
 Say = Callable[[str], None]
@@ -158,7 +158,7 @@ class Runner:
                     "output": str(target),
                     "parameters": job.parameters,
                     "folder": str(folder),
-                    "kernel_start_s": int(course.KERNEL_START_S),
+                    "kernel_start_s": int(catalogue.KERNEL_START_S),
                 }
             ),
             encoding="utf-8",
@@ -251,8 +251,8 @@ class Watch:
             now = time.monotonic()
             if self.stopped.is_set():
                 return results.NOT_RUN, None
-            if self.first is None and now - self.begin > course.KERNEL_START_S:
-                text = f"the kernel did not start within {course.KERNEL_START_S:.0f} s"
+            if self.first is None and now - self.begin > catalogue.KERNEL_START_S:
+                text = f"the kernel did not start within {catalogue.KERNEL_START_S:.0f} s"
                 return results.TIME_LIMIT, results.Error(text)
             if self.first is not None and self.last is None and self.seconds > self.job.limit:
                 self.last = now

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop.course import course, keeping, parameters, results
+from workshop.course import backup, catalogue, parameters, results
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def find_notebooks(names: Sequence[str], root: Path | None, every: bool) -> list
     if every:
         if root is None:
             raise UserError("--all needs the checkout: run this inside it")
-        return [root / "notebooks" / f"{item.name}.ipynb" for item in course.existing(root)]
+        return [root / "notebooks" / f"{item.name}.ipynb" for item in catalogue.existing(root)]
     found = []
     for name in names:
         if name.endswith(".ipynb") and Path(name).exists():
@@ -54,7 +54,7 @@ def find_notebooks(names: Sequence[str], root: Path | None, every: bool) -> list
 
 def is_meant(path: Path, stem: str) -> bool:
     """Whether a name means this notebook; a copy that `reset` has kept goes by its path."""
-    meant = path.stem.startswith(f"{stem}_") and not keeping.is_copy(path)
+    meant = path.stem.startswith(f"{stem}_") and not backup.is_copy(path)
     return path.stem == stem or meant
 
 
@@ -73,7 +73,7 @@ def prepare(
         known = known_parameters(cells, path)
         values = parameters.check(given, known, path.name)
         budget = about.get("ci_seconds")
-        limit = time_limit or course.time_limit(budget, profile)
+        limit = time_limit or catalogue.time_limit(budget, profile)
         title = next(
             (
                 line.removeprefix("# ")

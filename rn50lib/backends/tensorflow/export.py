@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from rn50lib.network import Conv
+from rn50lib.network import Conv, Network
 from rn50lib.recipe import MEAN, STD
-from rn50lib.tools.export import Exported
+
+Weights = tuple[np.ndarray, np.ndarray]  # a layer's weight and its bias
 
 
 class Served(tf.Module):
     """uint8 images (N, size, size, 3) to float32 logits (N, classes)."""
 
-    def __init__(self, model: Exported) -> None:
+    def __init__(self, net: Network, convs: Mapping[str, Weights], fc: Weights) -> None:
         super().__init__()
-        self.net = model.net
+        self.net = net
         self.convs = {
             name: (tf.Variable(weight.transpose(2, 3, 1, 0)), tf.Variable(bias))
-            for name, (weight, bias) in model.convs.items()
+            for name, (weight, bias) in convs.items()
         }
-        self.fc = (tf.Variable(np.ascontiguousarray(model.fc[0].T)), tf.Variable(model.fc[1]))
+        self.fc = (tf.Variable(np.ascontiguousarray(fc[0].T)), tf.Variable(fc[1]))
 
     def convolve(self, conv: Conv, x_NHWC: tf.Tensor) -> tf.Tensor:
         kernel, bias = self.convs[conv.name]
@@ -45,9 +47,13 @@ class Served(tf.Module):
         return tf.reduce_mean(x, axis=[1, 2]) @ weight + bias
 
 
-def save(model: Exported, folder: Path) -> None:
-    """Write the SavedModel with the signature `serving_default`: images -> logits."""
-    served = Served(model)
-    images = tf.TensorSpec((None, model.size, model.size, 3), tf.uint8, name="images")
+def save(net: Network, convs: Mapping[str, Weights], fc: Weights, size: int, folder: Path) -> None:
+    """Write the SavedModel with the signature `serving_default`: images -> logits.
+
+    `convs` holds each convolution's weight (OIHW) and bias by its name, batch norm folded in; `fc`
+    the last layer's (out, in) and bias; `size` is the side of an image in pixels.
+    """
+    served = Served(net, convs, fc)
+    images = tf.TensorSpec((None, size, size, 3), tf.uint8, name="images")
     signature = tf.function(lambda images: {"logits": served.logits(images)}, [images])
     tf.saved_model.save(served, str(folder), signatures=signature.get_concrete_function())

@@ -16,12 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib import seams
-from rn50lib.backends.memory_full import memory_full
+from rn50lib.backends.shared import memory_full
 from rn50lib.backends.tensorflow import precision
+from rn50lib.backends.tensorflow.exchange import exchange_for
 from rn50lib.backends.tensorflow.model import build_model, load_arrays, tensors, to_canonical
-from rn50lib.backends.tensorflow.parallel import exchange_for
 from rn50lib.backends.tensorflow.update import Optimizer
 from rn50lib.comm import Comm
+from rn50lib.comm.gpu import own_gpu
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -44,7 +45,7 @@ class TensorflowStep:
         self.trained = list(net.parameters())
         self.update = Optimizer(experiment, self.named, self.trained)
         self.velocity = self.update.velocity
-        self.exchange = exchange_for(comm, experiment)
+        self.exchange = exchange_for(experiment, comm)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
         self.measure = not experiment.no_metrics
@@ -59,27 +60,27 @@ class TensorflowStep:
         self.remarks: list[str] = []
         if experiment.cuda_graphs:
             self.remarks.append("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
-        self._make_graphs(xla=experiment.compile)
+        self.make_graphs(xla=experiment.compile)
         self.to_try = experiment.compile
 
-    def _make_graphs(self, xla: bool) -> None:
+    def make_graphs(self, xla: bool) -> None:
         """The graphs of the step. `xla` has the model compiled, forwards and backwards; the
         exchange between workers cannot be."""
-        self.backward = tf.function(self._backward, jit_compile=True) if xla else self._backward
-        self.infer = tf.function(self._infer, jit_compile=True) if xla else self._infer
-        self.train_graph = tf.function(self._train)
-        self.hold_graph = tf.function(self._hold)
-        self.eval_graph = tf.function(self._eval)
-        self.predict_graph = tf.function(self._predict)
+        self.fast_backward = tf.function(self.backward, jit_compile=True) if xla else self.backward
+        self.fast_infer = tf.function(self.infer, jit_compile=True) if xla else self.infer
+        self.train_graph = tf.function(self.compute)
+        self.hold_graph = tf.function(self.hold)
+        self.eval_graph = tf.function(self.evaluate)
+        self.predict_graph = tf.function(self.probabilities)
 
-    # --- the graphs -------------------------------------------------------------------------------
+    # --- what the graphs are made of --------------------------------------------------------------
 
     def forward(self, images_NHWC: Any, training: bool) -> Any:
         """Float32 logits of uint8 images."""
         normalised = (tf.cast(images_NHWC, tf.float32) - tf.constant(MEAN)) * (1 / np.array(STD))
         return self.model(normalised, training=training)
 
-    def _infer(self, images_NHWC: Any) -> Any:
+    def infer(self, images_NHWC: Any) -> Any:
         return self.forward(images_NHWC, training=False)
 
     def losses(self, logits: Any, labels: Any) -> Any:
@@ -91,7 +92,7 @@ class TensorflowStep:
             losses = (1 - smoothing) * losses + smoothing * of_all
         return losses
 
-    def _backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
+    def backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
         """Gradients of this batch's share of the loss, times the loss scale; logits; losses."""
         weights = [self.named[name] for name in self.trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -103,34 +104,36 @@ class TensorflowStep:
                 loss *= self.scaler.scale
         return tape.gradient(loss, weights), logits, losses
 
-    def _hold(self, images_NHWC: Any, labels: Any) -> None:
-        """A batch whose update is still to come: its gradients are kept."""
-        gradients, logits, losses = self.backward(images_NHWC, labels)
+    def hold(self, images_NHWC: Any, labels: Any) -> None:
+        """A micro-batch whose update is still to come: its gradients are kept."""
+        gradients, logits, losses = self.fast_backward(images_NHWC, labels)
         for held, gradient in zip(self.held, gradients, strict=True):
             held.assign_add(gradient)
-        self._add_up(logits, labels, losses)
+        self.add_up(logits, labels, losses)
 
-    def _train(self, images_NHWC: Any, labels: Any) -> None:
-        """A batch and the update that it ends. A gradient that is not finite makes it none."""
-        gradients, logits, losses = self.backward(images_NHWC, labels)
+    def compute(self, images_NHWC: Any, labels: Any) -> None:
+        """A batch, the last one of its update, and the update."""
+        gradients, logits, losses = self.fast_backward(images_NHWC, labels)
         if self.held:
             gradients = [g + held for g, held in zip(gradients, self.held, strict=True)]
             for held in self.held:
                 held.assign(tf.zeros_like(held))
-        gradients, finite = self.exchange(gradients), None
-        if self.scaler is not None:
+        gradients = self.exchange(gradients)  # now the average of all workers' gradients
+        if self.scaler is None:
+            self.update(gradients, self.lr)
+        else:
             gradients, finite = self.scaler.unscale(gradients)
+            self.update(gradients, self.lr, finite)  # none where one of them is not finite
             self.scaler.advance(finite)
-        self.update(gradients, self.lr, finite)
-        self._add_up(logits, labels, losses)
+        self.add_up(logits, labels, losses)
 
-    def _eval(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
-        logits = self.infer(images_NHWC)[:valid]
+    def evaluate(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
+        logits = self.fast_infer(images_NHWC)[:valid]
         labels = labels[:valid]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        self._add_up(logits, labels, losses)
+        self.add_up(logits, labels, losses)
 
-    def _add_up(self, logits: Any, labels: Any, losses: Any) -> None:
+    def add_up(self, logits: Any, labels: Any, losses: Any) -> None:
         """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
         if not self.measure:
             return
@@ -141,8 +144,8 @@ class TensorflowStep:
         sums = [loss, tf.reduce_sum(hits[:, 0]), tf.reduce_sum(hits), count]
         self.sums.assign_add(tf.stack(sums))
 
-    def _predict(self, images_NHWC: Any) -> Any:
-        return tf.nn.softmax(self.infer(images_NHWC))
+    def probabilities(self, images_NHWC: Any) -> Any:
+        return tf.nn.softmax(self.fast_infer(images_NHWC))
 
     # --- what the loop calls ----------------------------------------------------------------------
 
@@ -150,8 +153,8 @@ class TensorflowStep:
         self.lr.assign(lr)
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         self.batches += 1
-        with self.telling(training=True):
-            self.try_xla(lambda: self.backward(images, labels))
+        with self.explain_errors(training=True):
+            self.try_xla(lambda: self.fast_backward(images, labels))
             last = self.batches % self.micro_batches == 0
             (self.train_graph if last else self.hold_graph)(images, labels)
 
@@ -160,18 +163,18 @@ class TensorflowStep:
             return
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         valid = tf.constant(batch.valid)  # a tensor: a number would be traced anew each time
-        with self.telling(training=False):
-            self.try_xla(lambda: self.infer(images))
+        with self.explain_errors(training=False):
+            self.try_xla(lambda: self.fast_infer(images))
             self.eval_graph(images, labels, valid)
 
     @contextmanager
-    def telling(self, training: bool) -> Iterator[None]:
+    def explain_errors(self, training: bool) -> Iterator[None]:
         """The learner's own error, or a batch that would fit, in place of TensorFlow's error."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:
             gpus = machine().gpus if self.device == "gpu" else ()
-            capacity = gpus[self.local_rank % len(gpus)].memory if gpus else None
+            capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
             raise memory_full(self.experiment, self.net, capacity, training) from None
         except tf.errors.OpError:
             for holder in (self.exchange, self.scaler):
@@ -195,7 +198,7 @@ class TensorflowStep:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             why = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
             self.remarks.append(f"--compile: {why}: the model runs as it is")
-            self._make_graphs(xla=False)
+            self.make_graphs(xla=False)
         for variable, value in zip(running, before, strict=True):
             variable.assign(value)
 
@@ -261,7 +264,7 @@ def configure(threads: int, local_rank: int) -> str:
             # the gradients of a convolution's input and of its weights are made side by side
             tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))
         if gpus:
-            mine = gpus[local_rank % len(gpus)]
+            mine = gpus[own_gpu(local_rank, len(gpus))]
             if tf.config.get_visible_devices("GPU") != [mine]:
                 tf.config.set_visible_devices([mine], "GPU")
             tf.config.experimental.set_memory_growth(mine, True)

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 
 TRACED_STEPS = 3
 
@@ -33,11 +34,6 @@ class Recording:
 
     def __enter__(self) -> Recording:
         load_format()  # says before any work is done that this release lacks it
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self.file.touch()
-        except OSError as error:
-            raise UserError(f"--profile-trace {self.file}: {error.strerror}") from error
         self.folder = tempfile.TemporaryDirectory()
         self._switch()
         return self
@@ -61,12 +57,11 @@ class Recording:
         spaces = [found.read_bytes() for found in Path(self.folder.name).rglob("*.xplane.pb")]
         content = json.dumps({"displayTimeUnit": "ms", "traceEvents": list(events(spaces))})
         try:
-            if self.file.suffix == ".gz":
-                self.file.write_bytes(gzip.compress(content.encode()))
-            else:
-                self.file.write_text(content)
+            packed = gzip.compress(content.encode()) if self.file.suffix == ".gz" else content
+            write_file(self.file, packed)
         except OSError as error:
-            raise UserError(f"--profile-trace {self.file}: {error.strerror}") from error
+            text = f"--profile-trace {self.file} cannot be written: {error.strerror}"
+            raise UserError(text) from error
 
     def __exit__(self, *failed: object) -> None:
         if self.running:

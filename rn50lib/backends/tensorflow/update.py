@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib.backends.decay import weight_decays
+from rn50lib.backends.shared import weight_decays
 from rn50lib.config import Experiment
 from rn50lib.optim import TRUST
 

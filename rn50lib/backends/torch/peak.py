@@ -17,13 +17,13 @@ SMALLEST_SIDE, LARGEST_SIDE = 256, {"cuda": 8192, "cpu": 2048}  # of the matrice
 LARGEST_BATCH = {"cuda": 256, "cpu": 16}  # of 256 channels of 28 x 28
 
 
-def peak(done: Experiment, limit_s: float) -> dict[str, float]:
+def peak(experiment: Experiment, limit_s: float) -> dict[str, float]:
     """FLOP per second of a matrix product and of a 3x3 convolution in the experiment's precision,
     with its threads: large enough to fill the device, and the best of three turns. Takes about
     `limit_s` seconds."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = configure(device.type, done.dtype)
-    torch.set_num_threads(done.threads)
+    dtype = configure(device.type, experiment.dtype)
+    torch.set_num_threads(experiment.threads)
     turn_s = limit_s / (2 * TURNS)
     with torch.inference_mode():
         return {

@@ -63,7 +63,7 @@ class LossScaler:
     def tensors(self) -> list[Tensor]:
         return [self.scale, self.good_steps, self.skipped, self.not_finite]
 
-    def look_at(self, gradients: Sequence[Tensor]) -> None:
+    def check(self, gradients: Sequence[Tensor]) -> None:
         """Note whether all of the exchanged gradients are finite. Every rank sees the same ones."""
         norms = torch.stack(torch._foreach_norm(list(gradients)))  # one pass over all of them
         self.not_finite.copy_(norms.isfinite().all().logical_not())

@@ -1,5 +1,5 @@
 """What makes a step faster and changes nothing that it computes: copies beside the computing,
-compiled models, recorded steps, and the names that a trace shows."""
+compiled models, recorded steps; and what is said where the device's memory is full."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rn50lib.backends.shared import memory_full
 from rn50lib.config import Experiment
 from rn50lib.pipelines import Batch
 
@@ -49,6 +50,78 @@ def to_gpu(tensor: Tensor) -> Tensor:
     return tensor.to("cuda", non_blocking=True)
 
 
+class Runner:
+    """Runs a TorchStep's `compute`: compiled and recorded where that was asked for and works.
+
+    Where it does not, the step's `remarks` get a line with the reason, and steps run one by one.
+    """
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+        self.to_compile = {True, False} if step.experiment.compile else set()  # to train, or not to
+        self.compiled = False
+        self.to_record = step.experiment.cuda_graphs
+        self.recorded: Recorded | None = None
+        self.before: torch.cuda.Event | None = None
+
+    def train(self, images: Tensor, labels: Tensor) -> None:
+        self.compile(images, labels, training=True)
+        self.record(images, labels)
+        (self.recorded or self.step.compute)(images, labels)
+        self.pace()
+
+    def pace(self) -> None:
+        """Wait until the GPU is done with the step before this one, which was just handed over.
+
+        So the loop stays one step ahead and not more, and what it measures of single steps is what
+        they take: a GPU accepts hundreds of kernels before it makes anyone wait.
+        """
+        if self.step.device != "cuda":
+            return
+        before, self.before = self.before, torch.cuda.Event(blocking=True)
+        self.before.record()
+        if before is not None:
+            before.synchronize()
+
+    def compile(self, images: Tensor, labels: Tensor, training: bool) -> None:
+        """Compile the model before the first batch: once to train it, once not to."""
+        if training not in self.to_compile:
+            return
+        self.to_compile.discard(training)
+        step = self.step
+
+        def trial() -> None:
+            """Without the hooks that would send the gradients."""
+            step.model.train(training)
+            logits = step.forward(images)
+            if training:
+                torch.autograd.grad(step.loss(logits, labels), list(step.model.parameters()))
+
+        why = compiled(step.model, trial)
+        self.compiled = why is None
+        if why:
+            self.to_compile.clear()
+            step.remarks.append(why)
+
+    def record(self, images: Tensor, labels: Tensor) -> None:
+        """Record the step before the first batch."""
+        if not self.to_record:
+            return
+        self.to_record = False
+        step = self.step
+        why = no_graphs(step.device, step.experiment)
+        if why is None:
+            changed = [*step.model.parameters(), *step.model.buffers(), step.sums]
+            changed += [held["momentum_buffer"] for held in step.optimizer.state.values()]
+            changed += step.scaler.tensors() if step.scaler else []
+            try:
+                self.recorded = Recorded(step.compute, images, labels, changed)
+            except RuntimeError as error:
+                step.optimizer.zero_grad(set_to_none=True)  # of a step that did not end
+                why = f"--cuda-graphs: {first_line(error)}: the steps run one by one"
+        step.remarks += [why] if why else []
+
+
 def compiled(model: nn.Module, trial: Callable[[], Any]) -> str | None:
     """Compile a model in place; why not, in one line, where the trial fails. Then all is as before.
 
@@ -56,12 +129,13 @@ def compiled(model: nn.Module, trial: Callable[[], Any]) -> str | None:
     """
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     failed = None
+    if "forward" not in vars(model):  # not compiled yet
+        model.forward = torch.compile(model.forward)
     try:
-        model.compile()
         trial()
     except Exception as error:  # the compilers behind it raise anything
         failed = f"--compile: {first_line(error)}: the model runs as it is"
-        model._compiled_call_impl = None  # type: ignore[assignment]
+        del model.forward  # the class's own is in force again
     for buffer, before in buffers:  # the trial has moved the running statistics
         buffer.copy_(before)
     return failed
@@ -122,46 +196,21 @@ class Recorded:
         self.graph.replay()
 
 
-class Pace:
-    """Keeps the loop a step ahead of the GPU and not more, so that what the loop measures of single
-    steps is what they take: a GPU accepts hundreds of kernels before it makes anyone wait."""
-
-    def __init__(self) -> None:
-        self.last: torch.cuda.Event | None = None
-
-    def __call__(self) -> None:
-        """After a step was handed over: wait until the one before it is done."""
-        before, self.last = self.last, torch.cuda.Event(blocking=True)
-        self.last.record()
-        if before is not None:
-            before.synchronize()
-
-
-class Spans:
-    """Names for the parts of a step, in a trace: nothing unless one is being made."""
-
-    def __init__(self, device: str) -> None:
-        self.nvtx = device == "cuda"
-        self.on = False
-
-    def __call__(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        return self.named(name) if self.on else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def named(self, name: str) -> Iterator[None]:
-        with torch.profiler.record_function(name):
-            if not self.nvtx:
-                yield
-                return
-            with torch.cuda.nvtx.range(name):  # for Nsight Systems
-                yield
-
-
 def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
 
-def is_full(error: RuntimeError) -> bool:
-    """Whether PyTorch's allocator found no room, on the GPU or in host memory."""
-    return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+@contextlib.contextmanager
+def explain_full_memory(step: Any, training: bool) -> Iterator[None]:
+    """UserError with a batch that would fit, for PyTorch's error of a full memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        # on the GPU, or in host memory
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(
+            error
+        ):
+            raise
+        capacity = torch.cuda.mem_get_info()[1] if step.device == "cuda" else None
+        raise memory_full(step.experiment, step.net, capacity, training) from None

@@ -1,13 +1,14 @@
 """One training step in PyTorch: forward, backward, exchange, update, in this order, every time.
 
 Nothing here waits for the device: losses and hits are added up where they arise, and the loop
-reads them every `disp_batches` steps.
+reads them every `disp_batches` steps. What only makes the step faster stands in `speed` and, for a
+processor, in `onednn`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rn50lib import seams
-from rn50lib.backends.memory_full import memory_full
-from rn50lib.backends.torch import precision, speed
+from rn50lib.backends.torch import onednn, precision, speed
+from rn50lib.backends.torch.exchange import exchange_for
 from rn50lib.backends.torch.inference import Predictor
-from rn50lib.backends.torch.model import ResNet, has_blocks, load_arrays, tensors
-from rn50lib.backends.torch.parallel import exchange_for
-from rn50lib.backends.torch.trace import recording
+from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
+from rn50lib.backends.torch.trace import Spans, recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
+from rn50lib.comm.gpu import choose_gpu
 from rn50lib.config import Experiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -38,8 +39,7 @@ class TorchStep:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = precision.configure(self.device, experiment.dtype)
         torch.set_num_threads(experiment.threads)
-        if self.device == "cuda":
-            torch.cuda.set_device(comm.local_rank)
+        choose_gpu("torch", comm.local_rank)
         self.experiment, self.net = experiment, net
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
@@ -48,17 +48,14 @@ class TorchStep:
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
-        if has_blocks(self.device, self.dtype):
-            self.model.lay_out(net, experiment.batch_size, experiment.image_shape, self.dtype)
+        fastest: torch.nn.Module = self.model
+        if onednn.has_onednn(self.device, self.dtype):
+            fastest = onednn.for_training(self.model, net, experiment, self.dtype)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
         self.optimizer = optimizer_for(experiment, named, list(net.parameters()), self.lr)
-        self.exchange = exchange_for(experiment, comm, self.model, named)
+        self.exchange = exchange_for(experiment, comm, fastest, named)
         self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
-        self._prepare(experiment)
-
-    def _prepare(self, experiment: Experiment) -> None:
-        """What a step needs beside the model, the optimizer and the exchange."""
         self.scaler: precision.LossScaler | None = None
         if experiment.loss_scale:
             self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
@@ -67,14 +64,11 @@ class TorchStep:
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         self.measure = not experiment.no_metrics
-        self.copies = speed.Copies() if self.device == "cuda" else None
-        self.pace = speed.Pace() if self.device == "cuda" else None
-        self.span = speed.Spans(self.device)
-        self.remarks: list[str] = []
-        self.to_compile = {True, False} if experiment.compile else set()  # for training, or not
-        self.to_record = experiment.cuda_graphs
-        self.recorded: speed.Recorded | None = None
         self.predictor: Predictor | None = None  # as of the present weights
+        self.remarks: list[str] = []
+        self.span = Spans(self.device)
+        self.copies = speed.Copies() if self.device == "cuda" else None
+        self.runner = speed.Runner(self)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
@@ -90,20 +84,21 @@ class TorchStep:
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        with self.telling_when_full(training=True):
+        with speed.explain_full_memory(self, training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            self.make_faster(images, labels)
-            (self.recorded or self.compute)(images, labels)
-            if self.pace is not None:
-                self.pace()
+            self.runner.train(images, labels)  # `compute`, as it is or made faster
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
-        """A whole step, on the device alone: its tensors are all that it reads and changes."""
+        """A whole step, on the device alone: its tensors are all that it reads and changes.
+
+        Of several micro-batches only the last one ends in an update; the gradients of those before
+        it stay where they are, and the next ones are added to them.
+        """
+        self.model.train()
         self.batches += 1
         last = self.batches % self.micro_batches == 0
-        self.model.train()
         with contextlib.nullcontext() if last else self.exchange.held():
             with self.span("forward"):
                 logits = self.forward(images, self.trained)
@@ -111,7 +106,10 @@ class TorchStep:
             with self.span("backward"):
                 self.scaled(loss).backward()
         if last:
-            self.update()
+            with self.span("exchange"):
+                self.exchange()  # now every worker has the average of all workers' gradients
+            with self.span("update"):
+                self.update()
         self.add_up(logits.detach(), labels, loss.detach())
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -125,41 +123,36 @@ class TorchStep:
         return loss if self.scaler is None else loss * self.scaler.scale
 
     def update(self) -> None:
-        """Average the gradients over the workers and take the optimizer's step.
+        """The optimizer's step, in one kernel: decay, velocity, weights.
 
-        With a loss scale the optimizer's kernel divides the gradients by it first, and changes
-        nothing where one of them is not finite.
+        With a loss scale the kernel divides the gradients by it first, and changes nothing where
+        one of them is not finite; the scale then follows its rule.
         """
-        with self.span("exchange"):
-            self.exchange()
-        with self.span("update"):
-            scaler = self.scaler
-            if scaler is not None:
-                scaler.look_at([p.grad for p in self.model.parameters() if p.grad is not None])
-                self.optimizer.grad_scale = scaler.scale
-                self.optimizer.found_inf = scaler.not_finite
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            if scaler is not None:
-                scaler.advance()
+        if self.scaler is not None:
+            self.scaler.check([p.grad for p in self.model.parameters() if p.grad is not None])
+            self.optimizer.grad_scale = self.scaler.scale
+            self.optimizer.found_inf = self.scaler.not_finite
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler is not None:
+            self.scaler.advance()
 
     @torch.inference_mode()
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
             return
-        with self.telling_when_full(training=False):
+        with speed.explain_full_memory(self, training=False):
             images, labels = self.inputs(batch)
-            self.compile(images, labels, training=False)
+            self.runner.compile(images, labels, training=False)
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]
             self.add_up(logits, labels, F.cross_entropy(logits, labels))
-            if self.pace is not None:
-                self.pace()
+            self.runner.pace()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
         """Logits with the running statistics: by the compiled model if there is one, else folded,
         which is faster than the form that trains."""
-        if self.model._compiled_call_impl is not None:
+        if self.runner.compiled:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
@@ -184,55 +177,6 @@ class TorchStep:
         values = self.sums.cpu().numpy().copy()
         self.sums.zero_()
         return values
-
-    # --- faster ----------------------------------------------------------------------------------
-
-    def make_faster(self, images: Tensor, labels: Tensor) -> None:
-        """Compile and record the step before the first one, where that was asked for and works."""
-        self.compile(images, labels, training=True)
-        if not self.to_record:
-            return
-        self.to_record = False
-        why = speed.no_graphs(self.device, self.experiment)
-        if why is None:
-            changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
-            changed += [held["momentum_buffer"] for held in self.optimizer.state.values()]
-            changed += self.scaler.tensors() if self.scaler else []
-            try:
-                self.recorded = speed.Recorded(self.compute, images, labels, changed)
-            except RuntimeError as error:
-                self.optimizer.zero_grad(set_to_none=True)  # of a step that did not end
-                why = f"--cuda-graphs: {speed.first_line(error)}: the steps run one by one"
-        self.remarks += [why] if why else []
-
-    def compile(self, images: Tensor, labels: Tensor, training: bool) -> None:
-        if training not in self.to_compile:
-            return
-        self.to_compile.discard(training)
-
-        def trial() -> None:
-            """Without the hooks that would send the gradients."""
-            self.model.train(training)
-            logits = self.forward(images)
-            if training:
-                loss = self.loss(logits, labels)
-                torch.autograd.grad(loss, list(self.model.parameters()))
-
-        why = speed.compiled(self.model, trial)
-        if why:
-            self.to_compile.clear()
-            self.remarks.append(why)
-
-    @contextlib.contextmanager
-    def telling_when_full(self, training: bool) -> Iterator[None]:
-        """UserError with a batch that would fit, for PyTorch's error of a full memory."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not speed.is_full(error):
-                raise
-            capacity = torch.cuda.mem_get_info()[1] if self.device == "cuda" else None
-            raise memory_full(self.experiment, self.net, capacity, training) from None
 
     # --- what the loop asks for ------------------------------------------------------------------
 
@@ -271,14 +215,8 @@ class TorchStep:
             found["cudnn"] = str(torch.backends.cudnn.version())
         return found
 
-    @contextlib.contextmanager
-    def trace(self, file: Path, steps: int) -> Iterator[Any]:
-        with recording(file, steps, self.device) as profile:
-            self.span.on = True
-            try:
-                yield profile
-            finally:
-                self.span.on = False
+    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
+        return recording(file, steps, self.device, self.span)
 
 
 def to_array(tensor: Tensor) -> np.ndarray:

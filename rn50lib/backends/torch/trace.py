@@ -1,30 +1,50 @@
-"""A Chrome trace of a few training steps, by PyTorch's profiler."""
+"""A Chrome trace of a few training steps, by PyTorch's profiler, and the names in it."""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import json
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import profiler
 
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 
 TRACED_STEPS = 3
 
 
-@contextmanager
-def recording(file: Path, steps: int, device: str) -> Iterator[Any]:
+class Spans:
+    """Names for the parts of a step, in a trace: nothing unless one is being made."""
+
+    def __init__(self, device: str) -> None:
+        self.nvtx = device == "cuda"
+        self.on = False
+
+    def __call__(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        return self.named(name) if self.on else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        with torch.profiler.record_function(name):
+            if not self.nvtx:
+                yield
+                return
+            with torch.cuda.nvtx.range(name):  # for Nsight Systems
+                yield
+
+
+@contextlib.contextmanager
+def recording(file: Path, steps: int, device: str, spans: Spans) -> Iterator[Any]:
     """Record a few of the next `steps`, the first ones left out: they are no example of the others.
 
     Raises UserError where the file cannot be written.
     """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError as error:  # the profiler would only log it, and be slow to
-        raise UserError(f"--profile-trace {file}: {error.strerror}") from error
     left_out = min(2, steps - 1)
     plan = profiler.schedule(
         wait=left_out // 2,
@@ -38,6 +58,30 @@ def recording(file: Path, steps: int, device: str) -> Iterator[Any]:
     with profiler.profile(
         activities=activities,
         schedule=plan,
-        on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
+        on_trace_ready=lambda done: write(done, file),
     ) as profile:
-        yield profile
+        spans.on = True
+        try:
+            yield profile
+        finally:
+            spans.on = False
+
+
+def write(done: profiler.profile, file: Path) -> None:
+    """Write what was recorded, gzipped where the name ends in .gz. Raises UserError where that
+    cannot be: the profiler itself goes on without a word when a disk is full."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            whole = Path(folder, "trace.json")
+            done.export_chrome_trace(str(whole))
+            content = whole.read_bytes()
+        json.loads(content)
+        write_file(file, gzip.compress(content) if file.suffix == ".gz" else content)
+    except OSError as error:
+        raise UserError(f"--profile-trace {file} cannot be written: {error.strerror}") from error
+    except ValueError:
+        place = tempfile.gettempdir()
+        raise UserError(
+            f"--profile-trace {file} cannot be written: the profiler's own file in {place} was cut"
+            " off; make room there, or set TMPDIR to another folder"
+        ) from None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rn50lib.backends.decay import weight_decays
+from rn50lib.backends.shared import weight_decays
 from rn50lib.config import Experiment
 from rn50lib.optim import TRUST
 

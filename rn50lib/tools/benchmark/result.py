@@ -29,7 +29,6 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
         if cell.report is not None:
             told |= {key: detail(cell, key, dropped) for key in keys if values[key] is not None}
             told["report"] = str(cell.folder / "report.json")
-            told["contended"] = cell.report["env"].get("contended")
         details.setdefault(str(cell.n), {})[str(cell.batch)] = told
     done = [cell.report for cell in cells if cell.report is not None]
     planned = [c.resolved.experiment.to_network().name for c in cells if c.resolved is not None]

@@ -10,16 +10,10 @@ HEAD = ("workers", "batch", "img/s", "spread", EQUAL, BEST)
 
 
 def tables(result: dict[str, Any]) -> str:
-    """A table for each metric of a benchmark's file, as text, why cells failed, and which were
-    timed while others used the machine."""
+    """A table for each metric of a benchmark's file, as text, and why cells failed."""
     parts = [table(result, key) for key in result["metric_keys"]]
     told = {cell: result["env"]["cells"][str(cell[0])][str(cell[1])] for cell in cells(result)}
     failed = [f"n {n}, batch {b}: {c['reason']}" for (n, b), c in told.items() if c["reason"]]
-    failed += [
-        f"n {n}, batch {b}: {'; '.join(c['contended'])}: compare this speed with nothing"
-        for (n, b), c in told.items()
-        if c.get("contended")
-    ]
     return "\n\n".join([*parts, "\n".join(failed)] if failed else parts)
 
 

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import fields
 from typing import Any
 
-from rn50lib.backends.memory_full import USABLE
+from rn50lib.backends.shared import USABLE
 from rn50lib.config import LOADERS, Experiment, check
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine

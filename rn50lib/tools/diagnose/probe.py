@@ -30,11 +30,11 @@ def stages(done: Experiment, limit_s: float) -> dict[str, float]:
     split = "val" if done.only_inference else "train"
     source: Source = open_source(Path(done.data_root), split, done.data_format)
     if done.loader == "dali":
-        from rn50lib.pipelines import dali_stages
+        from rn50lib.tools.diagnose import dali_stages
 
         taken = by_difference(dali_stages.shortened(done, source, split), done, limit_s)
     elif done.backend == "tensorflow":
-        from rn50lib.pipelines import tf_stages
+        from rn50lib.tools.diagnose import tf_stages
 
         taken = by_difference(tf_stages.shortened(done, source, split), done, limit_s)
     else:

@@ -13,58 +13,48 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from rn50lib.parser import Parser
-from rn50lib.tools.doctor import frameworks, gpu, parts, place
+from rn50lib.tools.doctor import frameworks, gpu, machine
 from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group
-from rn50lib.tools.doctor.probe import Probes, has
+from rn50lib.tools.doctor.probe import ask, has
 
 
 def examine(quick: bool = False) -> Iterator[Group]:
     """The groups of findings, each as soon as it is known. `quick` imports no framework."""
-    probes = Probes()
-    start(probes, quick)
-    try:
-        yield Group("machine", tuple(place.machine()))
-        yield Group("memory and disk", tuple(place.memory_and_disk()))
+    with ThreadPoolExecutor(max_workers=3) as pool:  # what takes seconds goes on beside the rest
+        asked = {} if quick else {name: pool.submit(ask, code) for name, code in probes().items()}
+        yield Group("machine", (machine.system(), machine.cores()))
+        room = (machine.memory(), machine.shared(), machine.data_folder(), machine.runs_folder())
+        yield Group("memory and disk", room)
         found = gpu.look()
         yield Group("GPU", tuple(gpu.gpus(found)))
-        libraries = probes.get("libraries")
-        assert libraries is not None
-        torch, tensorflow = probes.get("torch"), probes.get("tensorflow")
-        yield Group(
-            "frameworks",
-            (
-                frameworks.libraries(libraries),
-                frameworks.torch(torch, found),
-                frameworks.tensorflow(tensorflow, found),
-            ),
-        )
-        yield Group("input", (parts.decoders(), parts.dali(probes.get("dali"), found)))
-        talk = [parts.horovod({"torch": torch, "tensorflow": tensorflow}, found), parts.mpi()]
-        distributed = parts.torch_distributed(torch, found)
-        talk += [distributed] if distributed else []
-        yield Group("communication", (*talk, parts.localhost()))
-        yield Group("notebooks", (parts.notebooks(), parts.lab_port()))
-        container = parts.container()
-        if container:
-            yield Group("container", (container[0],), container[1])
-    finally:
-        probes.close()
+        answers = {name: answer.result() for name, answer in asked.items()}
+        torch, tensorflow, dali = (answers.get(n) for n in ("torch", "tensorflow", "dali"))
+        checks = [
+            frameworks.torch(torch, found),
+            frameworks.tensorflow(tensorflow, found),
+            frameworks.dali(dali, found),
+        ]
+        yield Group("frameworks", tuple(checks))
+        checks = [frameworks.horovod({"torch": torch, "tensorflow": tensorflow}, found)]
+        distributed = frameworks.torch_distributed(torch, found)
+        checks += [distributed] if distributed else []
+        yield Group("communication", (*checks, machine.localhost(), machine.lab_port()))
 
 
-def start(probes: Probes, quick: bool) -> None:
-    """Begin what takes seconds, so that it goes on beside the rest."""
-    probes.start("libraries", frameworks.LIBRARIES_PROBE)
-    if quick:
-        return
+def probes() -> dict[str, str]:
+    """The code that asks each framework that is installed, and Horovod with it."""
     codes = {"torch": frameworks.TORCH_PROBE, "tensorflow": frameworks.TENSORFLOW_PROBE}
-    for name, code in codes.items():
-        if has(name):
-            asks = frameworks.HOROVOD_PROBE.replace("FRAMEWORK", name) if has("horovod") else ""
-            probes.start(name, code + asks)
-    if has("nvidia.dali"):
-        probes.start("dali", parts.DALI_PROBE)
+    if has("horovod"):
+        codes = {
+            name: code + frameworks.HOROVOD_PROBE.replace("FRAMEWORK", name)
+            for name, code in codes.items()
+        }
+    modules = {"torch": "torch", "tensorflow": "tensorflow", "dali": "nvidia.dali"}
+    codes["dali"] = frameworks.DALI_PROBE
+    return {name: codes[name] for name, module in modules.items() if has(module)}
 
 
 def verdict(checks: list[Check]) -> str:
@@ -115,7 +105,7 @@ def main(argv: list[str]) -> int:
     for group in examine(args.quick):
         groups.append(group)
         if not args.json:
-            lines = [group.name, *(f"  {check}" for check in group.checks), *group.table]
+            lines = [group.name, *(f"  {check}" for check in group.checks)]
             print("\n".join(lines), flush=True)
     checks = [check for group in groups for check in group.checks]
     can_train = not any(check.status == PROBLEM for check in checks)

@@ -31,11 +31,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Group:
-    """Findings under one heading. `table` is printed after them."""
+    """Findings under one heading."""
 
     name: str
     checks: tuple[Check, ...]
-    table: tuple[str, ...] = ()
 
 
 def ok(name: str, what: str, /, **facts: Any) -> Check:
@@ -58,9 +57,5 @@ def size(count: float) -> str:
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
         if count >= scale:
             value = count / scale
-            return (
-                f"{value:.0f} {unit}"
-                if value >= 10 or value == int(value)
-                else f"{value:.1f} {unit}"
-            )
+            return f"{value:.{0 if value >= 10 or value == int(value) else 1}f} {unit}"
     return f"{count / 2**10:.0f} KiB"

@@ -1,25 +1,18 @@
-"""Python packages and frameworks: which versions, do they import, do they see the GPUs.
+"""PyTorch, TensorFlow, Horovod, DALI: which versions, do they import, do they see the GPUs.
 
 The probes below run in processes of their own and print what they find as JSON lines.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 
+from rn50lib import platforms
 from rn50lib.tools.doctor.check import SETUP, Check, note, ok, problem
 from rn50lib.tools.doctor.gpu import OLDEST_DRIVER, Gpus, built_for
 from rn50lib.tools.doctor.probe import Answer, has, version
 
-LIBRARIES = {  # distribution: what is imported
-    "numpy": "numpy",
-    "pillow": "PIL.Image",
-    "psutil": "psutil",
-    "safetensors": "safetensors.numpy",
-    "tqdm": "tqdm",
-}
-
-LIBRARIES_PROBE = f"import {', '.join(LIBRARIES.values())}; print('{{}}')"
+DALI = ("nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130")
 
 # Horovod's answers come from the processes that have the framework loaded anyway. They follow the
 # framework's own, so that a crash in Horovod does not take those along.
@@ -71,17 +64,16 @@ print(json.dumps(facts), flush=True)
 """
 
 
-def libraries(answer: Answer) -> Check:
-    """What rn50lib itself needs."""
-    missing = [name for name in LIBRARIES if version(name) is None]
-    if missing:
-        return problem("libraries", f"missing: {', '.join(missing)}", SETUP, missing=missing)
-    found = {name: version(name) for name in LIBRARIES}
-    if answer.problem:
-        what = f"the base libraries do not import: {answer.problem}"
-        return problem("libraries", what, "delete .venv and run `make setup` again", versions=found)
-    names = ", ".join(f"{name} {found[name]}" for name in found)
-    return ok("libraries", names, versions=found)
+DALI_PROBE = """
+import json
+import nvidia.dali as dali
+pipeline = dali.Pipeline(batch_size=2, num_threads=1, device_id=None)
+with pipeline:
+    pipeline.set_outputs(dali.fn.random.uniform(range=(0.0, 1.0), shape=(3,)))
+pipeline.build()
+assert pipeline.run()[0].as_array().shape == (2, 3)
+print(json.dumps({"version": dali.__version__}))
+"""
 
 
 def torch(answer: Answer | None, gpus: Gpus) -> Check:
@@ -155,41 +147,120 @@ def tensorflow(answer: Answer | None, gpus: Gpus) -> Check:
     if not has("tensorflow"):
         return note("tensorflow", "TensorFlow is not installed; PyTorch trains without it", SETUP)
     if answer is None:
-        return ok(
-            "tensorflow", f"{words} is installed; not imported", version=installed, tf_keras=keras
-        )
+        what = f"{words} is installed; not imported"
+        return ok("tensorflow", what, version=installed, tf_keras=keras)
     facts = {key: value for key, value in answer.facts.items() if not key.startswith("horovod")}
     facts["tf_keras"] = keras
     if "version" not in facts:
+        what, remedy = f"does not import: {answer.problem}", f"{SETUP} again"
         return note(
-            "tensorflow",
-            f"{words} does not import: {answer.problem}",
-            f"{SETUP} again; PyTorch trains without it",
-            **facts,
+            "tensorflow", f"{words} {what}", f"{remedy}; PyTorch trains without it", **facts
         )
     if gpus.visible and not facts["cuda"]:
-        return note(
-            "tensorflow",
-            f"{words}, built for the processor only: it does not use the GPU",
-            f"{SETUP} again",
-            **facts,
-        )
+        what = f"{words}, built for the processor only: it does not use the GPU"
+        return note("tensorflow", what, f"{SETUP} again", **facts)
     if gpus.visible and facts["gpus"] < len(gpus.visible):
         what = f"{words}: it sees {facts['gpus']} of {len(gpus.visible)} GPU(s)"
-        return note(
-            "tensorflow",
-            what,
-            "its CUDA libraries may be missing: install tensorflow[and-cuda]",
-            **facts,
-        )
+        remedy = "its CUDA libraries may be missing: install tensorflow[and-cuda]"
+        return note("tensorflow", what, remedy, **facts)
     if keras is None:
         what = f"{words} imports; without tf-keras, Horovod's Keras integration is wrong"
         return note("tensorflow", what, SETUP, **facts)
     return ok("tensorflow", f"{words}: imports and computes", **facts)
 
 
-def python() -> Check:
-    """Which Python, and whether it is the project's own."""
-    own = sys.prefix != sys.base_prefix
-    what = f"{sys.executable}" + ("" if own else ", not in a virtual environment")
-    return ok("python", what, executable=sys.executable, virtual_environment=own)
+def horovod(answers: Mapping[str, Answer | None], gpus: Gpus) -> Check:
+    """What `horovodrun --check-build` tells, in plain words: for which frameworks, over what."""
+    rebuild = "`make horovod` builds it (it needs g++ and make)"
+    if not has("horovod"):
+        what = "Horovod is not installed; training in one process does not need it"
+        return note("horovod", what, rebuild)
+    words = f"Horovod {version('horovod') or ''}".strip()
+    if not any(answers.values()):
+        return ok("horovod", f"{words} is installed; not imported", version=version("horovod"))
+    built, broken = built_extensions(answers)
+    facts = {"version": version("horovod"), "built": built, "broken": broken}
+    if not built:
+        why = next(iter(broken.values()), "its extensions are not there")
+        what = f"{words} works with neither PyTorch nor TensorFlow: {why}"
+        return note("horovod", what, rebuild, **facts)
+    over = sorted({way for ways in built.values() for way in ways})
+    words += f": for {' and '.join(built)}" + (f", over {' and '.join(over)}" if over else "")
+    for name, why in broken.items():
+        return note("horovod", f"{words}; not for {name}: {why}", rebuild, **facts)
+    if gpus.visible and "NCCL" not in over and over:
+        what = f"{words}, without NCCL: gradients of GPUs would go through host memory"
+        remedy = (
+            "`HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs the CUDA toolkit and NCCL's"
+            " headers), or let PyTorch's DDP exchange them"
+        )
+        return note("horovod", what, remedy, **facts)
+    return ok("horovod", words, **facts)
+
+
+def built_extensions(
+    answers: Mapping[str, Answer | None],
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """(framework: what its extension communicates over), (framework: why its extension fails)."""
+    built: dict[str, list[str]] = {}
+    broken: dict[str, str] = {}
+    for framework, name in (("torch", "PyTorch"), ("tensorflow", "TensorFlow")):
+        answer = answers.get(framework)
+        if answer is None:
+            continue
+        if "horovod_gloo" in answer.facts:
+            titles = {"gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
+            built[name] = [t for key, t in titles.items() if answer.facts[f"horovod_{key}"]]
+        elif "horovod_problem" in answer.facts:
+            broken[name] = answer.facts["horovod_problem"]
+        elif "version" in answer.facts and answer.problem:  # it went down after the framework
+            broken[name] = answer.problem
+    return built, broken
+
+
+def torch_distributed(answer: Answer | None, gpus: Gpus) -> Check | None:
+    """What PyTorch itself can communicate over; None where it was not asked."""
+    if answer is None or "version" not in answer.facts:
+        return None
+    facts = answer.facts
+    ways = [name for name in ("gloo", "nccl") if facts[name]]
+    if gpus.visible and not facts["nccl"]:
+        return note("ddp", "this PyTorch has no NCCL: several GPUs cannot work together", SETUP)
+    if not ways:
+        return note("ddp", "this PyTorch cannot run several workers", SETUP)
+    titles = {"gloo": "Gloo", "nccl": f"NCCL {facts.get('nccl_version', '')}".strip()}
+    return ok("ddp", f"PyTorch's own workers: {' and '.join(titles[way] for way in ways)}")
+
+
+def wheel_for(cuda: tuple[int, int] | None) -> str:
+    """The DALI package for a driver: as `make setup` chooses."""
+    if cuda is None or cuda[0] <= 11:
+        return DALI[0]
+    return DALI[1] if cuda[0] == 12 else DALI[2]
+
+
+def dali(answer: Answer | None, gpus: Gpus) -> Check:
+    """DALI: which package, whether it fits the driver, whether a pipeline runs."""
+    found = [name for name in DALI if version(name)]
+    wanted = wheel_for(gpus.cuda)
+    if not has("nvidia.dali"):
+        here = platforms.this()
+        what, remedy = "DALI is not installed", f"pip install {wanted}"
+        if here is not None and not here.dali:
+            what, remedy = f"DALI has no wheel for this platform ({here.name})", ""
+        return note("dali", f"{what}; the native loader serves", remedy)
+    name = found[0] if found else "nvidia-dali"
+    words = f"{name} {version(name) or ''}".strip()
+    facts = {"package": name, "version": version(name), "wanted": wanted}
+    if len(found) > 1:
+        what = f"several DALI packages share one folder: {', '.join(found)}"
+        remedy = f"pip uninstall -y {' '.join(found)}, then pip install {wanted}"
+        return note("dali", what, remedy, **facts)
+    if answer is not None and answer.problem:
+        remedy = f"pip install --force-reinstall {wanted}"
+        return note("dali", f"{words} does not run: {answer.problem}", remedy, **facts)
+    if found and gpus.visible and DALI.index(name) > DALI.index(wanted):
+        what = f"{words} is built for a newer CUDA than the driver serves: no decoding on the GPU"
+        return note("dali", what, f"pip uninstall -y {name}, then pip install {wanted}", **facts)
+    state = " is installed; not imported" if answer is None else ": a pipeline runs"
+    return ok("dali", words + state, **facts)

@@ -40,18 +40,29 @@ def gpus(found: Gpus, root: Path = Path("/")) -> list[Check]:
     if not driver.present:
         return [no_driver(root)]
     if driver.problem:
-        what = f"the NVIDIA driver does not answer: {driver.problem}"
+        what = f"the NVIDIA driver gives no GPU: {driver.problem}"
         return [note("driver", what, broken_driver(driver.problem), problem=driver.problem)]
     checks = [driver_check(found)]
     taken = memory_in_use()
     checks += [gpu_check(gpu, taken.get(gpu.uuid)) for gpu in found.visible]
     hidden = len(driver.gpus) - len(found.visible)
     if hidden:
-        value = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        what = f"CUDA_VISIBLE_DEVICES={value!r} hides {hidden} of {len(driver.gpus)} GPU(s)"
-        remedy = "" if found.visible else "unset it to train on the GPU"
-        checks.append(note("hidden", what, remedy, hidden=hidden, value=value))
+        checks.append(hidden_check(found, hidden))
     return checks
+
+
+def hidden_check(found: Gpus, hidden: int) -> Check:
+    """GPUs or MIG slices that this process does not see, and which of its choices that follows."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = found.driver.gpus
+    kind = "MIG slice(s)" if any(gpu.slice_of for gpu in listed) else "GPU(s)"
+    if value is None:  # CUDA shows a process one slice
+        what = f"a process sees one MIG slice; {hidden} other GPU(s) or slice(s) are not used"
+        remedy = "to use another one, put its UUID of `nvidia-smi -L` into CUDA_VISIBLE_DEVICES"
+    else:
+        what = f"CUDA_VISIBLE_DEVICES={value!r} hides {hidden} of {len(listed)} {kind}"
+        remedy = "" if found.visible else "unset it to train on the GPU"
+    return note("hidden", what, remedy, hidden=hidden, value=value)
 
 
 def no_driver(root: Path) -> Check:
@@ -66,6 +77,8 @@ def broken_driver(said: str) -> str:
     """What usually helps, by what nvidia-smi said."""
     if "mismatch" in said:
         return "the driver was updated while it was loaded: restart the machine"
+    if said == nvidia.MIG_WITHOUT_SLICES:
+        return "`nvidia-smi mig -lgip` lists the slices to make; `nvidia-smi -mig 0` ends the mode"
     if "no GPU" in said or "No devices" in said:
         return "in a container, start it with --gpus all"
     return "reinstall the driver until `nvidia-smi` lists the GPU; in a container, use --gpus all"

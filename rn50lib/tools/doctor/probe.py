@@ -3,6 +3,7 @@ hang, and the doctor must live to say so."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -10,8 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,74 +26,34 @@ class Answer:
 
 
 def ask(code: str, limit_s: float = LIMIT_S) -> Answer:
-    """Run Python `code`, which prints JSON objects, one a line, as it finds things out."""
-    env = dict(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-    text, said, status = run([sys.executable, "-c", code], env, limit_s)
-    facts: dict[str, Any] = {}
-    for line in text.splitlines():
-        if line.startswith("{"):
-            try:
-                facts |= json.loads(line)
-            except ValueError:  # cut off by a crash
-                continue
-    if status == 0:
-        return Answer(facts)
-    if status is None:
-        return Answer(facts, f"it gave no answer within {limit_s:g} s")
-    if status < 0:
-        return Answer(facts, f"it crashed with signal {-status} ({signal.Signals(-status).name})")
-    return Answer(facts, last_line(said) or f"it ended with status {status}")
-
-
-def run(
-    command: Sequence[str], env: dict[str, str] | None = None, limit_s: float = LIMIT_S
-) -> tuple[str, str, int | None]:
-    """(stdout, stderr, exit status) of a command; status None after the limit, 127 where it is not
-    there. Its whole process group ends with it."""
-    try:
-        process = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        return "", str(error), 127
+    """Run Python `code`, which prints JSON objects, one a line, as it finds things out. Its whole
+    process group ends with it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    problem = ""
     try:
         text, said = process.communicate(timeout=limit_s)
-        return text, said, process.returncode
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text, said = process.communicate()
-        return text, said, None
-
-
-def last_line(text: str) -> str:
-    """The last line with something in it: of a traceback, the error itself."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-
-
-class Probes:
-    """Probes that run beside one another and beside the checks that need none."""
-
-    def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=8)
-        self.asked: dict[str, Future[Answer]] = {}
-
-    def start(self, name: str, code: str) -> None:
-        """Start asking."""
-        self.asked[name] = self.pool.submit(ask, code)
-
-    def get(self, name: str) -> Answer | None:
-        """The answer, once there; None for what was not asked."""
-        return self.asked[name].result() if name in self.asked else None
-
-    def close(self) -> None:
-        self.pool.shutdown()
+        problem = f"it gave no answer within {limit_s:g} s"
+    facts: dict[str, Any] = {}
+    for line in text.splitlines():
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):  # cut off by a crash
+                facts |= json.loads(line)
+    status = process.returncode
+    if not problem and status < 0:
+        problem = f"it crashed with signal {-status} ({signal.Signals(-status).name})"
+    elif not problem and status:  # the last line of a traceback is the error itself
+        lines = said.split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        problem = last or f"it ended with status {status}"
+    return Answer(facts, problem)
 
 
 def has(module: str) -> bool:

@@ -1,7 +1,7 @@
 """What a training would do on 8, 64 or 512 GPUs, and why: a model that adds up a step's time.
 
 `links` holds the constants with their sources, `model` the arithmetic of a step, `fit` what is
-calibrated and how, `simulate` an independent check of the arithmetic. NumPy is all that it needs.
+calibrated and how. NumPy is all that it needs.
 """
 
 from rn50lib.tools.scaling.fit import MODEL, READINGS, RIVALS, fit

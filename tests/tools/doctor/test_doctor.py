@@ -13,7 +13,7 @@ from rn50lib.tools import doctor
 from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, Check
 
 GROUPS = [
-    "machine", "memory and disk", "GPU", "frameworks", "input", "communication", "notebooks",
+    "machine", "memory and disk", "GPU", "frameworks", "communication",
 ]  # fmt: skip
 
 
@@ -33,7 +33,8 @@ def test_quick_on_this_machine(run_cli) -> None:
         assert found["cores"]["facts"]["affinity"] == int(nproc.stdout)
     free = shutil.disk_usage(Path(found["runs"]["facts"]["home"]).parent).free
     assert abs(found["runs"]["facts"]["free"] - free) < 2**30
-    assert found["libraries"]["status"] == OK
+    assert {c["status"] for c in document["checks"]} <= {OK, NOTE}
+    assert found["torch"]["facts"]["version"] and found["port"]["group"] == "communication"
 
 
 @pytest.mark.needs("torch", "tensorflow", "dali")
@@ -98,18 +99,6 @@ def test_a_place_that_cannot_be_written(run_cli, tmp_path: Path, place_name: str
     (line,) = [x for x in done.stdout.splitlines() if x.startswith("  problem:")]
     assert variable in line and str(tmp_path / "file") in line
     assert done.stdout.splitlines()[-1].startswith("Training cannot run here until")
-
-
-def test_inside_an_nvidia_container(run_cli) -> None:
-    env = {"NVIDIA_BUILD_ID": "123456", "NVIDIA_PRODUCT_NAME": "PyTorch"}
-    done = run_cli("doctor", "--quick", env=env)
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    at = lines.index("container")
-    assert "PyTorch, build 123456" in lines[at + 1]
-    assert lines[at + 2].startswith("  notebook  ")
-    assert lines[at + 2].endswith("  NGC PyTorch image")
-    assert lines[at + 3].startswith("  00 start here  ") and lines[at + 3].endswith("  as it is")
 
 
 def test_the_verdict_names_what_is_broken() -> None:

@@ -48,6 +48,20 @@ def test_the_choice_of_gpus_is_told(gpus) -> None:
     assert "unset it" in none[-1].remedy
 
 
+def test_a_mig_slice_is_told_as_the_gpu(gpus) -> None:
+    first, second = "MIG-7c3e4d5f-0000-1111", "MIG-e5550000-0000-1111"
+    card = fake.A100 | fake.slices(("1g.10gb", first), ("3g.40gb", second))
+    named = by_name(gpu.gpus(gpus([card], visible=second)))
+    assert named["gpu0"].status == OK and "MIG 3g.40gb, 40 GiB" in named["gpu0"].what
+    assert "hides 1 of 2 MIG slice(s)" in named["hidden"].what and not named["hidden"].remedy
+    unnamed = by_name(gpu.gpus(gpus([card])))
+    assert "MIG 1g.10gb" in unnamed["gpu0"].what
+    assert "sees one MIG slice" in unnamed["hidden"].what
+    assert "CUDA_VISIBLE_DEVICES" in unnamed["hidden"].remedy
+    (none,) = gpu.gpus(gpus([fake.A100 | fake.slices()]))
+    assert "MIG mode is on" in none.what and "nvidia-smi mig" in none.remedy
+
+
 def test_memory_held_by_others(gpus) -> None:
     found = by_name(gpu.gpus(gpus([fake.A100 | {"memory.used": "40000"}])))
     assert found["gpu0"].status == NOTE

@@ -129,11 +129,3 @@ def decode(data: bytes, name: str, size: int = 224) -> Outcome:
             return Outcome(opens_as, None, str(error))
     said = f"warning: {' '.join(str(caught[0].message).split())}" if caught else ""
     return Outcome(opens_as, pixels, said)
-
-
-def as_if_rgb(data: bytes) -> np.ndarray:
-    """A CMYK file as a program shows it that takes the first three channels for red, green, blue.
-
-    uint8 (height, width, 3).
-    """
-    return np.asarray(Image.open(io.BytesIO(data)))[..., :3]

@@ -41,9 +41,9 @@ def own_start(arrays: dict[str, np.ndarray], comm: Any) -> dict[str, np.ndarray]
 
 def note(rank: int, rows: np.ndarray) -> None:
     """Keep what a rank was given first, beside this file."""
-    place = Path(__file__).with_name(f"rows-{rank}.npy")
-    if not place.exists():
-        np.save(place, rows)
+    path = Path(__file__).with_name(f"rows-{rank}.npy")
+    if not path.exists():
+        np.save(path, rows)
 
 
 # --- in the notebook ------------------------------------------------------------------------------
@@ -55,9 +55,9 @@ def put(function: Callable[..., Any]) -> str:
     from rn50lib import launch
 
     name = function.__name__
-    place = launch.new_run(name) / "mistakes.py"
-    shutil.copyfile(__file__, place)
-    return f"{SEAM[name]}={place}:{name}"
+    path = launch.new_run(name) / "mistakes.py"
+    shutil.copyfile(__file__, path)
+    return f"{SEAM[name]}={path}:{name}"
 
 
 def noted(override: str) -> list[np.ndarray]:

@@ -124,12 +124,6 @@ def explain(text: str) -> list[Explained]:
     return found
 
 
-def ready(text: str) -> tuple[set[int], int]:
-    """(ranks whose "Init COMPLETE" is in the log, how many there should be; 0 where not told)."""
-    lines = re.findall(RULES[2][1], text)
-    return {int(line[0]) for line in lines}, max((int(line[1]) for line in lines), default=0)
-
-
 def table(text: str | None = None) -> None:
     """Show a log with its explanations; the recorded one, marked as such, where none is given."""
     found = explain(RECORDED if text is None else text)

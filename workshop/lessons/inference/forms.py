@@ -1,6 +1,6 @@
 """The forms in which one network predicts: as it trains, folded, in 16 bits, by ONNX Runtime.
 
-    said = answers(prefix, epoch, file, "bfloat16")           # their logits for the same pictures
+    found = answers(prefix, epoch, file, "bfloat16")          # their logits for the same pictures
     timed = compare(experiment, (TRAINING, FOLDED), rounds=10) # their seconds a batch, in turns
 
 A form is its kind and its precision: "folded, bfloat16". PyTorch and ONNX Runtime have a process
@@ -12,27 +12,24 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.config import Experiment, resolve, to_json
-from rn50lib.hardware import machine
+from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
-from workshop import measuring, output, session
+from workshop import output, session
 from workshop.pairs import Pairs
-from workshop.turns import Worker
+from workshop.worker import Worker, ask, pack, unpack
 
 TRAINING, FOLDED, ONNX = "training form, float32", "folded, float32", "ONNX Runtime, float32"
-IN_TORCH, IN_ONNX = (
-    "workshop.lessons.inference.forms_worker",
-    "workshop.lessons.inference.onnx_turns",
-)
 LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 WARM_UP = 2
+TURN_S = 0.05  # a turn repeats the batch for about so long
 
 
 def folded(dtype: str) -> str:
@@ -61,7 +58,7 @@ class Answers:
         """Per cent of right answers."""
         return 100 * float(np.mean(self.logits[form].argmax(axis=1) == self.labels))
 
-    def apart(self, form: str, other: str) -> float:
+    def max_difference(self, form: str, other: str) -> float:
         """The largest difference between two logits."""
         return float(np.abs(self.logits[form] - self.logits[other]).max())
 
@@ -74,18 +71,19 @@ class Answers:
 def answers(prefix: str | Path, epoch: int, file: Path, dtype: str) -> Answers:
     """The logits of every form of a checkpoint for its validation pictures, also kept in `file`
     (.npz). Raises UserError when the checkpoint or its data cannot be used."""
-    done = trained_as(prefix, epoch)
-    doing = "every form answers"
-    words = ["answers", str(prefix), str(epoch), str(file), TRAINING, FOLDED]
-    words += [folded(dtype)] if folded(dtype) != FOLDED else []
-    names = measuring.ask(IN_TORCH, words, launch.rank_environment(done), doing)
+    names = list(dict.fromkeys((TRAINING, FOLDED, folded(dtype))))
+    ask(
+        "workshop.lessons.inference.worker:answers",
+        launch.rank_environment(trained_as(prefix, epoch)), "every form answers",
+        prefix=str(prefix), epoch=epoch, file=str(file), forms=names,
+    )  # fmt: skip
     with np.load(file) as arrays:
         logits = {name: arrays[f"logits{place}"] for place, name in enumerate(names)}
         return Answers(arrays["images"], arrays["labels"], logits)
 
 
 @dataclass(frozen=True)
-class Turns:
+class Timed:
     """Seconds per batch by form; entry i of every list was measured in round i."""
 
     seconds: dict[str, list[float]]
@@ -97,44 +95,77 @@ class Turns:
         return Pairs(first, second, chosen, self.experiment)
 
 
-def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> Turns:
+def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> Timed:
     """Time a batch of random images in each form, in turns, on random weights; a line per round.
 
     Profile and precision of the session hold where none is given. Raises UserError when a process
     that measures fails.
     """
-    here = session.current()
-    asked = replace(experiment, loader="synthetic", dtype="float32", no_metrics=True, n=1)
-    if here is not None and asked.profile == "auto":
-        asked = replace(asked, profile=here.profile)
-    done = resolve(asked, machine(), asked.num_classes or 1000).experiment
+    given = replace(experiment, loader="synthetic", dtype="float32", no_metrics=True, n=1)
+    config = session.resolve(given)
     slot, begin = output.Slot(), time.monotonic()
-
-    def tell(line: str) -> None:
-        slot.html(f'<div class="dim">{line}</div>', line)
-
     found: dict[str, list[float]] = {form: [] for form in forms}
-    env = launch.rank_environment(done)
+    env = launch.rank_environment(config)
     with contextlib.ExitStack() as stack:
         workers: dict[str, Worker] = {}
-        for module in (IN_TORCH, IN_ONNX):
-            own = [form for form in forms if (form == ONNX) == (module == IN_ONNX)]
+        for function in ("inference.worker:timer", "inference.forms:onnx_timer"):
+            own = [form for form in forms if (form == ONNX) == ("onnx" in function)]
             if own:
-                head = ["speed", *own, "--"] if module == IN_TORCH else []
-                worker = stack.enter_context(Worker(module, [*head, to_json(done)], env))
-                workers |= dict.fromkeys(own, worker)
+                arguments = {"config": pack(config), "forms": own}
+                worker = Worker(f"workshop.lessons.{function}", env, slot, **arguments)
+                workers |= dict.fromkeys(own, stack.enter_context(worker))
         for worker in dict.fromkeys(workers.values()):
-            worker.hear(lambda _: tell(f"starting, {time.monotonic() - begin:.0f} s"))
+            worker.wait("the forms are being made")
         for round_ in range(-WARM_UP, rounds):
             if round_ > 0 and time.monotonic() - begin > LIMIT_S:
                 break
             doing = f"round {round_ + 1} of {rounds}" if round_ >= 0 else "warming up"
-            tell(doing)
             for form in forms:
-                workers[form].say(form)
-                value = workers[form].hear(lambda s, doing=doing: tell(f"{doing}, {s:.0f} s"))  # type: ignore[misc]
+                value = workers[form].ask(form, doing=doing)
                 if round_ >= 0:
                     found[form].append(value)
     count = len(found[forms[0]])
-    tell(f"{count} rounds in {time.monotonic() - begin:.0f} s")
-    return Turns(found, done)
+    slot.line(f"{count} rounds in {time.monotonic() - begin:.0f} s")
+    return Timed(found, config)
+
+
+# --- in the process -------------------------------------------------------------------------------
+
+
+def repeated(work: Callable[[int], float]) -> int:
+    """How often a turn of about TURN_S repeats what `work(times)` times, seconds of one."""
+    work(2)
+    return max(1, min(200, round(TURN_S / work(1))))
+
+
+def random_images(config: Experiment) -> np.ndarray:
+    """A batch, uint8 (batch, pixels, pixels, 3)."""
+    shape = (config.batch_size, config.image_shape, config.image_shape, 3)
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def onnx_timer(config: dict[str, Any], forms: list[str]) -> Callable[[str], float]:
+    """ONNX Runtime with the same network and batch, exported: each call gives seconds a batch."""
+    import onnxruntime
+
+    from rn50lib.tools import export
+
+    done = unpack(config)
+    net = done.to_network()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = done.threads
+    made = export.to_onnx(export.folded(net, net.initial_arrays(done.seed), done.image_shape))
+    there = onnxruntime.get_available_providers()
+    providers = [f"{p}ExecutionProvider" for p in ("CUDA", "CPU")]
+    chosen = [name for name in providers if name in there]
+    session = onnxruntime.InferenceSession(made, options, providers=chosen)
+    images = random_images(done)
+
+    def repeat(times: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(times):
+            session.run(["logits"], {"images": images})
+        return (time.perf_counter() - begin) / times
+
+    times = repeated(repeat)
+    return lambda form: repeat(times)

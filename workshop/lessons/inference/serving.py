@@ -9,7 +9,6 @@ queue. The clients are made up, the time that it takes to answer them is not.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ import numpy as np
 
 from rn50lib import launch
 from rn50lib.tools.predict import trained_as
-from workshop import measuring
-from workshop.lessons.inference.queueing import Served, Service, poisson
+from workshop.lessons.inference.queueing import Served, Service, play, poisson
+from workshop.worker import ask, tell
 
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
 PICTURES = 64  # that the requests are about, in turn
@@ -40,7 +39,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ServerTimes:
     """Seconds: of single requests, decoding and answer apart; of batches, by their size, in turns;
     and the loads."""
 
@@ -67,14 +66,14 @@ def measure(
     requests: int,
     loads: Sequence[tuple[float, int]],
     seconds: float,
-) -> Measured:
+) -> ServerTimes:
     """Time a checkpoint's answers to validation pictures; a load lasts `seconds`, or longer where
     the server cannot keep up. Raises UserError when the checkpoint or its data cannot be used."""
-    words = [str(prefix), str(epoch), str(requests), str(seconds)]
-    words += [f"{factor}:{limit}" for factor, limit in loads]
-    env = launch.rank_environment(trained_as(prefix, epoch))
-    doing = "requests are answered"
-    found = measuring.ask("workshop.lessons.inference.serving", words, env, doing)
+    found = ask(
+        "workshop.lessons.inference.serving:serve",
+        launch.rank_environment(trained_as(prefix, epoch)), "requests are answered",
+        prefix=str(prefix), epoch=epoch, requests=requests, seconds=seconds, loads=list(loads),
+    )  # fmt: skip
     played = tuple(
         Load(item["rate"], item["limit"],
              Served(np.array(item["arrived"]), np.array(item["answered"]), tuple(item["batches"]),
@@ -82,7 +81,21 @@ def measure(
         for item in found["loads"]
     )  # fmt: skip
     batches = {int(size): values for size, values in found["batches"].items()}
-    return Measured(np.array(found["decode"]), np.array(found["answer"]), batches, played)
+    return ServerTimes(np.array(found["decode"]), np.array(found["answer"]), batches, played)
+
+
+def load_rows(loads: Sequence[Load], service: Service) -> list[list[object]]:
+    """(requests per second, batch limit, p50 measured, played; p99 measured, played; requests at
+    once; per cent of the time at work), latencies in milliseconds."""
+    rows: list[list[object]] = []
+    for load in loads:
+        real, played = load.served, play(load.served.arrived, service, load.limit)
+        rows.append([
+            load.rate, load.limit,
+            *(1000 * one.percentile(p) for p in (50, 99) for one in (real, played)),
+            real.mean_batch, 100 * real.utilisation,
+        ])  # fmt: skip
+    return rows
 
 
 # --- in the process that measures -----------------------------------------------------------------
@@ -97,18 +110,18 @@ class Server:
         from rn50lib.records.source import open_source
         from rn50lib.tools.predict import prepare
 
-        self.done, self.prepare = trained_as(prefix, epoch), prepare
-        net = self.done.to_network()
-        self.step = build_step(self.done, net, comm.connect())
+        self.config, self.prepare = trained_as(prefix, epoch), prepare
+        net = self.config.to_network()
+        self.step = build_step(self.config, net, comm.connect())
         arrays = checkpoint.load(prefix, epoch).arrays
         self.step.load({name: arrays[name] for name in net.arrays()})
-        self.pictures = open_source(self.done.data_root, "val")
+        self.pictures = open_source(self.config.data_root, "val")
         self.count = min(PICTURES, len(self.pictures))
 
     def answer(self, numbers: Sequence[int]) -> tuple[float, float]:
         """Seconds of decoding and of the answer for these requests as a batch."""
         begin = time.perf_counter()
-        images = [self.prepare(self.pictures, i % self.count, self.done) for i in numbers]
+        images = [self.prepare(self.pictures, i % self.count, self.config) for i in numbers]
         decoded = time.perf_counter()
         self.step.predict(np.stack(images))
         return decoded - begin, time.perf_counter() - decoded
@@ -134,7 +147,7 @@ class Server:
                 arrived = arrived[: len(answered)]
             if end - said > 2:
                 said = end
-                measuring.tell(f"{len(answered):,} of {len(arrived):,} requests of this load")
+                tell(f"{len(answered):,} of {len(arrived):,} requests of this load")
         return {"arrived": arrived.tolist(), "answered": answered, "batches": batches, "busy": busy}
 
 
@@ -144,42 +157,35 @@ def single(server: Server, requests: int) -> tuple[list[float], list[float]]:
     for i in range(requests):
         found.append(server.answer([i]))
         if i % 50 == 0:
-            measuring.tell(f"single request {i + 1} of {requests}")
+            tell(f"single request {i + 1} of {requests}")
         if time.monotonic() - begin > LIMIT_S:
             break
     return [decode for decode, _ in found], [answer for _, answer in found]
 
 
-def main(argv: list[str]) -> int:
-    launch.die_with_parent()
-    server = Server(argv[0], int(argv[1]))
-    requests, seconds = int(argv[2]), float(argv[3])
+def serve(
+    prefix: str, epoch: int, requests: int, seconds: float, loads: list[tuple[float, int]]
+) -> dict[str, Any]:
+    """Times everything; the numbers of `ServerTimes`."""
+    server = Server(prefix, epoch)
     rounds = 9 if requests >= 100 else 2
     for size in BATCHES:  # the first time a size is seen, kernels are chosen for it
-        measuring.tell(f"warming up with {size} at a time")
+        tell(f"warming up with {size} at a time")
         server.answer(range(size))
         server.answer(range(size))
     decode, answer = single(server, requests)
     batches: dict[int, list[float]] = {size: [] for size in BATCHES}
     begin = time.monotonic()
     for round_ in range(rounds):
-        measuring.tell(f"batches of {BATCHES[0]} to {BATCHES[-1]}, round {round_ + 1} of {rounds}")
+        tell(f"batches of {BATCHES[0]} to {BATCHES[-1]}, round {round_ + 1} of {rounds}")
         for size in BATCHES:
             batches[size].append(sum(server.answer(range(size))))
         if time.monotonic() - begin > LIMIT_S:
             break
-    alone = 1 / median(batches[1])
-    loads = []
-    for place, word in enumerate(argv[4:]):
-        factor, limit = word.split(":")
-        rate = float(factor) * alone
-        measuring.tell(f"load {place + 1}: {rate:.0f} requests a second")
+    alone, found = 1 / median(batches[1]), []
+    for place, (factor, limit) in enumerate(loads):
+        rate = factor * alone
+        tell(f"load {place + 1}: {rate:.0f} requests a second")
         arrived = poisson(rate, max(8, round(rate * seconds)), seed=place)
-        loads.append({"rate": rate, "limit": int(limit), **server.load(arrived, int(limit))})
-    found = {"decode": decode, "answer": answer, "batches": batches, "loads": loads}
-    measuring.answer(found)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        found.append({"rate": rate, "limit": limit, **server.load(arrived, limit)})
+    return {"decode": decode, "answer": answer, "batches": batches, "loads": found}

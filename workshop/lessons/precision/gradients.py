@@ -9,7 +9,6 @@ back through the network, and those of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,8 @@ import numpy as np
 from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
-from workshop import measuring
 from workshop.lessons.precision.formats import Format
+from workshop.worker import ask
 
 LOWEST, HIGHEST = -80, 40  # powers of two that are counted; what lies outside goes to the ends
 FLOWING, WEIGHTS = "flowing back", "of the weights"
@@ -69,32 +68,28 @@ class Gradients:
 
 
 @dataclass(frozen=True)
-class Look:
+class StepGradients:
     """What one step's gradients are, and the experiment that it belongs to."""
 
     kinds: tuple[Gradients, Gradients]
     experiment: Experiment
     loss: float
 
-    def __iter__(self) -> Iterator[Gradients]:
-        return iter(self.kinds)
 
-
-def look(prefix: str | Path, epoch: int) -> Look:
+def look(prefix: str | Path, epoch: int) -> StepGradients:
     """The gradients of one training step in float32 after `epoch` epochs of a run.
 
     Raises UserError when the checkpoint or its data cannot be used.
     """
-    done = trained_as(prefix, epoch)
-    doing = "a training step in float32"
-    words = [str(prefix), str(epoch)]
-    found = measuring.ask(
-        "workshop.lessons.precision.worker.gradients", words, launch.rank_environment(done), doing
-    )
-    kinds = [
+    config = trained_as(prefix, epoch)
+    found = ask(
+        "workshop.lessons.precision.worker:gradients", launch.rank_environment(config),
+        "a training step in float32", prefix=str(prefix), epoch=epoch,
+    )  # fmt: skip
+    flowing, of_weights = (
         Gradients(name, np.array(counts), zeros) for name, (counts, zeros) in found["kinds"].items()
-    ]
-    return Look((kinds[0], kinds[1]), done, found["loss"])
+    )
+    return StepGradients((flowing, of_weights), config, found["loss"])
 
 
 def count(values: np.ndarray) -> tuple[np.ndarray, int]:

@@ -13,12 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch, memory
-from rn50lib.config import Experiment, resolve, to_json
-from rn50lib.hardware import machine
+from rn50lib.config import Experiment
 from rn50lib.network import Network
-from workshop import measuring, session
+from workshop import session
+from workshop.lessons.figures import stacked
+from workshop.worker import ask, pack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS = ("convolution", "batch norm", "ReLU", "addition", "pooling", "last layer")
 REST = "casts, update, rest"  # of the step: what belongs to no layer
@@ -95,7 +100,7 @@ def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LayerTimes:
     """A step by precision: seconds by kind of layer (a value per round), seconds of the whole step
     without the profiler, and what the machine can do."""
 
@@ -113,17 +118,6 @@ class Measured:
         """Of a kind of layer, the median of the rounds."""
         return median(self.parts[dtype][kind])
 
-    def step(self, dtype: str) -> float:
-        """Of a whole step, the median of the rounds."""
-        return median(self.steps[dtype])
-
-    def ratio(self, kind: str | None = None) -> float:
-        """How many times as fast the second precision is, the median of the rounds' ratios."""
-        slow, fast = self.dtypes
-        chosen = self.steps if kind is None else {d: p[kind] for d, p in self.parts.items()}
-        pairs = zip(chosen[slow], chosen[fast], strict=True)
-        return median(a / b for a, b in pairs if b > 0)
-
     def work(self, dtype: str) -> dict[str, Work]:
         """What the step has to do, by kind of layer."""
         done = self.experiment
@@ -140,21 +134,76 @@ class Measured:
         return whole / (whole - self.seconds(slow, kind) + self.seconds(fast, kind))
 
 
-def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> Measured:
+def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> LayerTimes:
     """Measure both precisions on random images, in turns; the notebook's profile holds.
 
     Raises UserError when the process that measures fails.
     """
-    asked = replace(experiment, loader="synthetic", no_metrics=True, dtype=dtypes[0], n=1)
-    here = session.current()
-    if here is not None and asked.profile == "auto":
-        asked = replace(asked, profile=here.profile)
-    done = resolve(asked, machine(), asked.num_classes or 1000).experiment
-    words = [str(rounds), ",".join(dtypes), to_json(done)]
-    env = launch.rank_environment(done)
-    doing = "training steps, layer by layer"
-    found = measuring.ask("workshop.lessons.precision.worker.layers", words, env, doing)
-    return Measured(found["parts"], found["steps"], found["peaks"], found["bandwidth"], done)
+    given = replace(experiment, loader="synthetic", no_metrics=True, dtype=dtypes[0], n=1)
+    config = session.resolve(given)
+    found = ask(
+        "workshop.lessons.precision.worker:layers", launch.rank_environment(config),
+        "training steps, layer by layer", config=pack(config), dtypes=list(dtypes), rounds=rounds,
+    )  # fmt: skip
+    return LayerTimes(**found, experiment=config)
+
+
+def rows(found: LayerTimes, dtype: str) -> list[list[Any]]:
+    """(kind, GFLOP, GB, FLOP per byte, ms at least, ms measured, per cent of the step)."""
+    work = found.work(dtype)
+    whole = sum(found.seconds(dtype, kind) for kind in (*KINDS, REST))
+    table: list[list[Any]] = []
+    for kind in (*KINDS, REST):
+        seconds, item = found.seconds(dtype, kind), work.get(kind)
+        counted: list[float | None] = [None] * 4
+        if item:
+            counted = [item.flops / 1e9, item.bytes / 1e9, item.intensity,
+                       1000 * found.floor(dtype, kind)]  # fmt: skip
+        table.append([kind, *counted, 1000 * seconds, 100 * seconds / whole])
+    return table
+
+
+def limits(found: LayerTimes) -> str:
+    """What the machine can do, and which kinds of layers each limit holds up, in words."""
+    slow, fast = found.dtypes
+    knee = found.peaks[fast] / found.bandwidth
+    work = found.work(fast)
+    left = [kind for kind in KINDS if work[kind].intensity < knee]
+    right = [kind for kind in KINDS if kind not in left]
+    return (
+        f"A large product of matrices reaches {found.peaks[slow] / 1e9:,.0f} GFLOP/s in {slow} and"
+        f" {found.peaks[fast] / 1e9:,.0f} in {fast}, {found.peaks[fast] / found.peaks[slow]:.2g}"
+        f" times as many; a copy moves {found.bandwidth / 1e9:.1f} GB/s in either. In {fast},"
+        f" below {knee:.0f} FLOP per byte, memory bounds {', '.join(left) or 'no kind of layer'};"
+        f" arithmetic bounds {', '.join(right) or 'none'}."
+    )
+
+
+def comparison(found: LayerTimes) -> tuple[Figure, str]:
+    """The step of both precisions as bars of its parts, and what has become faster in words."""
+    slow, fast = found.dtypes
+    milliseconds = {
+        dtype: {kind: 1000 * found.seconds(dtype, kind) for kind in (*KINDS, REST)}
+        for dtype in (slow, fast)
+    }
+    whole = {dtype: sum(parts.values()) for dtype, parts in milliseconds.items()}
+    share = milliseconds[slow]["convolution"] / whole[slow]
+    gained = milliseconds[slow]["convolution"] - milliseconds[fast]["convolution"]
+    text = (
+        f"Convolutions are {100 * share:.0f} % of the step in {slow}; in {fast} they take"
+        f" {difference(gained)}, and the whole step {difference(whole[slow] - whole[fast])}."
+    )
+    if share < 1:
+        text += f" Were they free, the step would be {1 / (1 - share):.1f} times as fast."
+    return stacked(milliseconds, "milliseconds", "A training step, by kind of layer"), text
+
+
+def difference(gained: float) -> str:
+    """Milliseconds that were gained, in words."""
+    return f"{abs(gained):,.0f} ms {'less' if gained >= 0 else 'more'}"
+
+
+# --- a device that is not here --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -173,3 +222,26 @@ def bound(
     work = count(net, image_size, batch, dtype)
     peak = device.peaks[dtype]
     return {kind: item.floor(peak, device.bandwidth) / batch for kind, item in work.items()}
+
+
+def bounds(device: Device, net: Network, size: int, batch: int) -> tuple[Figure, str]:
+    """The least time per image of a device in its two precisions, by kind of layer."""
+    slow, fast = device.peaks
+    found = {dtype: bound(device, net, size, batch, dtype) for dtype in (slow, fast)}
+    bars = {dtype: {k: 1000 * s for k, s in parts.items()} for dtype, parts in found.items()}
+    title = f"{device.name}: the least time for {net.name} at {size} pixels"
+    total = {dtype: sum(parts.values()) for dtype, parts in found.items()}
+    return stacked(bars, "milliseconds an image, at least", title), (
+        f"At least {1000 * total[slow]:.2f} ms an image in {slow}, which is {1 / total[slow]:,.0f}"
+        f" images per second at most, and {1000 * total[fast]:.2f} ms in {fast},"
+        f" {1 / total[fast]:,.0f} at most: {total[slow] / total[fast]:.1f} times as fast, where the"
+        f" arithmetic alone would be {device.peaks[fast] / device.peaks[slow]:.1f} times."
+    )
+
+
+def channel_rows(net: Network) -> list[list[Any]]:
+    """(what, channels in, channels out) of every layer of a network whose numbers are not all
+    multiples of 8."""
+    layers = [(conv.name, conv.in_channels, conv.out_channels) for conv in net.convolutions()]
+    layers.append(("fc", net.features, net.num_classes))
+    return [list(row) for row in layers if row[1] % 8 or row[2] % 8]

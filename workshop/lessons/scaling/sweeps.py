@@ -7,26 +7,17 @@ program that does.
 from __future__ import annotations
 
 import json
-import os
-import select
-import shlex
 import statistics
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
 from rn50lib.metrics import harmonic_mean
-from rn50lib.tools.compare import Side
+from rn50lib.tools.sides import Side
 from workshop import output
-from workshop.errors import RunFailed
+from workshop.programs import program
 
 TRAIN, VAL = "train.total_ips", "val.total_ips"
-SAY_S = 2.0  # what has been printed is shown at least this often
-KEPT = 60  # lines
 
 
 def run(file: Path, *flags: object, status: int = 0) -> dict[str, Any]:
@@ -34,64 +25,21 @@ def run(file: Path, *flags: object, status: int = 0) -> dict[str, Any]:
 
     Raises RunFailed if the exit status is not `status`.
     """
-    words = [os.fspath(f) if isinstance(f, os.PathLike) else str(f) for f in flags]
-    command = shlex.join(["rn50", "benchmark", *words, "-o", file.name])
-    slot, lines, began = output.Slot(), list[str](), time.monotonic()
-
-    def show(ended: bool = False) -> None:
-        told = lines if ended else [*lines, f"({time.monotonic() - began:.0f} s)"]
-        html = f"<b>$ {escape(command)}</b>\n{escape(chr(10).join(told))}"
-        slot.html(
-            f'<pre style="white-space:pre-wrap;background:none">{html}</pre>',
-            "\n".join([f"$ {command}", *told]),
-        )
-
-    show()
-    process = subprocess.Popen(
-        [*launch.program("benchmark"), *words, "-o", str(file)],
-        env=launch.with_library(dict(os.environ)) | {"PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert process.stdout
-    try:
-        while True:
-            if select.select([process.stdout], [], [], SAY_S)[0]:
-                said = process.stdout.readline()
-                if not said:
-                    break
-                lines = [*lines, said.decode("utf-8", "replace").rstrip()][-KEPT:]
-            show()
-        ended = process.wait()
-    finally:  # also when the cell is interrupted: the program ends its workers
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-        process.stdout.close()
-    show(ended=True)
-    if ended != status:
-        raise RunFailed(
-            f"rn50 benchmark ended with exit status {ended}; it said:", "\n".join(lines[-12:])
-        )
+    program("rn50lib.cli", "benchmark", *flags, "-o", file.name, folder=file.parent, status=status)
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 # --- the iterations behind a figure ---------------------------------------------------------------
 
 
-def iterations(
-    result: Mapping[str, Any], n: int, batch: int, phase: str = "train"
-) -> dict[int, list[float]]:
-    """Seconds of each timed iteration of a cell, by epoch: the cell's folder keeps them."""
+def rates(result: Mapping[str, Any], n: int, batch: int) -> list[float]:
+    """Images per second of each timed training iteration of a cell, which its folder keeps; those
+    of the warm-up epochs do not count."""
     cell = result["env"]["cells"][str(n)][str(batch)]
     phases = json.loads((Path(cell["report"]).parent / "measured.json").read_text())
-    return {p["epoch"]: p["seconds"] for p in phases if p["phase"] == phase}
-
-
-def rates(result: Mapping[str, Any], n: int, batch: int, phase: str = "train") -> list[float]:
-    """Images per second of each iteration that counts: those of the warm-up epochs do not."""
     dropped = result["env"]["warm_up"]["epochs_left_out"]
-    found = iterations(result, n, batch, phase)
-    return [n * batch / s for epoch, row in found.items() if epoch >= dropped for s in row]
+    counted = [p for p in phases if p["phase"] == "train" and p["epoch"] >= dropped]
+    return [n * batch / seconds for phase in counted for seconds in phase["seconds"]]
 
 
 def means(values: Sequence[float]) -> dict[str, float]:
@@ -155,13 +103,6 @@ def batch_table(
     names = [side.name for side in sides]
     ratios = [f"{names[0]} / {name}" for name in names[1:]]
     return rows, ["batch", *names, *ratios]
-
-
-def tell_contended(sides: Sequence[Side]) -> None:
-    """Say which of the speeds were timed while other processes used the machine, if any were."""
-    lines = [note for side in sides if side.contended for note in side.notes if note[0] == "*"]
-    if lines:
-        print("\n".join([*lines, "Run the cell again when the machine is yours alone."]))
 
 
 def equal_and_best(

@@ -5,19 +5,15 @@ So the memory of a GPU comes back to the next run, and the kernel stays free of 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from rn50lib import launch
-from rn50lib.errors import UserError
 from rn50lib.records.source import Source, open_source
-from rn50lib.tools.predict import prepare, trained_as
-from workshop import output
-from workshop.session import progress_html
+from rn50lib.tools.predict import predict, prepare, trained_as
+from workshop.worker import ask, tell
 
 
 @dataclass(frozen=True)
@@ -32,17 +28,17 @@ class Predictions:
     epoch: int
 
     @property
-    def said(self) -> np.ndarray:
+    def answers(self) -> np.ndarray:
         """The likeliest class of each picture."""
         return self.probabilities.argmax(axis=1)
 
     @property
     def right(self) -> np.ndarray:
-        return self.said == self.labels
+        return self.answers == self.labels
 
     @property
     def confidence(self) -> np.ndarray:
-        """The probability of the class that was said."""
+        """The probability of the likeliest class."""
         return self.probabilities.max(axis=1)
 
     def top1(self, first: int | None = None) -> float:
@@ -52,8 +48,6 @@ class Predictions:
 
     def picture(self, i: int, size: int | None = None) -> np.ndarray:
         """Picture i in the crop that the network sees, `size` pixels wide (default: as it does)."""
-        from dataclasses import replace
-
         seen = trained_as(self.prefix, self.epoch)
         if size is not None:
             resize = round(seen.val_resize * size / seen.image_shape)
@@ -62,36 +56,30 @@ class Predictions:
 
 
 def predict_split(prefix: str | Path, epoch: int, split: str = "val") -> Predictions:
-    """Predict every picture of a split of the data that a checkpoint was trained on, with a bar.
+    """Predict every picture of a split of the data that a checkpoint was trained on.
 
     Raises UserError when the checkpoint or the data cannot be used.
     """
-    done = trained_as(prefix, epoch)
-    file = Path(f"{prefix}-{epoch:04d}-{split}.npz")
-    command = [sys.executable, "-m", "rn50lib.tools.predict", str(prefix), str(epoch)]
-    process = subprocess.Popen(
-        [*command, "--split", split, "--output", str(file)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=launch.rank_environment(done),
+    config = trained_as(prefix, epoch)
+    source = open_source(config.data_root, split)
+    found = ask(
+        "workshop.lessons.single_gpu.predictions:probabilities",
+        launch.rank_environment(config),
+        "the model is being loaded",
+        prefix=str(prefix), epoch=epoch, split=split,
+    )  # fmt: skip
+    labels = np.asarray(source.labels, np.int32)
+    return Predictions(
+        np.array(found, np.float32), labels, source.classes, source, str(prefix), epoch
     )
-    assert process.stderr
-    slot, line = output.Slot(), "the model is being loaded"
-    slot.html(progress_html(line, 0), line)
-    try:
-        for text in process.stderr:
-            line = text.strip()
-            words = line.split()
-            if len(words) == 4 and words[1] == "of":
-                slot.html(progress_html(line, int(words[0]) / int(words[2])), line)
-        if process.wait() != 0:
-            raise UserError(line.removeprefix("error: "))
-    finally:
-        process.kill()
-        process.wait()
-    with np.load(file) as arrays:
-        probabilities, labels = arrays["probabilities"], arrays["labels"]
-        classes = tuple(str(name) for name in arrays["classes"])
-    source = open_source(done.data_root, split)
-    return Predictions(probabilities, labels, classes, source, str(prefix), epoch)
+
+
+# --- in the process -------------------------------------------------------------------------------
+
+
+def probabilities(prefix: str, epoch: int, split: str) -> list[list[float]]:
+    """Those of every picture."""
+    source = open_source(trained_as(prefix, epoch).data_root, split)
+    found = predict(prefix, epoch, source, lambda done: tell(f"{done} of {len(source)} pictures"))
+    rows: list[list[float]] = found.tolist()
+    return rows

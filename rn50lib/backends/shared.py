@@ -1,0 +1,53 @@
+"""What the steps of both frameworks share: which parameters decay, and what a full memory means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rn50lib import memory, optim, seams
+from rn50lib.config import Experiment
+from rn50lib.errors import UserError
+from rn50lib.network import Network
+
+USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the allocator's
+
+
+def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, float]:
+    """The weight decay of each parameter, by name: `wd` or 0.
+
+    Raises UserError where a learner's `decay_groups` leaves a parameter out or has one twice.
+    """
+    names = list(names)
+    groups = seams.get("decay_groups")
+    if groups is optim.decay_groups and not experiment.bn_decay:
+        groups = optim.weights_only
+    decayed, plain = groups(names)
+    if sorted([*decayed, *plain]) != sorted(names):
+        raise UserError(
+            f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
+            f" {len(names)} parameters must be in exactly one, or it is not trained"
+        )
+    return dict.fromkeys(decayed, experiment.wd) | dict.fromkeys(plain, 0.0)
+
+
+def memory_full(
+    experiment: Experiment, net: Network, capacity: int | None, training: bool
+) -> UserError:
+    """One line that names -b and the batch that would fit a device of `capacity` bytes.
+
+    Half the batch is named where the capacity is not known, or would do: somebody else is using it.
+    """
+    batch, pixels = experiment.batch_size, experiment.image_shape
+    has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
+    fits = batch // 2
+    if capacity:
+        usable = int(USABLE * capacity)
+        predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
+        fits = predicted if predicted < batch else fits
+    full = f"--batch-size {batch}: the device's memory{has} is full"
+    if fits < 1:
+        return UserError(f"{full}: not even one image fits; use a smaller --image-shape")
+    beside = ""
+    if training:
+        beside = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
+    return UserError(f"{full}: use -b {fits}{beside}")

@@ -1,0 +1,193 @@
+"""Gradient exchange for PyTorch: what happens between the backward pass and the update.
+
+All of them give every rank the average of all ranks' gradients. Horovod and DDP start sending while
+the backward pass still runs: a gradient is ready long before the pass is over, the last layer's
+first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+
+from rn50lib import comm as groups
+from rn50lib import seams, timeline
+from rn50lib.comm.horovod import check_gpu_exchange
+from rn50lib.comm.vectors import Vectors
+from rn50lib.config import Experiment
+
+
+class Exchange(Protocol):
+    """Averages the gradients of a model over all ranks, in place."""
+
+    model: nn.Module  # what the training step calls; the plain model, or a wrapper of it
+
+    def __call__(self) -> None:
+        """Called after the backward pass; returns when every gradient is averaged."""
+        ...
+
+    def held(self) -> AbstractContextManager[Any]:
+        """Backward passes in here only add to the gradients: nothing is sent yet."""
+        ...
+
+
+def exchange_for(
+    experiment: Experiment, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
+) -> Exchange:
+    """The exchange for a group of workers. `named` holds the parameters by canonical name."""
+    function = seams.get("exchange_gradients")
+    if function is not groups.average:
+        return OverriddenExchange(function, comm, model)
+    if comm.size == 1 or not isinstance(comm, Vectors):
+        return NoExchange(model)
+    if hasattr(comm, "hvd"):
+        return HorovodExchange(experiment, comm, model, named)
+    return DdpExchange(experiment, model)
+
+
+class NoExchange:
+    """One worker has nobody to exchange with."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self) -> None:
+        return None
+
+    def held(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+
+class OverriddenExchange:
+    """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
+
+    def __init__(self, function: Callable[..., Any], comm: groups.Comm, model: nn.Module) -> None:
+        self.function, self.comm, self.model = function, comm, model
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        held = [p.grad for p in self.model.parameters() if p.grad is not None]
+        averaged = self.function([grad.cpu().numpy() for grad in held], self.comm)
+        for grad, array in zip(held, averaged, strict=True):
+            grad.copy_(torch.from_numpy(array))
+
+    def held(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+
+class HorovodExchange:
+    """An all-reduce for each gradient, started the moment it is ready.
+
+    Horovod's own thread agrees with the other ranks on what is ready everywhere and joins small
+    gradients into one message.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        comm: Any,
+        model: nn.Module,
+        named: Mapping[str, Tensor],
+    ) -> None:
+        self.hvd, self.model = comm.hvd, model
+        if next(model.parameters()).is_cuda:
+            check_gpu_exchange(self.hvd)
+        kinds = self.hvd.Compression
+        self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
+        self.names = {tensor: name for name, tensor in named.items()}
+        self.holding = False
+        self.pending: list[tuple[Tensor, int, Any]] = []  # gradient, handle, compression context
+        self.waits: Any = contextlib.nullcontext()
+        if experiment.timeline is not None and comm.rank == 0:
+            self.waits = timeline.Waits(experiment.timeline)
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(self.start)
+
+    def start(self, parameter: Tensor) -> None:
+        """Called by autograd as soon as the gradient of `parameter` is complete."""
+        if self.holding:
+            return
+        assert parameter.grad is not None
+        sent, context = self.compression.compress(parameter.grad)
+        name = f"gradient/{self.names[parameter]}"
+        handle = self.hvd.allreduce_async_(sent, name=name, op=self.hvd.Average)
+        self.pending.append((parameter.grad, handle, context))
+
+    def __call__(self) -> None:
+        with self.waits:
+            for gradient, handle, context in self.pending:
+                averaged = self.compression.decompress(self.hvd.synchronize(handle), context)
+                if averaged is not gradient:
+                    gradient.copy_(averaged)
+        self.pending.clear()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.holding = True
+        try:
+            yield
+        finally:
+            self.holding = False
+
+
+class DdpExchange:
+    """PyTorch's own: the wrapper's hooks send buckets of gradients during the backward pass."""
+
+    def __init__(self, experiment: Experiment, model: nn.Module) -> None:
+        options: dict[str, Any] = {}
+        if experiment.fusion_mb:
+            options["bucket_cap_mb"] = experiment.fusion_mb
+        # Running statistics are averaged before they are used, not sent around at every step.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
+            wrapped = nn.parallel.DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True, **options
+            )
+        if experiment.fp16_allreduce:
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+            wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        self.model = self.wrapped = wrapped
+
+    def __call__(self) -> None:
+        return None  # the backward pass returned when all buckets had arrived
+
+    def held(self) -> AbstractContextManager[Any]:
+        return self.wrapped.no_sync()
+
+
+def bare_all_reduce(comm: Any) -> tuple[str, str, Callable[[int], Callable[[], object]]]:
+    """(device, how, prepare), for measuring: `prepare(size)` returns a function that adds up a
+    float32 tensor of `size` bytes over all ranks, in place, and comes back when that is done.
+
+    The tensor is on this rank's GPU where there is one.
+    """
+    gpu = torch.cuda.is_available()
+    # the group has chosen this worker's GPU
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+    wait = torch.cuda.synchronize if gpu else lambda: None
+    hvd = getattr(comm, "hvd", None)
+    if gpu and hvd is not None:
+        check_gpu_exchange(hvd)
+
+    def prepare(size: int) -> Callable[[], object]:
+        # zeros, because sums of sums of anything else would not stay finite
+        tensor = torch.zeros(max(1, size // 4), device=device)
+
+        def reduce() -> None:
+            if hvd is not None:
+                hvd.allreduce_(tensor, name=f"measured/{size}", op=hvd.Sum)
+            else:
+                distributed.all_reduce(tensor)
+            wait()
+
+        return reduce
+
+    where = torch.cuda.get_device_name(device) if gpu else "host memory"
+    return where, "PyTorch tensors in place", prepare

@@ -1,0 +1,127 @@
+"""Which GPU is a worker's: of several the one of its number, of one that one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50lib.comm.gpu import own_gpu
+from tests import fake_nvidia_smi as fake
+from tests.conftest import clean_environment
+
+# PyTorch and TensorFlow of a machine with GPUs, as far as the choice of one goes: they take what
+# exists, and refuse the rest as the real ones do.
+TORCH = """
+import os, torch
+seen = int(os.environ["GPUS"])
+
+def set_device(device):
+    if not 0 <= device < seen:
+        raise RuntimeError("CUDA error: invalid device ordinal")
+    print("GPU", device, flush=True)
+
+torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: seen
+torch.cuda.set_device = set_device
+torch.distributed.init_process_group = lambda backend: None
+torch.distributed.get_rank = torch.distributed.get_world_size = lambda: 1
+from rn50lib.comm.ddp import Ddp
+
+Ddp()
+"""
+TENSORFLOW = """
+import os
+from rn50lib.backends.tensorflow import tf
+
+gpus = [f"gpu{i}" for i in range(int(os.environ["GPUS"]))]
+tf.config.list_physical_devices = lambda kind: gpus
+tf.config.get_visible_devices = lambda kind: gpus
+tf.config.set_visible_devices = lambda chosen, kind: print("GPU", *chosen)
+tf.config.experimental.set_memory_growth = lambda gpu, on: None
+from rn50lib.backends.tensorflow.step import configure
+from rn50lib.comm.gpu import choose_gpu
+
+rank = int(os.environ["LOCAL_RANK"])
+choose_gpu("tensorflow", rank)
+configure(1, rank)
+"""
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "visible", "own"), [(0, 1, 0), (3, 1, 0), (0, 4, 0), (3, 4, 3), (5, 2, 1)]
+)
+def test_own_gpu(local_rank: int, visible: int, own: int) -> None:
+    assert own_gpu(local_rank, visible) == own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "gpus", "expected"),
+    [
+        pytest.param(TORCH, 1, {"GPU 0"}, marks=pytest.mark.needs("torch")),
+        pytest.param(TORCH, 4, {"GPU 1"}, marks=pytest.mark.needs("torch")),
+        pytest.param(TENSORFLOW, 1, {"GPU gpu0"}, marks=pytest.mark.needs("tensorflow")),
+        pytest.param(TENSORFLOW, 4, {"GPU gpu1"}, marks=pytest.mark.needs("tensorflow")),
+    ],
+)
+def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) -> None:
+    """Slurm's --gpus-per-task shows each worker one GPU, and numbers the workers all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environment(GPUS=str(gpus), RANK="1", LOCAL_RANK="1"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == expected
+
+
+def test_nobody_else_says_which(repository: Path) -> None:
+    """`set_device(local_rank)` without asking `own_gpu` ends with "invalid device ordinal"."""
+    own = re.compile(r"set_device\(|\"cuda\", *comm|local_rank *%|\[(\w+\.)?local_rank\]")
+    folder = repository / "rn50lib"
+    parts = [folder / "backends", folder / "comm", folder / "pipelines"]
+    found = [
+        file.relative_to(folder).as_posix()
+        for part in parts
+        for file in part.rglob("*.py")
+        if own.search(file.read_text())
+    ]
+    assert found == ["comm/gpu.py"]
+
+
+@pytest.mark.slow
+def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
+    slice_ = "MIG-7c3e4d5f-0000-1111-2222-333344445555"
+    path = fake.install(tmp_path / "bin", [fake.A100 | fake.slices(("3g.40gb", slice_))])
+    words = "run --loader synthetic --backend torch --dtype float16 --dry-run".split()
+    done = subprocess.run(
+        [sys.executable, "-m", "rn50lib.cli", *words],
+        env=clean_environment(PATH=path, CUDA_VISIBLE_DEVICES=slice_),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--profile gpu" in done.stdout
+    asked = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import json; from rn50lib.hardware import machine;"
+            "print(json.dumps(machine().to_dict()['gpus']))",
+        ],
+        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": slice_},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (gpu,) = json.loads(asked.stdout)
+    assert gpu["uuid"] == slice_ and gpu["memory"] == 40 * 2**30

@@ -1,0 +1,213 @@
+"""Every exercise, answered rightly but for its values: NaN, None, nothing in it, another type, and
+an argument that is another one afterwards."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.exercises.test_checks import answered, cell_of
+from workshop.checks import engine, table
+from workshop.course import solutions
+
+# what these return counts for nothing
+NO_RESULT = {"ex01.leak", "ex06.step", "ex08.capstone"}
+# all arguments of these are numbers, strings, bytes, tuples or functions
+NOTHING_TO_CHANGE = {
+    "ex01.frame", "ex01.crc", "ex01.index", "ex01.leak", "ex02.stride", "ex02.schedule",
+    "ex05.exact", "ex06.scaler", "ex06.layout", "ex08.capstone",
+}  # fmt: skip
+NO_NUMBERS = {"ex01.frame", "ex01.crc", "ex02.decay", "ex04.order"}
+# the lists of wrong answers, with which a framework is loaded once, hold the same for these
+BY_FRAMEWORK = {"ex04.feed", "ex05.graph", "ex06.step", "ex08.capstone"}
+ALL = [item.name for item in table.EXERCISES]
+PLAIN = [name for name in ALL if name not in BY_FRAMEWORK]
+RESULTS = [name for name in PLAIN if name not in NO_RESULT]
+
+
+@functools.cache
+def right(name: str) -> Any:
+    return answered(name, solutions.solved(cell_of(name, "answer")))
+
+
+def spoiled(name: str, change: Callable[[Any], Any]) -> Any:
+    """The right answer with its value, or what it returns, changed."""
+    answer = right(name)
+    if not table.find(name).function:
+        return change(answer)
+
+    @functools.wraps(answer)
+    def function(*arguments):
+        return change(answer(*arguments))
+
+    return function
+
+
+def everywhere(value: Any, change: Callable[[Any], Any], only: int | None = None) -> Any:
+    """The value with every leaf changed, or with leaf number `only` of its array or container."""
+    count = 0
+
+    def changed(item: Any) -> Any:
+        nonlocal count
+        if isinstance(item, np.ndarray):
+            flat = [changed(one) for one in item.ravel().tolist()]
+            kind = None if all(type(one) in (int, float) for one in flat) else object
+            return np.array(flat, kind).reshape(item.shape)
+        if isinstance(item, dict):
+            return {key: changed(one) for key, one in item.items()}
+        if isinstance(item, list | tuple | set):
+            return type(item)(changed(one) for one in item)
+        count += 1
+        return change(item) if only in (None, count - 1) else item
+
+    return changed(value)
+
+
+def emptied(value: Any) -> Any:
+    """Nothing of the same kind."""
+    if isinstance(value, np.ndarray):
+        return np.zeros((0,), value.dtype)
+    if isinstance(value, tuple) and any(isinstance(part, np.ndarray) for part in value):
+        return tuple(map(emptied, value))
+    return type(value)() if hasattr(value, "__len__") else np.zeros(0)
+
+
+def refused(name: str, answer: Any) -> engine.Result:
+    result = engine.judge(name, answer)
+    assert result.outcome == engine.WRONG, result.lines
+    assert "can do nothing with" not in result.said, result.lines
+    return result
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize(
+    "bad",
+    [float("nan"), float("inf"), 10**400, None, 1j, "six"],
+    ids=["nan", "inf", "large", "None", "complex", "text"],
+)
+def test_bad_value_is_refused_wherever_it_stands(name, bad):
+    refused(name, spoiled(name, lambda value: everywhere(value, lambda _: bad)))
+    if name not in NO_NUMBERS and name != "ex02.stride":  # which has a None of its own
+        refused(name, spoiled(name, lambda value: everywhere(value, lambda _: bad, only=0)))
+
+
+@pytest.mark.parametrize("name", [n for n in RESULTS if table.find(n).function])
+def test_forgotten_return_is_told(name):
+    said = refused(name, spoiled(name, lambda value: None)).said
+    assert said == "your function returns nothing: is a `return` missing?"
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_nothing_in_it(name):
+    refused(name, spoiled(name, emptied))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_none_is_no_answer(name, need):
+    if table.find(name).lacks:
+        need(table.find(name).needs.rpartition(".")[2])
+    assert f"`{table.find(name).answer}` is None" in engine.judge(name, None).said
+
+
+CHANGES = {
+    list: [lambda x: x.reverse(), lambda x: x.pop(), lambda x: x.append(x[0])],
+    dict: [lambda x: x.popitem(), lambda x: x.update(new=1)],
+    np.ndarray: [
+        lambda x: x.__setitem__(..., x[::-1].copy()),
+        lambda x: x.__iadd__(x.dtype.type(1)),
+    ],
+}  # fmt: skip
+
+
+def changing(name: str, place: int, how: int) -> Any:
+    """The right answer, which changes argument number `place` after its work."""
+    answer = right(name)
+
+    @functools.wraps(answer)
+    def function(*arguments):
+        result = answer(*[engine.copied(value) for value in arguments])
+        value = arguments[place]
+        if len(value):
+            CHANGES[type(value)][how](value)
+        return result
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "how"),
+    [
+        ("ex02.decay", 0, 0), ("ex02.decay", 0, 1), ("ex03.shard", 0, 0), ("ex03.shard", 0, 1),
+        ("ex03.start", 0, 0), ("ex03.start", 0, 1), ("ex03.sums", 0, 0), ("ex03.sums", 0, 1),
+        ("ex07.percentile", 0, 0), ("ex07.percentile", 0, 2), ("ex07.fold", 0, 0),
+        ("ex07.fold", 1, 0), ("ex07.likeliest", 0, 0), ("ex07.likeliest", 0, 1),
+        ("ex08.rate", 0, 0), ("ex08.rate", 1, 1), ("ex08.overlap", 1, 1), ("ex08.overlap", 2, 0),
+    ],
+)  # fmt: skip
+def test_changed_argument_is_told(name, place, how):
+    said = refused(name, changing(name, place, how)).said
+    assert "is changed by your function" in said
+
+
+def test_every_function_is_tried_with_a_changed_argument():
+    (mark,) = test_changed_argument_is_told.pytestmark
+    tried = {case[0] for case in mark.args[1]}
+    functions = {item.name for item in table.EXERCISES if item.function}
+    assert tried | NOTHING_TO_CHANGE | BY_FRAMEWORK == functions
+    assert tried.isdisjoint(NOTHING_TO_CHANGE)
+
+
+def test_changed_array_inside_a_dictionary_is_told():
+    def fold(weight, norm, eps):
+        norm["running_var"] += eps
+        scale = norm["gamma"] / np.sqrt(norm["running_var"])
+        return weight * scale[:, None, None, None], norm["beta"] - norm["running_mean"] * scale
+
+    assert "`norm` is changed" in refused("ex07.fold", fold).said
+
+
+# --- other types, with which the answer is as right -----------------------------------------------
+
+
+def as_type(kind: Any) -> Callable[[Any], Any]:
+    """Arrays and numbers of another type; whole numbers stay whole."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            same_kind = (value.dtype.kind in "iu") == issubclass(kind, np.integer)
+            return value.astype(kind) if same_kind else value
+        if isinstance(value, dict):
+            return {key: convert(item) for key, item in value.items()}
+        if isinstance(value, list | tuple | set):
+            return type(value)(map(convert, value))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        return kind(value) if float(kind(value)) == value or kind == np.float32 else value
+
+    return convert
+
+
+def listed(value: Any) -> Any:
+    """Lists where there were tuples, tuples where there were lists."""
+    if isinstance(value, tuple):
+        return [listed(item) for item in value]
+    if isinstance(value, list):
+        return tuple(map(listed, value))
+    return value
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in RESULTS if name not in ("ex01.frame", "ex01.crc")]
+)
+@pytest.mark.parametrize(
+    "other",
+    [*map(as_type, (np.float32, np.float64, np.longdouble, np.int32)), listed],
+    ids=["float32", "float64", "longdouble", "int32", "tuples for lists"],
+)
+def test_other_types_are_right_too(name, other):
+    result = engine.judge(name, spoiled(name, other))
+    assert result.passed, result.lines

@@ -1,0 +1,26 @@
+"""Functions that a test has a worker process call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rn50lib.errors import UserError
+from workshop.worker import tell
+
+
+def counter(start: int) -> Callable[[int], int]:
+    """Adds what it is given to what it was given before."""
+    tell("told before it starts")
+    print("a framework's own words, which are no answer")
+    total = start
+
+    def add(value: int) -> int:
+        nonlocal total
+        total += value
+        return total
+
+    return add
+
+
+def refuse() -> None:
+    raise UserError("no such luck")

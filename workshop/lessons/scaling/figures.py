@@ -1,0 +1,101 @@
+"""What notebook 08 draws of benchmarks: a cold start, speed by batch, curves of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rn50lib.tools import plot
+from rn50lib.tools.sides import Side
+from workshop.lessons.figures import BLUE, GREEN, GREY, ORANGE
+from workshop.lessons.scaling import sweeps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def cold_start(seconds: Sequence[float], batch: int) -> tuple[Figure, str]:
+    """Milliseconds of each of a process's first steps, and the rate with and without the first."""
+    from matplotlib.figure import Figure
+
+    settled = float(np.median(seconds[len(seconds) // 2 :]))
+    slow = [s > 1.25 * settled for s in seconds]
+    with plot.style():
+        figure = Figure(figsize=(10.5, 3.2))
+        axes = figure.subplots()
+        at = np.arange(1, len(seconds) + 1)
+        bars = axes.bar(at, [1000 * s for s in seconds], color=BLUE, width=0.7)
+        for bar, late in zip(bars, slow, strict=True):
+            if late:
+                bar.set(facecolor=ORANGE, hatch="//", edgecolor="white")
+        axes.axhline(1000 * settled, color=GREY, ls="--", lw=1.3, marker="",
+                     label=f"median of the second half: {1000 * settled:.0f} ms")  # fmt: skip
+        axes.set(title="The first steps of a process (hatched: over 1.25 times the median)",
+                 xlabel="step", ylabel="milliseconds")  # fmt: skip
+        axes.grid(axis="x", visible=False)
+        axes.legend()
+    every = batch * len(seconds) / sum(seconds)
+    later = seconds[len(seconds) // 2 :]
+    warm = batch * len(later) / sum(later)
+    return figure, (
+        f"The first step takes {seconds[0] / settled:.1f} times as long as a later one. Over all"
+        f" {len(seconds)} steps the rate is {every:.1f} images per second, over the second half"
+        f" {warm:.1f}: without a warm-up this short benchmark would be"
+        f" {abs(100 * (every / warm - 1)):.0f} % too {'low' if every < warm else 'high'}."
+    )
+
+
+def by_batch(sides: Sequence[Side], key: str = sweeps.VAL) -> tuple[Figure, str]:
+    """A rate of one worker over the batch, and the speed-up at equal batches."""
+    from matplotlib.figure import Figure
+
+    first, second = sides
+    with plot.style():
+        figure = Figure(figsize=(10.5, 3.6))
+        left, right = figure.subplots(1, 2)
+        for side, colour, mark in zip(sides, (BLUE, ORANGE), ("o", "s"), strict=True):
+            points = sorted(
+                (b, r) for (k, n, b), r in side.rates.items() if (k, n) == (key, 1) and r
+            )
+            left.plot(*zip(*points, strict=True), color=colour, marker=mark, ms=6, label=side.name)
+        rows, _ = sweeps.batch_table(sides, key)
+        both = [(row[0], row[-1]) for row in rows if row[-1] is not None]
+        right.plot(*zip(*both, strict=True), color=GREEN, marker="^", ms=7)
+        for axes, title, unit in (
+            (left, "Speed by batch, one worker", "images per second"),
+            (right, f"{first.name} over {second.name}", "times, at equal batches"),
+        ):
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set(title=title, xlabel="batch", ylabel=unit)
+            axes.set_ylim(bottom=0)
+        left.legend()
+    batch, equal, best = sweeps.equal_and_best(first, second, key)
+    return figure, (
+        f"At batch {batch}, which both have, {first.name} is {equal:.2f} times as fast as"
+        f" {second.name}; with each one's best batch it is {best:.2f} times."
+    )
+
+
+def weak_and_strong_rows(side: Side, workers: int) -> list[list[object]]:
+    """(images in a step of one worker, how many times as fast several workers are: each with this
+    batch, and sharing it); None where that was not measured."""
+    batches = sorted({b for k, n, b in side.rates if k == sweeps.TRAIN and n == 1})
+    shared = {b: many / one for b, one, many in sweeps.strong(side, workers)}
+    return [
+        [b, side.weak_scaling(sweeps.TRAIN, workers, b) or None, shared.get(b)] for b in batches
+    ]
+
+
+def curves(reports: Mapping[str, dict]) -> tuple[Figure, str]:
+    """`rn50 plot`'s figure of reports by name, and where they end."""
+    ends = []
+    for name, report in reports.items():
+        metrics = report["metrics"]
+        ends.append(
+            f"{name}: training loss {metrics['train.loss'][-1]:.2f}, training top-1"
+            f" {metrics['train.top1'][-1]:.1f} %, validation top-1 {metrics['val.top1'][-1]:.1f} %"
+        )
+    return plot.curves(dict(reports)), "After the last epoch " + "; ".join(ends) + "."

@@ -1,0 +1,57 @@
+"""The figure of exercise ex02.tune: SGD in a valley, 100 times steeper across than along."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rn50lib.tools import plot
+from workshop import output
+from workshop.checks.ex02 import STEPS, TARGET, valley
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(lr: float, momentum: float) -> tuple[Figure, str]:
+    """Both distances over the steps, and a sentence on where they end."""
+    from matplotlib.figure import Figure
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        path = np.clip(np.nan_to_num(valley(lr, momentum), nan=1e9), 1e-9, 1e9)
+    with plot.style():
+        fig = Figure(figsize=(8, 3.4))
+        axis = fig.subplots()
+        names = ("along the valley, curvature 1", "across it, curvature 100")
+        for column, (name, marker) in enumerate(zip(names, "os", strict=True)):
+            axis.semilogy(
+                path[:, column], color=plot.COLOURS[column], marker=marker, markevery=5, label=name
+            )
+        axis.axhline(TARGET, color="#5b6b7a", linestyle="--", label="target")
+        axis.set(ylim=(1e-6, 1e2), xlabel="step", ylabel="distance from the bottom")
+        axis.set_title(f"SGD with learning rate {lr:g} and momentum {momentum:g}")
+        axis.legend(loc="lower left", fontsize=8)
+    return fig, sentence(float(path[-1].max()))
+
+
+def sentence(far: float) -> str:
+    """Where a path ends that is `far` from the bottom after its last step."""
+    end = f"After {STEPS} steps the distance is {far:.1e}" if far < 1e6 else "It blows up"
+    reached = "reached" if far <= TARGET else "not reached"
+    return f"{end}; the target of {TARGET:g} is {reached}."
+
+
+def explore() -> None:
+    """The figure with a control for each of the two settings."""
+    from ipywidgets import FloatSlider
+
+    output.explore(
+        draw,
+        alt=lambda lr, momentum: (
+            f"Two lines: the distance from the bottom over {STEPS} steps, along the valley and"
+            f" across it, with learning rate {lr:g} and momentum {momentum:g}."
+        ),
+        lr=FloatSlider(value=0.02, min=0.001, max=0.04, step=0.001, readout_format=".3f"),
+        momentum=FloatSlider(value=0.9, min=0.0, max=0.98, step=0.01),
+    )

@@ -1,0 +1,138 @@
+"""Who reads which records, and in which order, worked out without TensorFlow.
+
+A shuffle buffer such as tf.data's is a function of a few lines here, so that a lesson can show what
+it does to the classes in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rn50lib.records.order import epoch_order, stream_shard
+from rn50lib.tools import plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def shuffle_buffer(stream: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """The stream behind a shuffle buffer of `size` elements, as tf.data's `shuffle` works.
+
+    The buffer is filled; then one of its elements is drawn, and the next of the stream takes its
+    place. An element can thus come out later by any number of places, and earlier by less than
+    `size` only.
+    """
+    rng = np.random.default_rng(seed)
+    buffer = stream[:size].tolist()
+    found = []
+    for element in stream[size:].tolist():
+        place = rng.integers(len(buffer))
+        found.append(buffer[place])
+        buffer[place] = element
+    rng.shuffle(buffer)
+    return np.array(found + buffer, stream.dtype)
+
+
+def cut(records: int, shards: int) -> np.ndarray:
+    """How many records each shard holds, int64 (shards,): as many in each, within one."""
+    return np.diff(records * np.arange(shards + 1) // shards)
+
+
+def owners(records: int, shards: int, workers: int) -> np.ndarray:
+    """The rank that reads each record, int64 (records,): all shards laid end to end and cut."""
+    counts = cut(records, shards)
+    firsts = np.concatenate([[0], np.cumsum(counts)])
+    found = np.full(records, -1, np.int64)
+    for rank in range(workers):
+        for shard, skip, take in stream_shard(counts, rank, workers):
+            found[firsts[shard] + skip : firsts[shard] + skip + take] = rank
+    return found
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an epoch of all ranks together amounts to."""
+
+    way: str
+    read: int  # records that were read from the files
+    used: int  # of these, trained on
+    distinct: int
+    never: int
+    repeated: int  # records that were trained on more than once
+
+
+def ways(records: int, workers: int, seed: int = 0) -> list[Seen]:
+    """Four ways to share an epoch out among workers, and what each rank then trained on.
+
+    Every worker takes records // workers steps of one record, as a run with a fixed number of steps
+    does.
+    """
+    each = records // workers
+    own = [epoch_order(records, seed, 1 + rank) for rank in range(workers)]  # a seed for each rank
+    common = epoch_order(records, seed, 0)
+    rank_of = owners(records, workers, workers)
+    shares = [np.flatnonzero(rank_of == rank) for rank in range(workers)]
+    mixed = [share[epoch_order(len(share), seed, 1 + rank)] for rank, share in enumerate(shares)]
+    found = {
+        "no shard": ([order[:each] for order in own], each * workers),
+        "shuffle, then shard": (
+            [order[rank::workers][:each] for rank, order in enumerate(own)],
+            records * workers,
+        ),
+        "the same with one seed for all ranks": (
+            [common[rank::workers][:each] for rank in range(workers)],
+            records * workers,
+        ),
+        "shard, then shuffle": ([share[:each] for share in mixed], each * workers),
+    }
+    return [count(way, parts, read, records) for way, (parts, read) in found.items()]
+
+
+def count(way: str, parts: list[np.ndarray], read: int, records: int) -> Seen:
+    """Count how often the ranks' `parts` hold each of the records."""
+    times = np.bincount(np.concatenate(parts), minlength=records)
+    return Seen(
+        way=way,
+        read=read,
+        used=int(times.sum()),
+        distinct=int((times > 0).sum()),
+        never=int((times == 0).sum()),
+        repeated=int((times > 1).sum()),
+    )
+
+
+def classes_in_batches(labels: np.ndarray, batch: int) -> np.ndarray:
+    """How many classes each full batch of a stream of labels holds, int64 (batches,)."""
+    full = len(labels) // batch
+    return np.array([len(np.unique(row)) for row in labels[: full * batch].reshape(full, batch)])
+
+
+def buffers(
+    labels: np.ndarray, classes: int, sizes: tuple[int, ...], batch: int, seed: int = 0
+) -> tuple[Figure, dict[int, np.ndarray]]:
+    """The classes of the first batches behind shuffle buffers of several sizes, a row each; and how
+    many classes each batch of the epoch holds, by size."""
+    from matplotlib.figure import Figure
+
+    held = {}
+    with plot.style():
+        figure = Figure(figsize=(10.5, 0.85 * len(sizes) + 0.6))
+        rows = figure.subplots(len(sizes), 1, squeeze=False)[:, 0]
+        for axes, size in zip(rows, sizes, strict=True):
+            got = shuffle_buffer(labels, size, seed)
+            held[size] = classes_in_batches(got, batch)
+            axes.imshow(
+                got[None, : 12 * batch], aspect="auto", cmap="cividis", vmin=0, vmax=classes - 1,
+                interpolation="nearest",
+            )  # fmt: skip
+            for edge in range(batch, 12 * batch, batch):
+                axes.axvline(edge - 0.5, color="white", lw=1.4, marker="")
+            axes.set(xticks=[], yticks=[])
+            axes.grid(False)
+            name = "no shuffle" if size == 1 else f"a buffer of {size:,}"
+            axes.set_title(f"{name}: {held[size].mean():.1f} classes in a batch", fontsize=11)
+        rows[-1].set_xlabel(f"the first 12 batches of {batch}; the shade is the class")
+    return figure, held

@@ -1,0 +1,191 @@
+"""One input pipeline in front of one device, with another stage switched on in each turn.
+
+    measured = compare(experiment)
+
+The variants take turns in one process of its own, which TensorFlow leaves with it: a slow moment of
+the machine then hits all of them, and the ratio of two variants is taken turn by turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rn50lib import launch
+from rn50lib.config import Experiment
+from rn50lib.errors import UserError
+from workshop import session
+from workshop.lessons import figures
+from workshop.lessons.figures import short
+from workshop.worker import Worker, pack, unpack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BY_HAND = "a Python loop"
+LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
+
+
+@dataclass(frozen=True)
+class StageRates:
+    """Images per second and the share of the loop in which the device worked, by variant; entry i
+    of every list was measured in round i."""
+
+    rates: dict[str, list[float]]
+    busy: dict[str, list[float]]
+    experiment: Experiment
+
+    @property
+    def variants(self) -> list[str]:
+        return list(self.rates)
+
+    @property
+    def rounds(self) -> int:
+        return min(map(len, self.rates.values()))
+
+    def rate(self, variant: str) -> float:
+        """Images per second, the median of the rounds."""
+        return median(self.rates[variant])
+
+    def share(self, variant: str) -> float:
+        """Per cent of the time in which the device worked, the median of the rounds."""
+        return 100 * median(self.busy[variant])
+
+    def ratios(self, variant: str, before: str) -> list[float]:
+        """How many times as fast as another variant, a value per round."""
+        pairs = zip(self.rates[variant], self.rates[before], strict=False)
+        return [a / b for a, b in pairs]
+
+    def rows(self) -> list[list[Any]]:
+        """(variant, img/s, device at work in per cent, times the one before, from, to)."""
+        rows: list[list[Any]] = []
+        for i, variant in enumerate(self.variants):
+            row = [variant, self.rate(variant), self.share(variant), None, None, None]
+            if i:
+                ratios = self.ratios(variant, self.variants[i - 1])
+                row[3:] = [median(ratios), min(ratios), max(ratios)]
+            rows.append(row)
+        return rows
+
+
+def compare(
+    experiment: Experiment,
+    rounds: int = 5,
+    steps: int = 12,
+    warm_up: int = 3,
+    limit_s: float = LIMIT_S,
+) -> StageRates:
+    """Time `steps` training steps with each variant of the input, in turns, with a line per turn.
+
+    A turn begins with `warm_up` steps that are not counted: the first one fills the shuffle buffer.
+    Profile and data come from the session where they are not given. After `limit_s` seconds no
+    second or later round begins. Raises UserError when the process that measures fails.
+    """
+    config = session.resolve(replace(experiment, backend="tensorflow", no_metrics=True))
+    begin = time.monotonic()
+    arguments: Any = {"config": pack(config), "steps": steps, "warm_up": warm_up}
+    function = "workshop.lessons.tfrecord.stages:timer"
+    with Worker(function, launch.rank_environment(config), **arguments) as worker:
+        worker.wait("TensorFlow is starting")
+        names: list[str] = worker.ask(doing="which variants there are")
+        rates: dict[str, list[float]] = {name: [] for name in names}
+        busy: dict[str, list[float]] = {name: [] for name in names}
+        for round_ in range(rounds):
+            if round_ and time.monotonic() - begin > limit_s:
+                break
+            for name in names:
+                found = worker.ask(name, doing=f"round {round_ + 1} of {rounds}: {name}")
+                rates[name].append(found["ips"])
+                busy[name].append(found["busy"])
+        measured = StageRates(rates, busy, config)
+        worker.slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
+    return measured
+
+
+def figure(measured: StageRates, device: str, ceiling: float | None = None) -> tuple[Figure, str]:
+    """A bar per variant of the input, and from the first variant to the last one in words."""
+    names = measured.variants
+    at_work = {name: measured.share(name) for name in names}
+    first, last = names[0], names[-1]
+    gains = measured.ratios(last, first)
+    return figures.rates(measured.rates, at_work, device, ceiling), (
+        f"{device}: from {short(measured.rate(first))} images per second with {first} to"
+        f" {short(measured.rate(last))} with all stages, {median(gains):.2f} times as many (from"
+        f" {min(gains):.2f} to {max(gains):.2f} in {measured.rounds} rounds); the device works"
+        f" {measured.share(first):.0f} % and then {measured.share(last):.0f} % of the time."
+    )
+
+
+def bottleneck(measured: StageRates) -> str:
+    """What the time of the loop goes into with all stages."""
+    share = measured.share(measured.variants[-1])
+    if share >= 95:
+        return f"The device works {share:.0f} % of the time: the input is not the bottleneck."
+    if share >= 80:
+        return f"The device works {share:.0f} % of the time: the input is nearly fast enough."
+    return f"The device works {share:.0f} % of the time: the input is still the bottleneck."
+
+
+# --- in the process -------------------------------------------------------------------------------
+
+
+def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any]:
+    """Called without a name: the variants' names; with one: that variant, timed."""
+    from rn50lib import comm
+    from rn50lib.backends import build_step
+    from rn50lib.records.source import open_source
+    from workshop.lessons.tfrecord.feeding import Feeding
+
+    done = unpack(config)
+    source = open_source(Path(done.data_root), "train", done.data_format)
+    examples = min(len(source), done.num_examples or len(source))
+    rest = (done, source, "train", examples, 0, 1)
+    feeding = Feeding(*rest)
+    if len(feeding) < warm_up + steps:
+        raise UserError(
+            f"an epoch has {len(feeding)} steps of {done.batch_size} images, and a turn takes"
+            f" {warm_up + steps}: use a smaller batch"
+        )
+    step = build_step(done, done.to_network(), comm.connect())
+    from rn50lib.pipelines.tf_data import TfData, stages  # TensorFlow comes after its settings
+
+    step.train_step(next(feeding.epoch(0)), 0.0)  # the graph is traced here
+    step.read_sums()
+    pipelines: dict[str, Any] = {BY_HAND: feeding}
+    pipelines |= {name: TfData(*rest, found) for name, found in stages().items()}
+    epochs = iter(range(10**9))
+
+    def time_one(name: str | None = None) -> Any:
+        if name is None:
+            return list(pipelines)
+        found = turn(pipelines[name], step, next(epochs), steps, warm_up)
+        if done.step is not None:  # what the device needs for these images, without oversleeping
+            found["busy"] = found["ips"] / done.step
+        return found
+
+    return time_one
+
+
+def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> dict[str, float]:
+    """Train `steps` steps: images per second, and the share of the time not spent waiting for a
+    batch. Each step is waited for, as in the slides' loop: nothing overlaps but by the pipeline."""
+    batches = pipeline.epoch(epoch)
+    for _ in range(warm_up):
+        step.train_step(next(batches), 0.0)
+    step.read_sums()
+    waited, images = 0.0, 0
+    begin = time.perf_counter()
+    for _ in range(steps):
+        before = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - before
+        step.train_step(batch, 0.0)  # the same work, and the weights stay where they are
+        step.read_sums()  # waits for the device
+        images += batch.valid
+    seconds = time.perf_counter() - begin
+    batches.close()
+    return {"ips": images / seconds, "busy": 1 - waited / seconds}

@@ -1,0 +1,158 @@
+"""Measurements in processes of their own: their memory, and the frameworks, go with the process.
+
+    found = ask("workshop.lessons.precision.worker:gradients", env, prefix="model", epoch=2)
+
+    with Worker("workshop.lessons.dali.loaders:timer", env, experiment=pack(config)) as worker:
+        worker.ask("alone")                                     # as often as one likes
+
+The process calls the function with these arguments, which are JSON, as is the answer. Where the
+function returns a function, that one answers each later `ask`. On the way it may `tell` what it
+does. Several workers, asked by turns, measure several things under the same load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rn50lib import launch
+from rn50lib.config import Experiment, experiment_from
+from rn50lib.errors import UserError
+from workshop import output
+from workshop.programs import lines_of
+
+QUIET_S = 3.0  # a cell that waits says something at least this often
+_channel: TextIO | None = None  # in the process: where answers go, and nothing else
+
+
+def ask(function: str, env: Mapping[str, str], doing: str, **arguments: Any) -> Any:
+    """The one answer of `function`, "module:name"; what it tells is shown as it comes.
+
+    Raises UserError with its message, or the last line of its standard error, when it fails.
+    """
+    begin = time.monotonic()
+    with Worker(function, env, **arguments) as worker:
+        found = worker.wait(doing)
+        worker.slot.line(f"{doing}: done in {time.monotonic() - begin:.0f} s")
+    return found
+
+
+class Worker:
+    """`function` in a process of its own, which ends with the `with` block."""
+
+    def __init__(
+        self,
+        function: str,
+        env: Mapping[str, str],
+        slot: output.Slot | None = None,
+        **arguments: Any,
+    ) -> None:
+        self.slot = slot or output.Slot()
+        self.complaints = tempfile.TemporaryFile()  # a pipe that nobody reads could fill up
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from workshop.worker import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.complaints,
+            env=launch.with_library({**env, launch.PARENT: str(os.getpid())}),
+        )
+        self.lines = lines_of(self.process.stdout)
+        self._send([function, arguments])
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        with contextlib.suppress(OSError):
+            assert self.process.stdin
+            self.process.stdin.close()
+        self.complaints.close()
+
+    def ask(self, *arguments: Any, doing: str) -> Any:
+        """The answer to these arguments. Raises UserError when the process has ended."""
+        self._send(arguments)
+        return self.wait(doing)
+
+    def _send(self, message: Any) -> None:
+        assert self.process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it ended: `wait` says why
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def wait(self, doing: str) -> Any:
+        """The next answer; the cell shows what is being done, and for how long."""
+        self.slot.line(doing)
+        begin, line = time.monotonic(), doing
+        while True:
+            try:
+                message = json.loads(self.lines.get(timeout=QUIET_S) or self._ended())
+            except queue.Empty:
+                self.slot.line(f"{line}, {time.monotonic() - begin:.0f} s")
+                continue
+            if "tell" not in message:
+                break
+            line = message["tell"]
+            self.slot.line(line)
+        if "error" in message:
+            raise UserError(message["error"])
+        return message["answer"]
+
+    def _ended(self) -> str:
+        """An error message with the last words of a process that is gone."""
+        self.complaints.seek(0)
+        lines = self.complaints.read().decode("utf-8", "replace").strip().splitlines()
+        last = (lines or ["it said nothing"])[-1]
+        return json.dumps({"error": f"the process that measures has ended: {last}"})
+
+
+def pack(config: Experiment) -> dict[str, Any]:
+    """A resolved experiment as JSON, for an argument."""
+    return config.given()
+
+
+# --- in the process -------------------------------------------------------------------------------
+
+
+def unpack(fields: Mapping[str, Any]) -> Experiment:
+    """The resolved experiment that `pack` was given."""
+    return experiment_from(dict(fields), Path("what was handed over"))
+
+
+def tell(text: str) -> None:
+    """Show in the cell what is being done now."""
+    _reply({"tell": text})
+
+
+def _reply(message: dict[str, Any]) -> None:
+    if _channel is not None:
+        _channel.write(json.dumps(message) + "\n")
+        _channel.flush()
+
+
+def main() -> None:
+    """Answer what is asked on stdin; what anything prints goes to standard error."""
+    global _channel
+    launch.die_with_parent()
+    _channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        function, arguments = json.loads(sys.stdin.readline())
+        module, name = function.split(":")
+        answer = getattr(importlib.import_module(module), name)(**arguments)
+        _reply({"answer": None if callable(answer) else answer})
+        for line in sys.stdin if callable(answer) else ():
+            _reply({"answer": answer(*json.loads(line))})
+    except UserError as error:
+        _reply({"error": str(error)})
