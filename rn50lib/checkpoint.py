@@ -1,4 +1,7 @@
-"""Checkpoints, atomic and the same for both backends: `<prefix>-NNNN.safetensors`.
+"""Checkpoints, atomic and the same for both backends: `<prefix>-NNNN.safetensors` after epoch NNNN.
+
+One that was written in the middle of an epoch is `<prefix>-NNNN-IMAGES.safetensors`: so many images
+of the next epoch's order are done.
 
 The network stands beside them, in `<prefix>-symbol.json`. A checkpoint holds float32 arrays under
 their canonical names (convolutions OIHW, fully-connected (out, in)), the velocity without the
@@ -14,7 +17,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +33,27 @@ if TYPE_CHECKING:
 FORMAT = "rn50-checkpoint-1"
 
 
+@dataclass
+class Position:
+    """Where a run stands in an epoch: `images` of its order are done.
+
+    `sums` is what the latter have added up (`metrics.SUMS`, over all ranks). `repeated` counts the
+    images that were trained on again, as a worker died after the last checkpoint, and `tails` by
+    epoch those that no global batch could take; `changes` has an entry for each time that the run
+    was taken up again.
+    """
+
+    images: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    repeated: int = 0
+    tails: dict[str, int] = field(default_factory=dict)
+    changes: list[dict[str, int]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint. `epoch` counts finished epochs, `metrics` are the report's up to there."""
+    """One checkpoint. `epoch` counts finished epochs, `metrics` are the report's up to there, and
+    `position` is how far the next one has come."""
 
     epoch: int
     arrays: dict[str, np.ndarray]
@@ -40,25 +61,32 @@ class Checkpoint:
     experiment: dict[str, Any]
     metrics: dict[str, list]
     scaling: dict[str, float] = field(default_factory=dict)  # the loss scale: see `Step.scaling`
+    position: Position = field(default_factory=Position)
 
 
 def symbol_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}-symbol.json")
 
 
-def path(prefix: str | Path, epoch: int) -> Path:
+def path(prefix: str | Path, epoch: int, images: int = 0) -> Path:
     """`<prefix>-0090.safetensors` for epoch 90."""
-    return Path(f"{prefix}-{epoch:04d}.safetensors")
+    middle = f"-{images:08d}" if images else ""
+    return Path(f"{prefix}-{epoch:04d}{middle}.safetensors")
 
 
-def epochs(prefix: str | Path) -> list[int]:
-    """The epochs that have a checkpoint under `prefix`, oldest first."""
+def positions(prefix: str | Path) -> list[tuple[int, int]]:
+    """(epochs, images of the next one) of each checkpoint under `prefix`, oldest first."""
     prefix = Path(prefix)
-    pattern = re.compile(re.escape(prefix.name) + r"-(\d{4,})\.safetensors")
+    pattern = re.compile(re.escape(prefix.name) + r"-(\d{4,})(?:-(\d{8,}))?\.safetensors")
     if not prefix.parent.is_dir():
         return []
     found = (pattern.fullmatch(entry.name) for entry in prefix.parent.iterdir())
-    return sorted(int(match[1]) for match in found if match)
+    return sorted((int(match[1]), int(match[2] or 0)) for match in found if match)
+
+
+def epochs(prefix: str | Path) -> list[int]:
+    """The epochs at whose end a checkpoint was written under `prefix`, oldest first."""
+    return [epoch for epoch, images in positions(prefix) if images == 0]
 
 
 def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
@@ -99,13 +127,14 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     metadata = {
         "format": FORMAT,
         "epoch": str(checkpoint.epoch),
+        "position": json.dumps(asdict(checkpoint.position), allow_nan=False, sort_keys=True),
         "identity": json.dumps(checkpoint.identity, sort_keys=True),
         "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
         "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
         "scaling": json.dumps(checkpoint.scaling, sort_keys=True),
     }
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
-    file = path(prefix, checkpoint.epoch)
+    file = path(prefix, checkpoint.epoch, checkpoint.position.images)
     check_file(file)
     remedy = "earlier checkpoints are untouched: make room and go on with --resume"
     write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
@@ -149,23 +178,23 @@ def lock_for(experiment: Experiment) -> Iterator[None]:
             held.enter_context(lock(place, f"--model-prefix {prefix}"))
         check_file(symbol_path(prefix))
         first = experiment.load_epoch or 0
-        there = [epoch for epoch in epochs(prefix) if epoch > first and not experiment.resume]
+        there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
         if there:
             told = f"checkpoints after epoch {first}" if first else "the checkpoints of another run"
             raise UserError(
                 f"--model-prefix {prefix}: {told} are there already, up to"
-                f" {path(prefix, there[-1])}: go on with them by --model-prefix {prefix} --resume,"
+                f" {path(prefix, *there[-1])}: go on with them by --model-prefix {prefix} --resume,"
                 f" give another --model-prefix, or remove {prefix}-[0-9]*.safetensors"
             )
         yield
 
 
-def load(prefix: str | Path, epoch: int) -> Checkpoint:
+def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     """Read and verify one checkpoint. Raises UserError when it is missing or damaged."""
     from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load_file
 
-    file = path(prefix, epoch)
+    file = path(prefix, epoch, images)
     if not file.exists():
         there = ", ".join(str(e) for e in epochs(prefix)) or "none"
         raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
@@ -193,16 +222,18 @@ def load(prefix: str | Path, epoch: int) -> Checkpoint:
         identity=json.loads(metadata["identity"]),
         experiment=json.loads(metadata["experiment"]),
         metrics=json.loads(metadata["metrics"]),
-        scaling=json.loads(metadata.get("scaling", "{}")),  # there are files without
+        # there are files without
+        scaling=json.loads(metadata.get("scaling", "{}")),
+        position=Position(**json.loads(metadata.get("position", "{}"))),
     )
 
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that verifies (None without any), and a line for each passed over."""
     passed_over: list[str] = []
-    for epoch in reversed(epochs(prefix)):
+    for epoch, images in reversed(positions(prefix)):
         try:
-            return load(prefix, epoch), passed_over
+            return load(prefix, epoch, images), passed_over
         except UserError as error:
             passed_over.append(f"passed over: {error}")
     return None, passed_over
@@ -240,6 +271,13 @@ def check_shapes(arrays: dict[str, np.ndarray], net: Network, file: Path) -> Non
 
 
 def prune(prefix: str | Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints."""
+    """Remove all but the newest `keep` checkpoints of whole epochs."""
     for epoch in epochs(prefix)[:-keep]:
         path(prefix, epoch).unlink(missing_ok=True)
+
+
+def prune_partial(prefix: str | Path, written: Checkpoint) -> None:
+    """Remove the checkpoints from the middle of an epoch that a newer one replaces."""
+    for epoch, images in positions(prefix):
+        if images and (epoch, images) < (written.epoch, written.position.images):
+            path(prefix, epoch, images).unlink(missing_ok=True)

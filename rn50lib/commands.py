@@ -43,17 +43,17 @@ def run_experiment(
             pass  # the worker takes it; here it is told before any worker starts
     launch.say(describe(config))
     status = launch.run(config, folder)
-    prefix = config.experiment.model_prefix
-    if status == launch.TERMINATED and prefix and not experiment.only_inference:
-        again = replace(experiment, model_prefix=prefix, resume=True, load_epoch=None)
-        launch.say(f"go on with: {shlex.join(['rn50', 'run', *flags_of(again)])}")
+    if status == launch.TERMINATED:
+        tell_how_to_go_on("run", experiment, config)
     if status == 0 and not config.experiment.test_io:
         launch.say(f"report: {config.experiment.report or folder / 'report.json'}")
     return status
 
 
 def makes_a_model(experiment: Experiment) -> bool:
-    """Whether a run leaves weights that one would want to keep."""
+    """Whether a run leaves weights that one would want to keep, or to go on from."""
+    if experiment.elastic or experiment.max_restarts or experiment.checkpoint_steps:
+        return True
     if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
         return False  # it is timed only
     return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
@@ -75,10 +75,24 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     experiment, extra = parse_experiment(parser, argv)
     launch.end_on_sigterm()
-    config = prepare(experiment, group=member())
+    me = member()
+    config = prepare(experiment, group=me)
     from rn50lib.launch.worker import run_worker
 
-    return run_worker(config, extra.run_dir)
+    try:
+        return run_worker(config, extra.run_dir)
+    except SystemExit as ended:
+        if ended.code == launch.TERMINATED and (me is None or me.rank == 0):
+            tell_how_to_go_on("train", experiment, config)
+        raise
+
+
+def tell_how_to_go_on(verb: str, experiment: Experiment, config: Config) -> None:
+    """The command that resumes a run that was asked to end, where there is something to resume."""
+    prefix = config.experiment.model_prefix
+    if prefix and not experiment.only_inference:
+        again = replace(experiment, model_prefix=prefix, resume=True, load_epoch=None)
+        launch.say(f"go on with: {shlex.join(['rn50', verb, *flags_of(again)])}")
 
 
 def score(argv: list[str]) -> int:

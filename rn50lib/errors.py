@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
+TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
 PACKAGES = {  # module: what is installed to have it
     "PIL": "pillow",
     "google_crc32c": "google-crc32c",

@@ -32,6 +32,9 @@ class Progress:
         self.enabled = enabled
         self.begin = time.perf_counter()
         self.file = open(run_dir / "progress.jsonl", "a") if enabled and run_dir else None
+        self.position = run_dir / "position.txt" if enabled and run_dir else None
+        self.earlier = read_position(self.position) if self.position else None
+        self.position_file = open(self.position, "w") if self.position else None
         self.board = Board(logdir) if enabled and logdir else None
         self.bar: tqdm | None = None
         self.terminal = sys.stderr.isatty()
@@ -65,6 +68,14 @@ class Progress:
             self.bar.set_postfix_str(shown)
         elif time.perf_counter() - self.last_line > QUIET_S:
             self.say(f"{self.label} {step}/{self.steps}: {shown}")
+
+    def at(self, epoch: int, images: int) -> None:
+        """So many images of an epoch are done: noted after every update, so that a run that is
+        taken up again can tell how many of them it repeats."""
+        if self.position_file:
+            self.position_file.seek(0)
+            self.position_file.write(f"{epoch:8} {images:12}\n")
+            self.position_file.flush()
 
     def stop(self) -> None:
         """The phase is over."""
@@ -111,7 +122,7 @@ class Progress:
 
     def close(self) -> None:
         self.stop()
-        for stream in (self.file, self.board):
+        for stream in (self.file, self.board, self.position_file):
             if stream:
                 with contextlib.suppress(OSError):  # a write that failed has been told
                     stream.close()
@@ -119,6 +130,15 @@ class Progress:
 
 def cannot_write(file: str, error: OSError) -> str:
     return f"{file} cannot be written: {error.strerror}; make room and go on with --resume"
+
+
+def read_position(path: Path) -> tuple[int, int] | None:
+    """The last epoch and images that `Progress.at` has noted; None where there is no such file."""
+    try:
+        epoch, images = path.read_text().split()
+        return int(epoch), int(images)
+    except (OSError, ValueError):
+        return None
 
 
 def number(value: float | None) -> str:

@@ -1,4 +1,10 @@
-"""What a run goes on from, and what it leaves behind for that: commits and checkpoints."""
+"""What a run goes on from, and what it leaves behind for that: one mechanism for a run that was
+killed, asked to end, or lost a worker.
+
+A checkpoint is written after each epoch, after every `--checkpoint-steps` updates, and on SIGTERM.
+A run with --resume goes on from the newest one that verifies, where that was: with another number
+of workers, too, as the rest of the epoch's order is dealt out anew.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from rn50lib import checkpoint
+from rn50lib.checkpoint import Checkpoint
 from rn50lib.config import Experiment
+from rn50lib.errors import TERMINATED
 from rn50lib.network import Network
-from rn50lib.timer import Run
+from rn50lib.timer import Run, Timer
 
 
 def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
@@ -34,18 +42,10 @@ def fingerprint(value: Any) -> int:
     return zlib.crc32(str(value).encode())
 
 
-def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
-    """Load what the run goes on from, a commit or a checkpoint; returns the first epoch to do."""
-    experiment, prefix, saved = run.experiment, run.experiment.model_prefix, run.state.saved
-    if saved is not None:
-        run.step.load(saved.arrays, saved.scaling)
-        run.report.metrics = {key: list(values) for key, values in saved.metrics.items()}
-        change = {"epoch": saved.epoch + 1, "images": saved.images, "workers": run.comm.size}
-        run.state.changes.append(change)
-        run.progress.say(
-            f"{run.comm.size} workers go on in epoch {saved.epoch + 1}, {saved.images} images done"
-        )
-        return saved.epoch
+def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> int:
+    """Load the checkpoint that the run goes on from; returns the first epoch to do, and puts into
+    `run.position` where in it. An epoch uses `examples` images."""
+    experiment, prefix = run.experiment, run.experiment.model_prefix
     if prefix is None:
         return 0
     if experiment.resume:
@@ -59,7 +59,7 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
         found = checkpoint.load(prefix, experiment.load_epoch)
     else:
         return 0
-    file = checkpoint.path(prefix, found.epoch)
+    file = checkpoint.path(prefix, found.epoch, found.position.images)
     wanted = identity
     if experiment.only_inference:  # any data may be scored, by any seed
         wanted = {key: identity[key] for key in ("model", "num_classes")}
@@ -70,8 +70,28 @@ def restore(run: Run, net: Network, identity: dict[str, Any]) -> int:
     if experiment.only_inference:
         return 0  # as many passes as --num-epochs says, each over all images
     run.report.metrics.update(found.metrics)
-    run.progress.say(f"resumed from {file}: {found.epoch} epochs are done")
+    run.position = position = found.position
+    message = f"resumed from {file}: {found.epoch} epochs are done"
+    if position.images:
+        message += f", and {position.images} images of the next"
+    run.progress.say(message)
+    last = run.progress.earlier
+    if last is not None:  # of the same run, before it was taken up again
+        done = (last[0] - found.epoch) * examples + last[1] - position.images
+        position.repeated += max(0, done)
+    change = {"epoch": found.epoch + 1, "images": position.images, "workers": run.comm.size}
+    position.changes.append(change)
     return found.epoch
+
+
+def enter_epoch(run: Run, ordered: bool, epoch: int) -> None:
+    """Before an epoch's training: one whose loader has no order of its own begins anew."""
+    if run.position.images and not ordered:
+        run.progress.say(
+            f"the loader cannot begin in the middle of an epoch: epoch {epoch + 1} starts again"
+        )
+        run.position.repeated += run.position.images
+        run.position.images, run.position.sums = 0, [0.0] * 4
 
 
 def wants_checkpoint(experiment: Experiment, finished: int) -> bool:
@@ -80,20 +100,62 @@ def wants_checkpoint(experiment: Experiment, finished: int) -> bool:
     return finished % experiment.save_period == 0 or finished == experiment.num_epochs
 
 
-def save(run: Run, identity: dict[str, Any], finished: int) -> None:
-    """Write the checkpoint of `finished` epochs, on rank 0."""
+def save(run: Run, epoch: int) -> None:
+    """Write the checkpoint of `epoch` finished epochs and `run.position`, on rank 0."""
     if run.comm.rank == 0:
         prefix = run.experiment.model_prefix
         assert prefix is not None
-        content = checkpoint.Checkpoint(
-            finished,
+        content = Checkpoint(
+            epoch,
             run.step.state(),
-            identity,
+            run.identity,
             run.experiment.given(),
-            run.report.metrics,
+            {key: values[:epoch] for key, values in run.report.metrics.items()},
             run.step.scaling(),
+            run.position,
         )
         checkpoint.save(prefix, content)
+        checkpoint.prune_partial(prefix, content)
         if run.experiment.keep:
             checkpoint.prune(prefix, run.experiment.keep)
     run.comm.barrier()
+
+
+def average_running_statistics(run: Run) -> None:
+    """Give every rank the mean of all ranks' running statistics.
+
+    Training batch norm is per rank. After this, validation on N ranks and a later score of the
+    checkpoint in one process see the same network.
+    """
+    if run.comm.size == 1 or run.experiment.step is not None:
+        return
+    arrays = run.step.state()
+    names = [name for name in arrays if ".running_" in name]
+    totals = run.comm.sum([arrays[name] for name in names])
+    run.step.load(arrays | {n: t / run.comm.size for n, t in zip(names, totals, strict=True)})
+
+
+def update_done(run: Run, timer: Timer, updates: int) -> None:
+    """After an update: note it, write a checkpoint where one is due, and end if SIGTERM asks for
+    it. `updates` were done in this epoch since the run was started or taken up again."""
+    run.progress.at(timer.epoch, run.position.images)
+    every = run.experiment.checkpoint_steps or 0
+    due = every and updates % every == 0 and timer.done < timer.steps and run.stop.saves
+    stops = run.stop.now()
+    if not (due or stops):
+        return
+    run.position.sums = timer.sums_of_all()
+    average_running_statistics(run)
+    if stops:
+        stop_here(run, timer.epoch)
+    save(run, timer.epoch)
+
+
+def stop_here(run: Run, epoch: int) -> None:
+    """Write a checkpoint and end, as SIGTERM has asked; all ranks come here. Raises SystemExit."""
+    run.progress.stop()
+    save(run, epoch)
+    images = run.position.images
+    file = checkpoint.path(run.experiment.model_prefix or "", epoch, images)
+    run.progress.say(f"stopped by SIGTERM after {images} images of epoch {epoch + 1}: {file}")
+    raise SystemExit(TERMINATED)

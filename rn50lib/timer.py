@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from rn50lib import seams
 from rn50lib.backends import Step
+from rn50lib.checkpoint import Position
 from rn50lib.comm import Comm
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.position import State
 from rn50lib.progress import Progress
 from rn50lib.report import Report
+from rn50lib.stop import Stop
 
 
 @dataclass
@@ -28,8 +30,12 @@ class Run:
     step: Step
     progress: Progress
     report: Report
-    seconds: dict[str, float]  # where the wall time of the loop went, by part
-    state: State
+    identity: dict[str, Any]  # what a checkpoint of it must have in common with it
+    stop: Stop
+    position: Position = field(default_factory=Position)
+    seconds: dict[str, float] = field(  # where the wall time of the loop went, by part
+        default_factory=lambda: dict.fromkeys(("data", "step", "loop"), 0.0)
+    )
 
 
 class Timer:
@@ -39,12 +45,16 @@ class Timer:
     epoch fills pipelines and caches; it is left out of `time`.
     """
 
-    def __init__(self, run: Run, phase: str, epoch: int, steps: int) -> None:
+    def __init__(self, run: Run, phase: str, epoch: int, steps: int, before: int = 0) -> None:
+        """`steps` are to be done, after `before` that were done before the run was taken up."""
         self.run, self.phase, self.epoch, self.steps = run, phase, epoch, steps
+        self.before = before
         self.total, self.window = np.zeros(4), np.zeros(4)
+        if phase == "train" and run.comm.rank == 0:
+            self.total += run.position.sums
         self.done = self.read_at = 0
         self.data_s = self.step_s = 0.0
-        run.progress.start(phase, epoch, run.experiment.num_epochs, steps)
+        run.progress.start(phase, epoch, run.experiment.num_epochs, before + steps, before)
         self.begin = self.read_time = self.first_time = time.perf_counter()
 
     def batches(self, source: Iterator) -> Iterator:
@@ -100,10 +110,17 @@ class Timer:
             scaling = self.run.step.scaling() if self.phase == "train" else {}
             if scaling:
                 values["loss_scale"] = scaling["scale"]
-            global_step = self.epoch * self.steps + self.done
-            self.run.progress.reading(self.done, values, global_step)
+            done = self.before + self.done
+            global_step = self.epoch * (self.before + self.steps) + done
+            self.run.progress.reading(done, values, global_step)
             self.window = np.zeros(4)
             self.read_at, self.read_time = self.done, now
+
+    def sums_of_all(self) -> list[float]:
+        """What the phase has added up so far, over all ranks."""
+        self.read(tell=False)
+        (sums,) = self.run.comm.sum([self.total])
+        return [float(value) for value in sums]
 
     def finish(self) -> dict[str, float | None]:
         """Metrics over all workers, `time` in seconds per iteration and `total_ips`."""

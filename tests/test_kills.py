@@ -18,7 +18,7 @@ import pytest
 
 from rn50lib import checkpoint, launch
 from tests.conftest import clean_environment
-from tests.support import TINY, Photos, strict_json, timeless
+from tests.support import TIMES, TINY, Photos, strict_json, timeless
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.slow]
 
@@ -105,7 +105,8 @@ def undisturbed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def assert_same_end(folder: Path, undisturbed: Path) -> None:
+def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None:
+    """`timed`: an iteration was left to time of every epoch."""
     ours, theirs = (checkpoint.load(at / "m", 4).arrays for at in (folder, undisturbed))
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
@@ -114,7 +115,8 @@ def assert_same_end(folder: Path, undisturbed: Path) -> None:
     assert timeless(resumed) == timeless(whole)
     assert list(resumed["metrics"]) == list(whole["metrics"])
     for key, values in resumed["metrics"].items():
-        assert len(values) == 4 and all(value is not None for value in values), key
+        assert len(values) == 4, key
+        assert all(v is not None for v in values) or (key.split(".")[1] in TIMES and not timed), key
     left = [path.name for path in folder.rglob("*") if ".tmp" in path.name]
     assert left == []  # nothing half-written stays
 
@@ -135,6 +137,65 @@ def test_a_run_killed_at_a_chosen_point(
     assert checkpoint.epochs(tmp_path / "m") == POINTS[point]
     assert rn50("train", *flags, "--resume").status == 0
     assert_same_end(tmp_path, undisturbed)
+
+
+TERM = """
+import os, signal, sys
+from rn50lib import cli, training
+
+phase, step, argv = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+done = training.Timer.step_done
+
+def wrapped(timer, i, lr):
+    done(timer, i, lr)
+    if (timer.phase, timer.epoch, i) == (phase, 1, step):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+training.Timer.step_done = wrapped
+sys.exit(cli.main(argv))
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "images"), [("train", 0, 8), ("train", 3, 32), ("train", 5, 48),
+                                  ("val", 1, 48)]
+)  # fmt: skip
+def test_a_run_that_is_asked_to_end_goes_on_in_the_middle_of_its_epoch(
+    rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, phase: str, step: int, images: int
+) -> None:
+    flags = ("--data-root", str(photos.root), *FLAGS, *FILES)
+    ended = subprocess.run(
+        [sys.executable, "-c", TERM, phase, str(step), "train", *flags],
+        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 143, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("go on with: rn50 train ") and "--resume" in last
+    assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, images)]
+    resumed = rn50("train", *flags, "--resume")
+    assert f"1 epochs are done, and {images} images of the next" in resumed.err
+    assert_same_end(tmp_path, undisturbed, timed=images < 48)
+    assert checkpoint.positions(tmp_path / "m") == [(e, 0) for e in (1, 2, 3, 4)]
+
+
+def test_a_run_that_writes_checkpoints_in_its_epochs_repeats_little(
+    rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Killed after 4 of 6 steps, with a checkpoint after every second one."""
+    flags = ("--data-root", str(photos.root), *FLAGS, *FILES, "--checkpoint-steps", "2")
+    point = "in the middle of an epoch"
+    killed = subprocess.run(
+        [sys.executable, "-c", DRIVER, point, "train", *flags],
+        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, 16)]
+    assert rn50("train", *flags, "--resume").status == 0
+    assert_same_end(tmp_path, undisturbed)
+    told = strict_json(tmp_path / "r.json")["env"]["restarts"]
+    assert told["changes"] == [{"epoch": 2, "images": 16, "workers": 1}]
+    assert told["images_repeated"] == 8  # the third step; the fourth was not over
+    assert told["images_in_tails"] == 0
 
 
 def killed_at_random(photos: Photos, folder: Path, rng: random.Random) -> int:
@@ -190,7 +251,7 @@ def test_a_run_with_workers_killed_at_random(
 ) -> None:
     kills = killed_at_random(photos, tmp_path, random.Random(1))
     assert kills >= 2
-    assert_same_end(tmp_path, undisturbed)
+    assert_same_end(tmp_path, undisturbed, timed=False)
 
 
 @pytest.mark.acceptance
@@ -198,7 +259,7 @@ def test_a_run_with_workers_killed_at_random(
 def test_twenty_random_kills(photos: Photos, undisturbed: Path, tmp_path: Path, seed: int) -> None:
     """Seven runs of three kills each."""
     killed_at_random(photos, tmp_path, random.Random(seed))
-    assert_same_end(tmp_path, undisturbed)
+    assert_same_end(tmp_path, undisturbed, timed=False)
 
 
 @pytest.mark.acceptance

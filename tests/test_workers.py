@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -511,26 +512,7 @@ def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -
     assert expected in done.stderr, done.stderr
 
 
-# --- elastic --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.needs("horovod")
-def test_an_elastic_run_goes_on_without_the_worker_that_died(
-    group: Callable, photos: Photos
-) -> None:
-    elastic_run(group, victim=1, pause=0.0)
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("horovod")
-def test_an_elastic_run_outlives_ten_kills_at_random_moments(
-    group: Callable, photos: Photos
-) -> None:
-    dice = random.Random(5)
-    for _ in range(10):
-        elastic_run(group, victim=dice.randrange(2), pause=dice.uniform(0, 4))
-
+# --- restarts -------------------------------------------------------------------------------------
 
 SLOW = """
 import time
@@ -542,47 +524,108 @@ def schedule(progress, global_batch, recipe):
         time.sleep(0.3)
     return learning_rate(progress, global_batch, recipe)
 """
+SLOWLY = ("--override", "schedule=slow.py:schedule", "--report", "r.json", "--model-prefix", "m")
+BACKENDS = [
+    pytest.param("torchrun", "torch", marks=pytest.mark.needs("torch")),
+    pytest.param("horovodrun", "torch", marks=[pytest.mark.needs("horovod"), LARGE]),
+    pytest.param("horovodrun", "tensorflow", marks=[pytest.mark.needs("horovod"), LARGE]),
+]
 
 
-def elastic_run(group: Callable, victim: int, pause: float) -> None:
-    """Kill a worker in the middle of an epoch; it comes back, and the run ends well. Every image of
-    an epoch is trained on but for the tail, and what was done twice is counted.
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "backend"), BACKENDS)
+def test_an_elastic_run_goes_on_with_the_workers_that_are_left(
+    launcher: str, backend: str, group: Callable
+) -> None:
+    elastic_run(group, launcher, backend, victim=1, pause=0.0)
 
-    Mostly the other goes on alone meanwhile; on a busy machine the new one can be there first."""
-    run = group("horovodrun", "--elastic", "--commit-steps", "2", "-e", "60", "--override",
-                "schedule=slow.py:schedule", "--report", "r.json",
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("launcher", "backend"), BACKENDS)
+def test_an_elastic_run_outlives_kills_at_random_moments(
+    launcher: str, backend: str, group: Callable
+) -> None:
+    dice = random.Random(5)
+    for _ in range(4):
+        elastic_run(group, launcher, backend, dice.randrange(2), pause=dice.uniform(0, 4))
+
+
+def elastic_run(group: Callable, launcher: str, backend: str, victim: int, pause: float) -> None:
+    """Kill a worker in the middle of an epoch: the other goes on alone, with its learning rate.
+    Every image of an epoch is trained on but for the tail, and what was done twice is counted."""
+    run = group(launcher, "--backend", backend, "--elastic", "--checkpoint-steps", "2", "-e", "8",
+                "--warmup-epochs", "0", "--lr", "0.4", *SLOWLY,
                 files={"slow.py": SLOW})  # fmt: skip
     time.sleep(pause)
     run.worker(victim).kill()
     text = lambda: run.output.read_text()  # noqa: E731
-    run.wait_for(lambda: "2 workers go on" in text())
+    run.wait_for(lambda: "one worker goes on from the newest checkpoint" in text())
     (run.folder / "enough").touch()
     assert run.process.wait(10 * PATIENCE) == 0, text()
-    assert f"rank {victim} is gone, killed by signal 9 (SIGKILL); the others go on" in text()
+    assert f"rank {victim} was killed by signal 9 (SIGKILL)" in text()
     report = strict_json(run.folder / "r.json")
-    told = report["env"]["elastic"]
-    assert [change["workers"] for change in told["changes"]] in ([1, 2], [2])
-    assert len(report["metrics"]["train.loss"]) == 60
-    assert 0 <= told["images_repeated"] <= 2 * 2 * 4  # two steps of two workers with a batch of 4
-    assert 0 <= told["images_in_tails"] < 60 * 8
+    assert report["ngpus"] == 1 and len(report["metrics"]["train.loss"]) == 8
+    told = report["env"]["restarts"]
+    assert [change["workers"] for change in told["changes"]] == [1]
+    assert 0 <= told["images_repeated"] <= 3 * 2 * 4  # two updates of two workers, and one more
+    assert told["images_in_tails"] == 0  # 48 images: 6 steps of 8, or 12 of 4
+    lines = [json.loads(x) for x in run.progress.read_text().splitlines()]
+    rates = {line["lr"] for line in lines if line["phase"] == "train"}
+    assert sorted(rates) == pytest.approx([0.4 * 4 / 256, 0.4 * 8 / 256])
     run.all_gone()
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--elastic",), "-n 2 or more"),
-        (("--elastic", "-n", "2", "--comm", "ddp"), "--elastic wants --comm horovod"),
-        (("--elastic", "-n", "2", "--loader", "synthetic"), "--elastic wants --loader native"),
-        (("--elastic", "-n", "2", "--backend", "tensorflow"), "use --max-restarts"),
-        (("--elastic", "-n", "2", "--min-np", "3"), "must enclose -n 2"),
+        (("--elastic",), "--elastic wants -n 2 or more"),
+        (("--elastic", "-n", "2", "--comm", "ddp", "--min-np", "3"), "--min-np 3 is more than"),
         (("-n", "2", "--min-np", "1"), "--min-np is for --elastic"),
+        (("--checkpoint-steps", "5", "--step", "paced:100"), "nothing to save"),
     ],
 )
 def test_what_an_elastic_run_wants(
     rn50: Callable, photos: Photos, flags: tuple[str, ...], words: str
 ) -> None:
     assert words in rn50("run", "--data-root", photos.root, *flags).error
+
+
+@pytest.mark.parametrize(
+    ("hosts", "lost", "wanted"),
+    [(None, (1,), (3, None)), ("a:2,b:2", (3,), (3, "a:2,b:1")), ("a:1,b:3", (0,), (3, "b:3")),
+     ("a:2,b:2", (2, 3), (2, "a:2")), ("a:2,b:2", (1, 2, 3), None)],
+)  # fmt: skip
+def test_the_workers_that_are_left(hosts: str | None, lost: tuple, wanted: Any) -> None:
+    flags = {"n": 4, "comm": "horovod", "hosts": hosts or "localhost:4", "elastic": True}
+    left = launch.left_of(replace(full(**flags), min_np=2, hosts=hosts), lost)
+    assert (left and (left.n, left.hosts)) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", once("torchrun"))
+def test_two_workers_that_are_asked_to_end_leave_a_checkpoint(
+    launcher: str, group: Callable, photos: Photos
+) -> None:
+    """In the middle of an epoch; one worker goes on from there, with the rest of its images."""
+    run = group(launcher, *SLOWLY, "-e", "2", files={"slow.py": SLOW})
+    run.process.terminate()
+    assert run.process.wait(PATIENCE) == 143, run.output.read_text()
+    run.all_gone()
+    lines = run.output.read_text().splitlines()
+    assert lines[-1].startswith("go on with: rn50 run ")
+    assert "--resume" in lines[-1] and "Traceback" not in run.output.read_text()
+    epoch, images = checkpoint.positions(run.folder / "m")[-1]
+    assert images % 8 == 0 and f"after {images} images of epoch {epoch + 1}" in lines[-3]
+    (run.folder / "enough").touch()
+    again = shlex.split(lines[-1].removeprefix("go on with: rn50 run "))
+    argv = [*launch.program("run"), *again, "-n", "1", "--comm", "local", "--num-epochs", "2"]
+    done = finish(argv, run.folder)
+    assert done.returncode == 0, done.stderr
+    report = strict_json(run.folder / "r.json")
+    assert report["env"]["restarts"]["changes"] == [
+        {"epoch": epoch + 1, "images": images, "workers": 1}
+    ]
+    assert report["env"]["restarts"]["images_repeated"] == 0
 
 
 @pytest.mark.slow
@@ -604,7 +647,8 @@ def test_a_run_that_died_is_started_again_from_its_checkpoint(
                    "--override", "shard=mine.py:shard", "--report", "r.json")  # fmt: skip
     done = finish(argv, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "rank 1 was killed by signal 9" in done.stderr and "restart 1 of 1" in done.stderr
+    assert "rank 1 was killed by signal 9" in done.stderr
+    assert "2 workers go on from the newest checkpoint" in done.stderr
     assert "2 epochs are done" in done.stderr
     assert len(strict_json(tmp_path / "r.json")["metrics"]["train.loss"]) == 4
 

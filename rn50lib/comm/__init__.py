@@ -5,8 +5,8 @@ This layer knows no optimizer and no framework; arrays are NumPy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -30,10 +30,6 @@ class Comm(Protocol):
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        ...
-
-    def run(self, function: Callable[[Any], Any], state: Any) -> Any:
-        """Call `function(state)`; an elastic group calls it again when workers come or go."""
         ...
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,6 +22,3 @@ class Local:
 
     def barrier(self) -> None:
         return None
-
-    def run(self, function: Callable[[Any], Any], state: Any) -> Any:
-        return function(state)

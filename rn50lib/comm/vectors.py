@@ -7,7 +7,6 @@ arrays of one type travel as one vector.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,9 +35,6 @@ class Vectors:
 
     def barrier(self) -> None:
         self.add_up(np.zeros(1, np.float32))
-
-    def run(self, function: Callable[[Any], Any], state: Any) -> Any:
-        return function(state)
 
 
 def joined(

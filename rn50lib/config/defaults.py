@@ -163,8 +163,6 @@ def best_loader(experiment: Experiment, machine: Machine, recipe: str) -> tuple[
         return "native", "the default"
     if not checks.has_dali():
         return "native", "DALI is not installed here"
-    if experiment.elastic:
-        return "native", "--elastic wants a loader that reads by number"
     if {"augment", "shard"} & {text.partition("=")[0] for text in experiment.override}:
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"

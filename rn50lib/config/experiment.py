@@ -183,8 +183,13 @@ class Experiment:
     save_period: int = flag(
         "--save-period", kind=positive, default=1, help="epochs between checkpoints (default: 1)"
     )
+    checkpoint_steps: int | None = flag(
+        "--checkpoint-steps", kind=positive,
+        help="write a checkpoint within an epoch too, after so many updates each (default: at the"
+        " end of an epoch, and when the run is asked to end)",
+    )  # fmt: skip
     keep: int | None = flag(
-        "--keep", kind=positive, help="checkpoints to keep, the newest (default: all)"
+        "--keep", kind=positive, help="epochs' checkpoints to keep, the newest (default: all)"
     )
     load_epoch: int | None = flag(
         "--load-epoch", kind=natural, help="start from the checkpoint of this epoch, or score it"
@@ -244,23 +249,16 @@ class Experiment:
     )  # fmt: skip
     elastic: bool = flag(
         "--elastic", default=False, group="many workers",
-        help="go on when a worker dies, and take in workers that come (PyTorch, horovodrun)",
+        help="go on with the workers that are left when one is lost, from the newest checkpoint",
     )  # fmt: skip
     min_np: int | None = flag(
         "--min-np", kind=positive, group="many workers",
         help="with --elastic: the fewest workers to go on with (default: 1)",
     )  # fmt: skip
-    max_np: int | None = flag(
-        "--max-np", kind=positive, group="many workers",
-        help="with --elastic: the most workers to take in (default: -n)",
-    )  # fmt: skip
-    commit_steps: int = flag(
-        "--commit-steps", kind=positive, default=10, group="many workers",
-        help="with --elastic: steps between the points to go back to (default: 10)",
-    )  # fmt: skip
     max_restarts: int = flag(
         "--max-restarts", kind=natural, default=0, group="many workers",
-        help="start a run that a worker's death has ended again from its last checkpoint, so often",
+        help="start a run that lost a worker again with as many, from the newest checkpoint, so"
+        " often",
     )  # fmt: skip
     fp16_allreduce: bool = flag(
         "--fp16-allreduce", default=False, group="many workers",

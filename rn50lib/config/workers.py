@@ -21,7 +21,6 @@ from rn50lib.hardware import Machine
 from rn50lib.rank import Member
 
 LOCAL = ("localhost", "127.0.0.1")
-ADDRESSES = LOCAL  # names of this machine: Horovod shuns the host of a worker that died
 
 
 @cache
@@ -105,7 +104,7 @@ def comm_of(group: Member) -> tuple[str, str]:
 def check_workers(experiment: Experiment, machine: Machine, group: Member | None = None) -> None:
     """Raise UserError where workers, hosts, launcher and comm do not go together. `group` is what
     has started this process as one of its workers."""
-    check_elastic(experiment)
+    check_restarts(experiment, group)
     if group is not None:
         check_started(experiment, group)
         if group.size > 1 and experiment.comm == "local":
@@ -181,37 +180,24 @@ def check_workers(experiment: Experiment, machine: Machine, group: Member | None
         )
 
 
-def check_elastic(experiment: Experiment) -> None:
-    """Raise UserError where --elastic cannot be had."""
-    if not experiment.elastic:
-        for name in ("min_np", "max_np"):
-            if getattr(experiment, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} is for --elastic: give both or none")
-        return
+def check_restarts(experiment: Experiment, group: Member | None) -> None:
+    """Raise UserError where a run cannot be taken up again as it is asked to."""
+    if experiment.min_np is not None and not experiment.elastic:
+        raise UserError("--min-np is for --elastic: give both or none")
+    for name in ("elastic", "max_restarts", "checkpoint_steps"):
+        flag = f"--{name.replace('_', '-')}"
+        if getattr(experiment, name) and experiment.step is not None:
+            raise UserError(f"{flag}: --step paced has nothing to save: leave one of them out")
+        if getattr(experiment, name) and group is not None and name != "checkpoint_steps":
+            raise UserError(
+                f"{flag} is what `rn50 run` does, and {group.launcher} has started this worker:"
+                " leave it out, and start again with --resume"
+            )
     n = experiment.n or 1
-    for flag, given, wanted in (
-        ("-n", n == 1, "2 or more workers"),
-        (
-            "--backend",
-            experiment.backend == "tensorflow",
-            "torch; for TensorFlow use --max-restarts",
-        ),
-        ("--comm", experiment.comm not in (None, "horovod"), "horovod"),
-        ("--launcher", experiment.launcher not in (None, "horovodrun"), "horovodrun"),
-        ("--loader", experiment.loader not in (None, "native"), "native, which reads by number"),
-        ("--bind", experiment.bind is not None, "none: workers come and go"),
-        ("--max-restarts", bool(experiment.max_restarts), "none: it goes on by itself"),
-    ):
-        if given:
-            raise UserError(f"--elastic wants {flag} {wanted}")
-    fewest, most = experiment.min_np or 1, experiment.max_np or n
-    if not fewest <= n <= most:
-        raise UserError(f"--min-np {fewest} and --max-np {most} must enclose -n {n}")
-    if experiment.hosts is None and most > len(ADDRESSES):
-        raise UserError(
-            f"--elastic with more than {len(ADDRESSES)} workers needs --hosts: on one machine each"
-            " worker stands for a host of its own"
-        )
+    if experiment.elastic and n == 1:
+        raise UserError("--elastic wants -n 2 or more workers: one that is lost leaves none")
+    if experiment.elastic and (experiment.min_np or 1) > n:
+        raise UserError(f"--min-np {experiment.min_np} is more than -n {n}")
 
 
 def is_free(port: int) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from rn50lib.config import Config, Experiment, check
+from rn50lib.config.kinds import slots
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.launch import launchers
@@ -24,6 +25,7 @@ from rn50lib.launch.process import (
     ALLOCATOR,
     PARENT,
     TERMINATED,
+    Outcome,
     die_with_parent,
     end_on_sigterm,
     end_with,
@@ -39,6 +41,7 @@ __all__ = [
     "PARENT",
     "TERMINATED",
     "Job",
+    "Outcome",
     "die_with_parent",
     "end_on_sigterm",
     "end_with",
@@ -55,6 +58,7 @@ __all__ = [
 ]
 
 GRACE_S = 5.0  # between asking a process to end and ending it
+SAVE_S = 60.0  # the same for one that writes a checkpoint first
 
 
 def runs_home() -> Path:
@@ -156,47 +160,67 @@ def run(config: Config, run_dir: Path) -> int:
     """Run the workers of a whole configuration to their end; returns the exit status for the user.
 
     A worker killed by a signal is named on stderr, and the status is 128 + the signal, as a shell
-    would say. With --max-restarts the run goes on from its last checkpoint, so often.
+    would say. When workers are lost, the run goes on from its newest checkpoint: with --elastic
+    with those that are left, with --max-restarts with as many as before, so often.
     """
-    status = run_once(config, run_dir)
-    for restart in range(config.experiment.max_restarts):
-        if status in (0, 2, 130, TERMINATED):  # done, its input is wrong, or the user ended it
-            break
-        say(f"restart {restart + 1} of {config.experiment.max_restarts}, from the checkpoint")
-        again = replace(config.experiment, resume=True, load_epoch=None)
-        status = run_once(replace(config, experiment=again), run_dir)
-    return status
+    restarts = config.experiment.max_restarts
+    while True:
+        outcome = run_once(config, run_dir)
+        if outcome.status in (0, 2, 130, TERMINATED):  # done, bad input, or the user ended it
+            return outcome.status
+        left = left_of(config.experiment, outcome.lost)
+        if left is None and restarts == 0:
+            return outcome.status
+        if left is None:
+            left, restarts = config.experiment, restarts - 1
+        many = f"{left.n} workers go" if left.n > 1 else "one worker goes"
+        say(f"{many} on from the newest checkpoint")
+        reasons = dict(config.reasons)
+        if left.n != config.experiment.n:
+            reasons["n"] = f"left of {config.experiment.n}, as a worker was lost"
+        experiment = replace(left, resume=True, load_epoch=None)
+        config = replace(config, experiment=experiment, reasons=reasons)
 
 
-def run_once(config: Config, run_dir: Path) -> int:
+def left_of(experiment: Experiment, lost: tuple[int, ...]) -> Experiment | None:
+    """An elastic run on the workers that it has left; None where these are too few."""
+    n = experiment.n - max(1, len(lost))
+    if not experiment.elastic or n < (experiment.min_np or 1):
+        return None
+    if experiment.hosts:
+        hosts = [host for host, number in slots(experiment.hosts).items() for _ in range(number)]
+        kept = [host for rank, host in enumerate(hosts) if rank not in (lost or (0,))]
+        found = {host: kept.count(host) for host in kept}
+        named = ",".join(f"{host}:{number}" for host, number in found.items())
+        experiment = replace(experiment, hosts=named)
+    return replace(experiment, n=n)
+
+
+def run_once(config: Config, run_dir: Path) -> Outcome:
     """Write RUN/experiment.json and run the workers that read it to their end, however that
     comes."""
     experiment, file = config.experiment, run_dir / "experiment.json"
     worker = [sys.executable, "-m", "rn50lib.launch.worker", str(file.absolute())]
     command = launched(experiment, worker, run_dir)
     config.write(file, command)
-    status, failure = run_command(command, experiment)
-    if failure:
-        say(f"error: {failure}")
-    elif status == 130 and not alone(experiment):
+    outcome = run_command(command, experiment)
+    if outcome.failure:
+        say(f"error: {outcome.failure}")
+    elif outcome.status == 130 and not alone(experiment):
         say("interrupted")
-    elif status == TERMINATED:
+    elif outcome.status == TERMINATED:
         say("ended by SIGTERM")
-    return status
+    return outcome
 
 
-def run_command(command: list[str], experiment: Experiment) -> tuple[int, str | None]:
-    """Run what `launched` gave to its end, with signals handed on. Returns (exit status for the
-    user, what failed).
-
-    What failed is None where nothing did, and where a lone rank has said it itself. The status is
-    130 after Ctrl-C.
-    """
+def run_command(command: list[str], experiment: Experiment) -> Outcome:
+    """Run what `launched` gave to its end, with signals handed on; the status is 130 after
+    Ctrl-C."""
     env = rank_environment(experiment)
     if not alone(experiment):
         from rn50lib.launch import group
 
-        return group.run(command, env, say, experiment.elastic)
+        return group.run(command, env, say)
     received: list[int] = []
     # in a session of its own: Ctrl-C comes to us alone, and is handed on once
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -210,23 +234,23 @@ def run_command(command: list[str], experiment: Experiment) -> tuple[int, str | 
         while not received and process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)
-        status = wait_or_kill(process)
+        status = wait_or_kill(process, SAVE_S if signal.SIGTERM in received else GRACE_S)
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
     if received:
-        return 128 + received[0], None
+        return Outcome(128 + received[0], None)
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
-        return 128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}"
-    return status, None
+        return Outcome(128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}", (0,))
+    return Outcome(status, None)
 
 
-def wait_or_kill(process: subprocess.Popen) -> int:
+def wait_or_kill(process: subprocess.Popen, seconds: float) -> int:
     """The exit status of a process that was asked to end; one that does not is killed."""
     try:
-        return process.wait(GRACE_S)
+        return process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

@@ -26,13 +26,17 @@ from pathlib import Path
 
 import psutil
 
+from rn50lib.errors import TERMINATED
+from rn50lib.launch.process import Outcome
 from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End
 
 JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
 PREFIX = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>:")  # what horovodrun puts before a line
+WATCHER = ["-m", "rn50lib.rank"]
 LINE = re.compile(r"^rank \d+ \| ")
 FOLLOW_S = 2.0  # the others have this long to end by themselves after the first has failed
-TERM_S = 3.0  # between asking processes to end and ending them
+TERM_S = 1.0  # between asking processes to end and ending them
+SAVE_S = 60.0  # between asking workers to stop and ending them: they write a checkpoint
 
 
 @dataclass
@@ -49,29 +53,23 @@ class Job:
         """The workers that have failed so far, the first one first; those that were asked to end,
         as launchers do once another has failed, come last."""
         here = [End(**json.loads(file.read_text())) for file in self.folder.glob("*.json")]
-        asked = -signal.SIGTERM
-        return sorted([*here, *self.told], key=lambda end: (end.status == asked, end.time))
+        asked = (-signal.SIGTERM, TERMINATED)
+        return sorted([*here, *self.told], key=lambda end: (end.status in asked, end.time))
 
 
-def run(
-    command: list[str], env: dict[str, str], show: Callable[[str], None], elastic: bool = False
-) -> tuple[int, str | None]:
-    """Start a launcher and wait. Returns (exit status, what failed: None where nothing did).
+def run(command: list[str], env: dict[str, str], show: Callable[[str], None]) -> Outcome:
+    """Start a launcher and wait. `show` gets every line of the workers.
 
-    `show` gets every line of the workers. Ctrl-C and SIGTERM end all workers at
-    once, with the status 130 or 143.
+    Ctrl-C ends all workers at once, with the status 130; SIGTERM asks them to write a checkpoint
+    first, with the status 143.
     """
     with tempfile.TemporaryDirectory(prefix="rn50-") as folder:
-        return run_in(Path(folder), command, env, show, elastic)
+        return run_in(Path(folder), command, env, show)
 
 
 def run_in(
-    folder: Path,
-    command: list[str],
-    env: dict[str, str],
-    show: Callable[[str], None],
-    elastic: bool,
-) -> tuple[int, str | None]:
+    folder: Path, command: list[str], env: dict[str, str], show: Callable[[str], None]
+) -> Outcome:
     name = f"{os.getpid()}-{time.time_ns():x}"
     here = f"{socket.gethostname()}:{os.getpid()}"
     env = env | {JOB: name, LAUNCHING: here, ENDS: str(folder)}
@@ -87,7 +85,6 @@ def run_in(
     job = Job(process, name, folder)
     reader = threading.Thread(target=read, args=(job, show), daemon=True)
     reader.start()
-
     received: list[int] = [signal.SIGINT]
 
     def stop(number: int, frame: object) -> None:
@@ -96,16 +93,18 @@ def run_in(
 
     earlier = signal.signal(signal.SIGTERM, stop)
     try:
-        wait(job, elastic, show)
+        wait(job)
     except KeyboardInterrupt:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_all(job)
-        return 128 + received[0], None
+        if received[0] == signal.SIGTERM:
+            ask_to_stop(job)
+            reader.join(TERM_S)
+        return Outcome(128 + received[0], None)
     finally:
         signal.signal(signal.SIGTERM, earlier)
         end_all(job)
     reader.join(TERM_S)
-    return account(job, elastic)
+    return account(job)
 
 
 def follow_parent() -> None:
@@ -128,26 +127,35 @@ def read(job: Job, show: Callable[[str], None]) -> None:
             job.launcher.append(text)
 
 
-def wait(job: Job, elastic: bool, show: Callable[[str], None]) -> None:
+def wait(job: Job) -> None:
     """Return when the launcher has ended, or when a worker failed and the rest had its time."""
-    told: set[float] = set()
     while job.process.poll() is None:
-        if elastic:
-            for end in job.ends():
-                if end.time not in told:
-                    show(f"rank {end.rank} is gone, {ended(end)}; the others go on")
-                    told.add(end.time)
-        elif job.ends():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                job.process.wait(FOLLOW_S)
+        if ends := job.ends():
+            if ends[0].status >= 0:  # it has said why; the others may add to it
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.process.wait(FOLLOW_S)
             return
         time.sleep(0.05)
+
+
+def ask_to_stop(job: Job) -> None:
+    """Hand SIGTERM on, and wait until the workers have written their checkpoint.
+
+    The launchers would not give them the time. One worker that was asked is enough; where none is
+    on this machine, the launcher has to ask.
+    """
+    watching = [p for p in processes(job.name) if (p.info["cmdline"] or [])[1:3] == WATCHER]
+    for process in watching or [psutil.Process(job.process.pid)]:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        job.process.wait(SAVE_S)
 
 
 def processes(name: str) -> list[psutil.Process]:
     """Every process of a job on this machine but this one."""
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(JOB) == name:
                 found.append(process)
@@ -169,26 +177,29 @@ def end_all(job: Job) -> None:
         job.process.wait(TERM_S)
 
 
-def account(job: Job, elastic: bool) -> tuple[int, str | None]:
-    """The exit status for the user, and what failed, in words."""
+def account(job: Job) -> Outcome:
+    """How it ended: the exit status for the user, what failed, and who was lost."""
     status = job.process.returncode
     ends = job.ends()
-    if status == 0 and (elastic or not ends):
-        return 0, None
+    if status == 0 and not ends:
+        return Outcome(0, None)
     if not ends:  # the launcher failed before any worker did
         said = [line for line in job.launcher if line.strip()]
-        return abs(status or 1), "\n".join(["the launcher failed:", *said[-20:]])
+        return Outcome(abs(status or 1), "\n".join(["the launcher failed:", *said[-20:]]))
     first, lines = ends[0], ends[0].lines
+    lost = tuple(e.rank for e in ends if e.status < 0 and -e.status != signal.SIGTERM)
     if first.status < 0:
         hint = ""
         if -first.status == signal.SIGKILL:
             hint = " (the machine may have run out of memory: try a smaller -b)"
-        return 128 - first.status, f"rank {first.rank} was {ended(first)}{hint}"
+        failure = f"rank {first.rank} was {ended(first)}{hint}"
+        return Outcome(128 - first.status, failure, lost[:1])
+    if first.status == TERMINATED:  # somebody has asked the workers, and not this process
+        return Outcome(TERMINATED, None)
     if first.status == 2 and lines and lines[-1].startswith("error: "):
-        return 2, f"rank {first.rank}: {lines[-1].removeprefix('error: ')}"
-    return first.status, "\n".join(
-        [f"rank {first.rank} ended with status {first.status}:", *traceback_of(lines)]
-    )
+        return Outcome(2, f"rank {first.rank}: {lines[-1].removeprefix('error: ')}")
+    whole = [f"rank {first.rank} ended with status {first.status}:", *traceback_of(lines)]
+    return Outcome(first.status, "\n".join(whole), lost)
 
 
 def ended(end: End) -> str:

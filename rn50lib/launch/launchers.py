@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rn50lib.config import Experiment
-from rn50lib.config.kinds import slots
-from rn50lib.config.workers import ADDRESSES, is_local
+from rn50lib.config.workers import is_local
 
 # What a worker on another host needs of this environment: mpirun hands over nothing by itself.
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
@@ -32,12 +31,9 @@ def command(
     folder: Path | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> list[str]:
-    """The argument list that starts `worker` once for each of the experiment's ranks. An elastic
-    run keeps its list of hosts in `folder`, and torchrun its logs; `env` is what the launcher will
-    be started with."""
+    """The argument list that starts `worker` once for each of the experiment's ranks. torchrun
+    keeps its logs in `folder`; `env` is what the launcher will be started with."""
     rank = [sys.executable, "-m", "rn50lib.rank", *worker]
-    if experiment.elastic:
-        return horovodrun(experiment, rank, write_discovery(experiment, folder) if folder else None)
     if experiment.launcher == "mpirun":
         return mpirun(experiment, rank, env)
     if experiment.launcher == "torchrun":
@@ -45,33 +41,11 @@ def command(
     return horovodrun(experiment, rank)
 
 
-def write_discovery(experiment: Experiment, folder: Path) -> str:
-    """Write `hosts.txt`, HOST:SLOTS a line, and the script that Horovod asks for it every second.
-
-    The file may be changed while the run goes on: workers come and go with its lines.
-    """
-    folder = folder.absolute()
-    most = experiment.max_np or experiment.n
-    places = slots(experiment.hosts) if experiment.hosts else dict.fromkeys(ADDRESSES[:most], 1)
-    lines = [f"{name}:{number}" for name, number in places.items()]
-    (folder / "hosts.txt").write_text("\n".join(lines) + "\n")
-    script = folder / "hosts.sh"
-    script.write_text(f"#!/bin/sh\ncat {shlex.quote(str(folder / 'hosts.txt'))}\n")
-    script.chmod(0o755)
-    return str(script)
-
-
-def horovodrun(experiment: Experiment, rank: list[str], discovery: str | None = None) -> list[str]:
+def horovodrun(experiment: Experiment, rank: list[str]) -> list[str]:
     """Horovod's launcher, with Gloo; run by this interpreter, so that PATH does not matter."""
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(experiment.n)]
     argv += ["--disable-cache"]  # it would be in HOME, which need not be there
-    if experiment.elastic:
-        most = experiment.max_np or experiment.n
-        argv += ["--min-np", str(experiment.min_np or 1), "--max-np", str(most)]
-        argv += ["--host-discovery-script", discovery or "RUN/hosts.sh"]
-        argv += ["--blacklist-cooldown-range", "1", "2"]
-    else:
-        argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
+    argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
     if is_local(experiment.hosts):
         argv += ["--network-interface", "lo"]
     # It would read the worker's flags as its own, were they not one argument.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,11 @@ from rn50lib.config import (
 )
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
+from rn50lib.launch.process import with_library
 from rn50lib.precision import lacks
 from rn50lib.rank import Member
 
+STDERR = 2
 SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
 
 
@@ -70,16 +75,25 @@ def prepare(
 
 def make_roadsigns(root: Path, data_format: str | None) -> None:
     """Draw the built-in data and pack it in records, and in shards if those are asked for, where
-    that is not done yet."""
-    from data_prep.im2rec import ensure_records
-    from data_prep.roadsigns import ensure
+    that is not done yet: by the program that a person would use.
 
-    ensure(root)
-    ensure_records(root)
+    Raises UserError where that fails; the program has said why.
+    """
+    parts, flags = [root, root / "records"], ["--records"]
     if data_format == "tfrecord":
-        from data_prep.tfrecord import ensure_tfrecord
-
-        ensure_tfrecord(root)
+        parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]
+    if all((part / ".complete").exists() for part in parts):
+        return
+    words = ["-m", "data_prep.roadsigns", str(root), *flags]
+    done = subprocess.run(
+        [sys.executable, *words], env=with_library(dict(os.environ)), stdout=STDERR
+    )
+    if done.returncode == 130:
+        raise KeyboardInterrupt
+    if done.returncode:
+        raise UserError(
+            f"the road signs are not complete in {root}: try `python {' '.join(words)}`"
+        )
 
 
 def with_checkpoint(experiment: Experiment) -> Experiment:

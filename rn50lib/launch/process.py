@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from rn50lib.config import Experiment
+from rn50lib.errors import TERMINATED
 from rn50lib.launch import launchers
 
 PARENT = "RN50_PARENT"  # tells a rank whose death must be its own
@@ -25,7 +26,15 @@ ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
 )
-TERMINATED = 128 + signal.SIGTERM
+
+
+class Outcome(NamedTuple):
+    """How the workers of a run ended: the exit status for the user, what failed (None: nothing, or
+    a lone worker has said it itself), and the ranks that were lost."""
+
+    status: int
+    failure: str | None
+    lost: tuple[int, ...] = ()
 
 
 def program(verb: str) -> list[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +28,11 @@ def main(argv: list[str] = sys.argv[1:]) -> int:
     launch.die_with_parent()
     launch.end_on_sigterm()
     file = Path(argv[0])
+    if not file.exists():
+        raise UserError(
+            f"{file} is not there on {socket.gethostname()}: the folder of a run on several hosts"
+            " has to be one that they share: name it with --run-dir"
+        )
     return run_worker(Config.read(file), file.parent)
 
 
@@ -43,14 +49,13 @@ def run_worker(
     and how many of them come before the first that counts.
     """
     from rn50lib import comm, training
-    from rn50lib.position import State
     from rn50lib.progress import Progress
     from rn50lib.records.source import open_source
     from rn50lib.report import Report
 
     experiment = config.experiment
     group = group or comm.connect(experiment.comm, experiment.backend)
-    if group.size != experiment.n and not experiment.elastic:
+    if group.size != experiment.n:
         raise UserError(
             f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"
             f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
@@ -83,19 +88,13 @@ def run_worker(
         if file and (last or not is_stream(file)):  # a stream gets one report, not one per epoch
             latest.write(file)
 
-    def attempt(state: State) -> None:
-        """The run, or what is left of it: an elastic group comes here again with other workers."""
-        command = ["rn50", "train", *flags_of(experiment)]
-        report = Report(net.name, group.size, command, env)
-        progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
-        training.train(
-            experiment, net, sources, group, progress, report, write_report, state, warm_up
-        )
-
+    command = ["rn50", "train", *flags_of(experiment)]
+    report = Report(net.name, group.size, command, env)
+    progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))
-        group.run(attempt, State())
+        training.train(experiment, net, sources, group, progress, report, write_report, warm_up)
     return 0
 
 

@@ -31,14 +31,15 @@ class Pipeline(Protocol):
     """One split of a data set as batches of one rank; `len()` is the steps of an epoch."""
 
     examples: int
+    ordered: bool  # whether it reads by number, so that an epoch can begin behind any image
 
     def __len__(self) -> int: ...
 
     def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from `start_step` on, the same ones every time it is asked.
 
-        `done` images of the epoch were trained on before, by a group of another size: its order
-        begins behind them. Only loaders that read by number take it.
+        `done` images of the epoch were trained on before, by a group of any size: its order begins
+        behind them. Only a loader that is `ordered` takes it.
         """
         ...
 

@@ -64,26 +64,31 @@ class Dali:
             )
         self.experiment, self.source, self.engine = experiment, source, engine
         self.examples, self.train, self.rank = examples, split == "train", rank
-        self.batch_size = experiment.batch_size
+        self.batch_size, self.global_batch = experiment.batch_size, size * experiment.batch_size
         plan = Plan(experiment, len(source), split, examples, rank, size)
         self.reader: Numbered | Stream
         if source.format == "files":
             self.reader = Numbered(source, plan)
         else:
             self.reader = Stream(source, plan)
+        self.ordered = isinstance(self.reader, Numbered)
 
     def __len__(self) -> int:
         return len(self.reader)
 
     def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        valid = self.reader.valid()
+        start_step, done = start_step + done // self.global_batch, done % self.global_batch
+        if done:  # by a group of another size: the rest is an epoch of its own, with its own crops
+            start_step, done = 0, done + start_step * self.global_batch
+        valid = self.reader.valid(done)
+        steps = len(valid)
         gpu, step = self.gpu(), 0
         on_gpu = gpu is not None
-        graph = self.build(epoch, gpu)
+        graph = self.build(epoch, gpu, done=done)
         try:
             graph.schedule_run()  # the first call fills the queue
-            left = len(self) - graph.prefetch_queue_depth
-            for step in range(len(self)):
+            left = steps - graph.prefetch_queue_depth
+            for step in range(steps):
                 images, labels = graph.share_outputs()
                 made = None
                 if step >= start_step:  # what comes before is made too: DALI's chance moves on
@@ -99,13 +104,14 @@ class Dali:
     def close(self) -> None:
         self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None, define: Any = None) -> Any:
-        """The graph for one epoch, ready to run; `define` is another than the split's own."""
+    def build(self, epoch: int, gpu: int | None, define: Any = None, done: int = 0) -> Any:
+        """The graph for an epoch without its first `done` images, ready to run; `define` is another
+        than the split's own."""
         threads = self.experiment.data_nthreads
         beside = threads > 0  # else batches are made while the training process waits for them
         define = define or (training if self.train else validation)
         graph = define(
-            lambda: self.reader.read(epoch),
+            lambda: self.reader.read(epoch, done),
             self.look(gpu),
             batch_size=self.batch_size,
             num_threads=max(1, threads),

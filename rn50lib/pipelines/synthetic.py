@@ -15,6 +15,8 @@ STEPS = 100  # of an epoch, when neither --benchmark-iters nor --num-examples sa
 class Synthetic:
     """See `rn50lib.pipelines.Pipeline`. Accuracy on these images means nothing."""
 
+    ordered = True
+
     def __init__(self, experiment: Experiment, split: str, size: int) -> None:
         batch, pixels = experiment.batch_size, experiment.image_shape
         wanted = experiment.num_examples if split == "train" else None

@@ -116,6 +116,7 @@ class TfData:
             self.reader = Stream(self, source, experiment)
         else:
             self.reader = Ordered(self, Plan(experiment, len(source), split, examples, rank, size))
+        self.ordered = isinstance(self.reader, Ordered)
 
     def __len__(self) -> int:
         return len(self.reader)

@@ -102,6 +102,8 @@ def fork_server() -> Any:
 class TorchLoader:
     """See `rn50lib.pipelines.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
 
+    ordered = True
+
     def __init__(
         self,
         experiment: Experiment,

@@ -104,14 +104,10 @@ def test_sixteen_bits_cost_precision_and_no_more(tmp_path: Path) -> None:
 
 
 ON_GPUS = """
-import os
 from rn50lib.comm import horovod
 from rn50lib.errors import UserError
 
 group = horovod.Horovod("torch")
-os.environ |= {"HOROVOD_ELASTIC": "1", "HOROVOD_HOSTNAME": "127.0.0.1"}
-group.place()  # an elastic worker of this machine, which Horovod takes for a host of its own
-print(group.rank, group.local_rank)
 try:
     horovod.check_gpu_exchange(group.hvd)
 except UserError as error:
@@ -121,7 +117,7 @@ print(group.hvd.cuda_built())
 
 
 @pytest.mark.needs("horovod")
-def test_workers_on_one_machine_have_a_gpu_each_and_horovod_without_cuda_exchanges_none() -> None:
+def test_horovod_without_cuda_exchanges_no_tensors_of_gpus() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ON_GPUS],
         env=clean_environment(),
@@ -130,8 +126,7 @@ def test_workers_on_one_machine_have_a_gpu_each_and_horovod_without_cuda_exchang
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    placed, *refused, with_cuda = done.stdout.splitlines()
-    assert placed == "0 1"  # the second GPU, though it is rank 0
+    *refused, with_cuda = done.stdout.splitlines()
     if with_cuda == "True":
         assert not refused
     else:

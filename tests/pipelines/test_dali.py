@@ -186,6 +186,25 @@ def test_an_epoch_goes_on_from_any_step(textured: Path, data_format: str) -> Non
     assert np.array_equal(pixels(whole)[8:], pixels(rest)) and labels(whole)[8:] == labels(rest)
 
 
+def test_an_epoch_of_files_begins_behind_any_image(photos: Photos, textured: Path) -> None:
+    """Behind whole batches with the crops that it had; behind others with the rest of its order."""
+    for root, done, start_step in ((textured, 8, 2), (photos.root, 6, 0)):
+        source = open_source(root, "train", "files")
+        pipeline = open_pipeline(full(6, loader="dali", data_root=str(root)), source, "train", 0, 1)
+        try:
+            rest = list(pipeline.epoch(1, done=done))
+            whole = list(pipeline.epoch(1, start_step))
+        finally:
+            pipeline.close()
+        if start_step:
+            np.testing.assert_array_equal(pixels(rest), pixels(whole))
+        else:
+            shown = [n for batch in rest for n in numbers(batch.images)]
+            wanted = order.epoch_order(len(source), 0, 1)[done:]
+            assert pipeline.ordered and shown == wanted[: len(shown)].tolist()
+            assert len(shown) == (len(source) - done) // 4 * 4
+
+
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_epochs_and_seeds_differ(packed: Path, data_format: str) -> None:
     source = open_source(packed, "train", data_format)

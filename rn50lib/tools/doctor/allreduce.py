@@ -197,7 +197,7 @@ def run(
     worker += ["--backend", done.backend, "--output", str(path), "--repeats", str(repeats)]
     worker += ["--sizes", *map(str, sizes)]
     with tempfile.TemporaryDirectory() as folder:
-        status, failure = group.run(
+        status, failure, _ = group.run(
             launchers.command(done, worker, Path(folder)),
             launch.rank_environment(done),
             show=lambda line: print(line, file=sys.stderr, flush=True),

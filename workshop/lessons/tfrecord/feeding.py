@@ -20,6 +20,8 @@ from rn50lib.records.source import Source
 class Feeding:
     """See `rn50lib.pipelines.Pipeline`; images and crops are those of PyTorch's loader."""
 
+    ordered = True
+
     def __init__(
         self,
         experiment: Experiment,
