@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -110,6 +111,26 @@ def test_progress_lines_become_one_bar(shown):
         print("drawing: 1,200 of 4,800 images, 80/s", file=sys.stderr)
     assert "width:25.0%" in shown[-1]["text/html"]
     assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"
+
+
+@pytest.mark.slow
+def test_progress_lines_do_not_show_themselves_outside_a_notebook(tmp_path):
+    """In a plain Python `display` prints, also while what is printed is shown: it must end."""
+    script = (
+        "import sys\nfrom contextlib import redirect_stdout\nfrom workshop import output\n"
+        "sys.setrecursionlimit(200)\n"
+        "with redirect_stdout(output.LineStream(output.Slot())):\n    print('1 of 4 images')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=clean_environment(), cwd=tmp_path, timeout=60,
+        capture_output=True, text=True, preexec_fn=limit_memory,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("'text/plain': '1 of 4 images'") == 1
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
 
 def test_gpu_memory_names_its_holders(monkeypatch):
