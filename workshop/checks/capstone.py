@@ -30,8 +30,8 @@ import numpy as np
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
 from workshop import output, places
-from workshop.checks import engine
-from workshop.checks.engine import wrong
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -150,12 +150,12 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen | dict[str, str]]:
     """Run the scripts one after the other in a process; a Seen for each, or a dict with its
-    `error`. Raises engine.Wrong when they take longer than LIMIT_S each."""
+    `error`. Raises compare.Wrong when they take longer than LIMIT_S each."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
         return [understood(case, raw) for raw in watched(scripts, str(case.folder), Path(out), say)]
 
 
-@engine.beside
+@compare.beside
 def run_answer(answer: Callable[..., Any], folder: str, say: Say = None) -> dict[str, Any]:
     """What is seen of a run of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
