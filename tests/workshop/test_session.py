@@ -15,7 +15,7 @@ from rn50lib import hardware
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
-from workshop import expected, gpu_memory, output, places, session
+from workshop import expected, gpu_memory, output, paths, session
 
 GPU = hardware.Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -152,20 +152,20 @@ def test_places_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     for name in ("RN50_DATA", "RN50_RUNS"):
         monkeypatch.setenv(name, "")
     monkeypatch.chdir(tmp_path)
-    assert places.checkout() == repository
-    assert places.settle() == (repository / "data", repository / "runs")
+    assert paths.checkout() == repository
+    assert paths.set_environment() == (repository / "data", repository / "runs")
     monkeypatch.setenv("RN50_RUNS", "here")
-    assert places.settle() == (repository / "data", tmp_path / "here")
+    assert paths.set_environment() == (repository / "data", tmp_path / "here")
 
 
 def test_data_that_cannot_be_written_goes_to_the_cache(tmp_path, monkeypatch):
     monkeypatch.delenv("RN50_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(places, "writable", lambda folder: False)
-    monkeypatch.setattr(places, "checkout", lambda: tmp_path)
-    assert places.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
+    monkeypatch.setattr(paths, "writable", lambda folder: False)
+    monkeypatch.setattr(paths, "checkout", lambda: tmp_path)
+    assert paths.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
     (tmp_path / "data").mkdir()  # read-only and shared: it is used
-    assert places.data_home() == tmp_path / "data"
+    assert paths.data_home() == tmp_path / "data"
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ import numpy as np
 
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
-from workshop import output, places
+from workshop import output, paths
 from workshop.checks import compare
 from workshop.checks.compare import wrong
 
@@ -104,11 +104,11 @@ def pictures(per_class: dict[str, int] | None = None) -> Iterator[Case]:
     from PIL import Image
 
     per_class = per_class or PER_CLASS
-    root = places.data_home() / "roadsigns"
+    root = paths.data_home() / "roadsigns"
     if not (root / ".complete").exists():
         from data_prep import roadsigns
 
-        root = places.runs_home() / "capstone-pictures"
+        root = paths.runs_home() / "capstone-pictures"
         train, val = (12 * PER_CLASS[part] for part in ("train", "val"))
         roadsigns.ensure(root, train=train, val=val, quiet=True)
     with tempfile.TemporaryDirectory(prefix="capstone-") as folder:
@@ -239,7 +239,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 def baseline() -> Path:
     """The slow script. Raises UserError where it is missing."""
-    root = places.checkout()
+    root = paths.checkout()
     path = root / "exercises/capstone/train_slow.py" if root else Path("train_slow.py")
     if not path.exists():
         raise UserError(f"{path} is missing: it belongs to the exercises of the course")

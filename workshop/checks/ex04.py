@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from workshop import places
+from workshop import paths
 from workshop.checks import compare
 from workshop.checks.compare import wrong
 
@@ -39,7 +39,7 @@ RIGHT = {  # lines that look suspicious and are right
 
 def script() -> Path:
     """The script with the mistakes. Raises UserError where it is missing."""
-    root = places.checkout()
+    root = paths.checkout()
     path = (root or Path()) / "exercises" / "hunt" / "train_parallel.py"
     if not path.exists():
         raise UserError(f"{path} is missing: ex04.hunt needs the checkout with its exercises")
