@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.exercises.test_checks import answered, cell_of
+from tests.workshop.checks.test_checks import answered, cell_of
 from workshop.checks import compare, engine, table
 from workshop.course import solutions
 
