@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from workshop import output, places
+from workshop import output, paths
 from workshop.checks import records, table
 from workshop.course import catalogue
 
@@ -100,7 +100,7 @@ def alt_text(there: set[str]) -> str:
 def course_map() -> None:
     """Show the course: a picture of the way, and a table with links to every lesson and exercise
     notebook there is."""
-    root = places.checkout()
+    root = paths.checkout()
     existing = {item.number for item in catalogue.existing(root)} if root else set()
     rows, lines = [], []
     for item in catalogue.COURSE:

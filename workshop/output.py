@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import io
 import re
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from html import escape
 from typing import Any
 
@@ -94,12 +96,14 @@ class LineStream:
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
+        self.stdout = sys.stdout
 
     def write(self, text: str) -> int:
         if line := text.strip():
             counts = re.search(r"([\d,]+) of ([\d,]+)", line)
             done, total = (int(n.replace(",", "")) for n in counts.groups()) if counts else (0, 0)
-            self.slot.line(line, done / total if total else None)
+            with redirect_stdout(self.stdout):  # outside IPython, `display` prints: not in here
+                self.slot.line(line, done / total if total else None)
         return len(text)
 
     def flush(self) -> None: ...

@@ -19,7 +19,7 @@ from typing import Any
 from rn50lib import launch
 from rn50lib.config import Experiment, flags_of
 from rn50lib.errors import UserError
-from workshop import places, session
+from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
 
 QUIET_S = 4.0  # a cell that waits says something at least this often
@@ -266,7 +266,7 @@ def train(experiment: Experiment | None = None, /, name: str = "run", **changes:
     value.
     """
     show_user_errors_plainly()
-    places.settle()
+    paths.set_environment()
     known = [f.name for f in fields(Experiment)]
     for field in changes:
         if field not in known:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rn50lib import config, hardware
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from workshop import errors, expected, gpu_memory, output, places
+from workshop import errors, expected, gpu_memory, output, paths
 from workshop.course import catalogue
 
 PROFILES = ("auto", "ci", "cpu", "gpu")
@@ -135,7 +135,7 @@ def start(number: str, profile: str = "auto") -> Session:
     catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
-    data, runs = places.settle()
+    data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
         from workshop.checks import ask
@@ -144,7 +144,7 @@ def start(number: str, profile: str = "auto") -> Session:
     else:
         _show_machine(machine, chosen, reason)
         ensure_data(root, chosen)
-    checkout = places.checkout()
+    checkout = paths.checkout()
     folder = checkout / "notebooks" / "expected" if checkout else None
     results = expected.load(folder) if folder and folder.is_dir() else {}
     _current = Session(number, chosen, reason, machine, root, runs, results)

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop import places
+from workshop import paths
 
 # Token classes of Pygments in the colours of JupyterLab's editor, so that every theme fits.
 COLOURS = {
@@ -106,7 +106,7 @@ def short_path(file: str) -> str:
     """The path below the checkout; a notebook's own cell as such."""
     if "ipykernel" in file or file.startswith("<"):
         return "this notebook"
-    root = places.checkout()
+    root = paths.checkout()
     path = Path(file)
     if root is not None and path.is_relative_to(root):
         return str(path.relative_to(root))

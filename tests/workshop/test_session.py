@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -14,7 +15,7 @@ from rn50lib import hardware
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
-from workshop import expected, gpu_memory, output, places, session
+from workshop import expected, gpu_memory, output, paths, session
 
 GPU = hardware.Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -112,6 +113,26 @@ def test_progress_lines_become_one_bar(shown):
     assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"
 
 
+@pytest.mark.slow
+def test_progress_lines_do_not_show_themselves_outside_a_notebook(tmp_path):
+    """In a plain Python `display` prints, also while what is printed is shown: it must end."""
+    script = (
+        "import sys\nfrom contextlib import redirect_stdout\nfrom workshop import output\n"
+        "sys.setrecursionlimit(200)\n"
+        "with redirect_stdout(output.LineStream(output.Slot())):\n    print('1 of 4 images')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=clean_environment(), cwd=tmp_path, timeout=60,
+        capture_output=True, text=True, preexec_fn=limit_memory,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("'text/plain': '1 of 4 images'") == 1
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+
 def test_gpu_memory_names_its_holders(monkeypatch):
     answers = {
         "--query-compute-apps=gpu_uuid,pid,process_name,used_memory": [
@@ -131,20 +152,20 @@ def test_places_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     for name in ("RN50_DATA", "RN50_RUNS"):
         monkeypatch.setenv(name, "")
     monkeypatch.chdir(tmp_path)
-    assert places.checkout() == repository
-    assert places.settle() == (repository / "data", repository / "runs")
+    assert paths.checkout() == repository
+    assert paths.set_environment() == (repository / "data", repository / "runs")
     monkeypatch.setenv("RN50_RUNS", "here")
-    assert places.settle() == (repository / "data", tmp_path / "here")
+    assert paths.set_environment() == (repository / "data", tmp_path / "here")
 
 
 def test_data_that_cannot_be_written_goes_to_the_cache(tmp_path, monkeypatch):
     monkeypatch.delenv("RN50_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(places, "writable", lambda folder: False)
-    monkeypatch.setattr(places, "checkout", lambda: tmp_path)
-    assert places.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
+    monkeypatch.setattr(paths, "writable", lambda folder: False)
+    monkeypatch.setattr(paths, "checkout", lambda: tmp_path)
+    assert paths.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
     (tmp_path / "data").mkdir()  # read-only and shared: it is used
-    assert places.data_home() == tmp_path / "data"
+    assert paths.data_home() == tmp_path / "data"
 
 
 @pytest.mark.slow

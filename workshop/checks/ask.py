@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop import output, places
+from workshop import output, paths
 from workshop.checks import engine, records, table
 from workshop.errors import show_user_errors_plainly
 
@@ -88,7 +88,7 @@ def solution_source(exercise: table.Exercise) -> str:
     """
     from workshop.course import build, solutions
 
-    root = places.checkout()
+    root = paths.checkout()
     found = sorted((root / "exercises/source").glob(f"{exercise.notebook}_*.py")) if root else []
     for master in found:
         for cell in build.read_master(master):

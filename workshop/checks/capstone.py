@@ -29,9 +29,9 @@ import numpy as np
 
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
-from workshop import output, places
-from workshop.checks import engine
-from workshop.checks.engine import wrong
+from workshop import output, paths
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -104,11 +104,11 @@ def pictures(per_class: dict[str, int] | None = None) -> Iterator[Case]:
     from PIL import Image
 
     per_class = per_class or PER_CLASS
-    root = places.data_home() / "roadsigns"
+    root = paths.data_home() / "roadsigns"
     if not (root / ".complete").exists():
         from data_prep import roadsigns
 
-        root = places.runs_home() / "capstone-pictures"
+        root = paths.runs_home() / "capstone-pictures"
         train, val = (12 * PER_CLASS[part] for part in ("train", "val"))
         roadsigns.ensure(root, train=train, val=val, quiet=True)
     with tempfile.TemporaryDirectory(prefix="capstone-") as folder:
@@ -150,12 +150,12 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen | dict[str, str]]:
     """Run the scripts one after the other in a process; a Seen for each, or a dict with its
-    `error`. Raises engine.Wrong when they take longer than LIMIT_S each."""
+    `error`. Raises compare.Wrong when they take longer than LIMIT_S each."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
         return [understood(case, raw) for raw in watched(scripts, str(case.folder), Path(out), say)]
 
 
-@engine.beside
+@compare.beside
 def run_answer(answer: Callable[..., Any], folder: str, say: Say = None) -> dict[str, Any]:
     """What is seen of a run of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
@@ -239,7 +239,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 def baseline() -> Path:
     """The slow script. Raises UserError where it is missing."""
-    root = places.checkout()
+    root = paths.checkout()
     path = root / "exercises/capstone/train_slow.py" if root else Path("train_slow.py")
     if not path.exists():
         raise UserError(f"{path} is missing: it belongs to the exercises of the course")

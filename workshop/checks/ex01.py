@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workshop.checks import engine
-from workshop.checks.engine import wrong
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 MAGIC = bytes.fromhex("0a23d7ce")
 
@@ -28,10 +28,10 @@ WRITTEN_DOWN = (  # payload, record: as MXNet writes them
 
 def frame(answer: Callable[[bytes], bytes]) -> str:
     for payload, expected in WRITTEN_DOWN:
-        _plain(engine.call(answer, payload), payload, bytes.fromhex(expected))
+        _plain(compare.call(answer, payload), payload, bytes.fromhex(expected))
     long = bytes(range(256)) * 300  # its length does not fit into 16 bits
     head = MAGIC + struct.pack("<I", len(long))
-    _plain(engine.call(answer, long), long, head + long)
+    _plain(compare.call(answer, long), long, head + long)
     cases = {
         "at the start": MAGIC + b"tail",
         "in the middle": b"abcd" + MAGIC + b"efg",
@@ -41,15 +41,15 @@ def frame(answer: Callable[[bytes], bytes]) -> str:
         "three times": MAGIC + b"12345678" + MAGIC + b"12" * 6 + MAGIC + b"z",
     }
     for where, payload in cases.items():
-        _escaped(engine.call(answer, payload), payload, where)
+        _escaped(compare.call(answer, payload), payload, where)
     odd = b"ab" + MAGIC + b"cd"
-    if engine.call(answer, odd) != MAGIC + struct.pack("<I", 8) + odd:
+    if compare.call(answer, odd) != MAGIC + struct.pack("<I", 8) + odd:
         wrong(
             "a magic at offset 2 of the payload was cut out, where no reader looks for one.",
             "Look for the magic at offsets 0, 4, 8 … only.",
         )
     both = odd + MAGIC + b"ef"
-    got = engine.call(answer, both)
+    got = compare.call(answer, both)
     if [text for _, text in _parts(_bytes(got))] != [odd, b"ef"]:
         wrong(
             "the payload has the magic at offset 2, which stays, and at offset 8, where it should"
@@ -190,7 +190,7 @@ def crc(answer: Callable[[bytes], bytes]) -> str:
 
     cases = [b"123456789", b"", bytes(32), b"\xff" * 33, bytes(range(256)) * 3]
     for data in cases:
-        got, right = engine.call(answer, data), record_of(data)
+        got, right = compare.call(answer, data), record_of(data)
         if got == right:
             continue
         got = _bytes(got)
@@ -250,7 +250,7 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
         for n in lengths:
             right.append((at, n + 16))
             at += n + 16
-        got = _entries(engine.call(answer, shard))
+        got = _entries(compare.call(answer, shard))
         if got == right:
             continue
         if not lengths:
@@ -287,7 +287,8 @@ def _entries(found: Any) -> list[tuple[int, int]]:
     except (TypeError, ValueError):
         wrong("what comes back is no list of pairs.", "Return [(offset, size), …].")
     return [
-        (engine.whole(offset, "an offset"), engine.whole(size, "a size")) for offset, size in pairs
+        (compare.whole(offset, "an offset"), compare.whole(size, "a size"))
+        for offset, size in pairs
     ]
 
 

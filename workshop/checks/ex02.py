@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rn50lib.recipe import REFERENCE, Recipe
-from workshop.checks import engine
-from workshop.checks.engine import wrong
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 # --- ex02.stride ----------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ def v15(stage: int, index: int) -> Strides:
 
 def strides(answer: Callable[[int, int], Sequence[int | None]]) -> str:
     blocks = [(s, i) for s, count in enumerate((3, 4, 6, 3)) for i in range(count)]
-    got = {place: tuple(engine.call(answer, *place)) for place in blocks}
+    got = {place: tuple(compare.call(answer, *place)) for place in blocks}
     if any(len(values) != 4 for values in got.values()):
         wrong(
             f"block {blocks[0]} gives {got[blocks[0]]}.",
@@ -80,7 +80,7 @@ def extra_percent() -> float:
 
 
 def work(answer: Any) -> str:
-    value, right = engine.number(answer), extra_percent()
+    value, right = compare.number(answer), extra_percent()
     if abs(value - right) <= 0.5:
         return f"you said {value:g} %, and counting gives {right:.2f} %."
     if value == 0:
@@ -184,10 +184,10 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
 
     try:
-        engine.call(answer, *RATES[-1][:3])
+        compare.call(answer, *RATES[-1][:3])
     except ZeroDivisionError:
         wrong("a recipe without warm-up makes it divide by zero.", "Compare with `<`, not `<=`.")
-    got = [engine.number(engine.call(answer, *case[:3]), "a rate") for case in RATES]
+    got = [compare.number(compare.call(answer, *case[:3]), "a rate") for case in RATES]
     if all(close(value, case[3]) for value, case in zip(got, RATES, strict=True)):
         return f"{len(RATES)} points of three recipes, worked out by hand."
     for variant, diagnosis, remedy in SCHEDULES:
@@ -219,7 +219,7 @@ KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part says
 
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
     for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ()):
-        halves = engine.call(answer, list(names))
+        halves = compare.call(answer, list(names))
         if not hasattr(halves, "__len__"):
             wrong(f"what comes back is of type {type(halves).__name__}.", "Return two lists.")
         if len(halves) != 2:
@@ -287,7 +287,7 @@ def tune(answer: Any) -> str:
     if not isinstance(answer, Sequence | np.ndarray) or len(answer) != 2:
         wrong("the answer is no pair of numbers.", "Write (learning rate, momentum).")
     lr, momentum = (
-        engine.number(value, what)
+        compare.number(value, what)
         for value, what in zip(answer, ("the learning rate", "the momentum"), strict=True)
     )
     if momentum < 0.2 < lr < 1:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import engine, ranks
-from workshop.checks.engine import wrong
+from workshop.checks import compare, ranks
+from workshop.checks.compare import wrong
 
 # --- ex03.shard -----------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ def shard(answer: Shard) -> str:
     for images, size, batch in GROUPS:
         order = np.array(random.Random(images).sample(range(images), images))
         steps = images // (size * batch)
-        got = [_images(engine.call(answer, order.copy(), r, size, batch)) for r in range(size)]
+        got = [_images(compare.call(answer, order.copy(), r, size, batch)) for r in range(size)]
         _same_steps(got, images, size, batch, steps)
         _distinct(got, size, batch)
         right = [
@@ -58,7 +58,7 @@ def shard(answer: Shard) -> str:
 
 
 def _images(found: Any) -> np.ndarray:
-    engine.numbers(found, "what comes back")
+    compare.numbers(found, "what comes back")
     array = np.asarray(found)
     if array.size and array.dtype.kind not in "iu":
         wrong(
@@ -138,18 +138,18 @@ def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
 
 
 def _ask_with(answer: Callable[..., Any], given: list[Arrays]) -> Callable[[ranks.Threads], Any]:
-    return lambda comm: engine.call(answer, given[comm.rank], comm)
+    return lambda comm: compare.call(answer, given[comm.rank], comm)
 
 
 def _like_first(got: Arrays, own: list[Arrays], rank: int, size: int) -> None:
-    got = engine.dictionary(got, "{name: array, …}")
+    got = compare.dictionary(got, "{name: array, …}")
     if missing := [name for name in own[0] if name not in got]:
         wrong(f"{missing[0]} is missing on rank {rank}.", "Return all arrays, by their names.")
     off = [name for name, a in own[0].items() if not np.array_equal(got[name], a)]
     if not off:
         return
     for name, array in own[0].items():
-        value = engine.numbers(got[name], f"{name} on rank {rank}")
+        value = compare.numbers(got[name], f"{name} on rank {rank}")
         if value.shape != array.shape:
             wrong(f"{name} on rank {rank} has the shape {value.shape}, not {array.shape}.",
                   "Only send it.")  # fmt: skip
@@ -190,7 +190,7 @@ def sums(answer: Callable[[np.ndarray, Any], Mapping[str, float | None]]) -> str
     for case in VALIDATIONS:
         got = _asked(answer, case)
         for rank, values in enumerate(got):
-            values = engine.dictionary(values, '{"loss": …, "top1": …, "top5": …}')
+            values = compare.dictionary(values, '{"loss": …, "top1": …, "top5": …}')
             if not {"loss", "top1", "top5"} <= set(values):
                 wrong("what comes back lacks loss, top1 or top5.", "Return a dictionary of three.")
             _right_metrics(values, case, rank)
@@ -210,7 +210,7 @@ def sums(answer: Callable[[np.ndarray, Any], Mapping[str, float | None]]) -> str
 def _asked(answer: Callable[..., Any], case: tuple[tuple[float, ...], ...]) -> list[Any]:
     def ask(comm: ranks.Threads) -> Any:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return engine.call(answer, np.array(case[comm.rank], np.float64), comm)
+            return compare.call(answer, np.array(case[comm.rank], np.float64), comm)
 
     try:
         return ranks.together(len(case), ask)
@@ -230,7 +230,7 @@ def _right_metrics(
     if None in got.values():
         wrong(f"rank {rank} gets None, although there are images.", "Only none at all is None.")
     if all(one[3] for one in case):  # else NaN may come of a rank without images
-        number = {name: engine.number(value, name) for name, value in got.items()}
+        number = {name: compare.number(value, name) for name, value in got.items()}
     else:
         number = {name: float(value or 0) for name, value in got.items()}
     if all(np.isclose(number[name], right[name]) for name in right):
@@ -271,7 +271,7 @@ WORKERS = (2, 8, 64)
 
 
 def ring(answer: Any) -> str:
-    got = engine.by_number(answer, "{2: …, 8: …, 64: …}", "a number of workers")
+    got = compare.by_number(answer, "{2: …, 8: …, 64: …}", "a number of workers")
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
     right = {n: counted(n) for n in WORKERS}

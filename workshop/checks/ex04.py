@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from workshop import places
-from workshop.checks import engine
-from workshop.checks.engine import wrong
+from workshop import paths
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 # --- ex04.hunt ------------------------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ RIGHT = {  # lines that look suspicious and are right
 
 def script() -> Path:
     """The script with the mistakes. Raises UserError where it is missing."""
-    root = places.checkout()
+    root = paths.checkout()
     path = (root or Path()) / "exercises" / "hunt" / "train_parallel.py"
     if not path.exists():
         raise UserError(f"{path} is missing: ex04.hunt needs the checkout with its exercises")
@@ -62,7 +62,7 @@ def line_of(text: str) -> int:
 def hunt(answer: Iterable[int]) -> str:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         wrong(f"the answer is of type {type(answer).__name__}.", "Write a set: {3, 14, 15}.")
-    named = {engine.whole(number, "one of the line numbers") for number in answer}
+    named = {compare.whole(number, "one of the line numbers") for number in answer}
     wrong_lines = {line_of(text): what for text, what in MISTAKES.items()}
     fine = {line_of(text): why for text, why in RIGHT.items()}
     count = len(script().read_text(encoding="utf-8").splitlines())
@@ -144,7 +144,7 @@ def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
 def feed(answer: Feed) -> str:
     for count, size, batch in ((240, 2, 4), (11, 2, 3), (9, 1, 2)):
         images, labels = pictures(count)
-        made = [engine.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
+        made = [compare.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
         if not hasattr(made[0], "as_numpy_iterator"):
             wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
         epochs = [[_read(d, 2 * count) for d in made] for _ in range(2)]
@@ -181,7 +181,7 @@ def _right_batches(
         wrong(f"the pictures are {first.dtype}, up to {first.max():g}.", remedy)
     for part in epoch:
         for pixels, _ in part:
-            levels = 255 * engine.numbers(pixels, "the pictures")
+            levels = 255 * compare.numbers(pixels, "the pictures")
             if pixels.shape[1:] != (4, 4, 3):
                 wrong(f"a picture is {pixels.shape[1:]}.", "It should stay as it is: (4, 4, 3).")
             if np.abs(levels - np.rint(levels)).max() > 0.01 or levels.min() < 0:

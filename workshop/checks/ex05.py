@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import engine
+from workshop.checks import compare
 from workshop.checks import ex05_graph as seen
-from workshop.checks.engine import wrong
+from workshop.checks.compare import wrong
 
 # --- ex05.graph -----------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def _right_form(pixels: np.ndarray) -> None:
         wrong(f"a picture is {pixels.shape[1:]}.", f"It should be (3, {side}, {side}).")
     if pixels.dtype != np.float32:
         wrong(f"the pictures are {pixels.dtype}.", "Ask for dtype=types.FLOAT, which is float32.")
-    engine.numbers(pixels, "the pictures")
+    compare.numbers(pixels, "the pictures")
 
 
 def _right_numbers(pixels: np.ndarray) -> None:
@@ -200,11 +200,11 @@ MISTAKES = {  # by question: a value, what it is, and what to do
 
 
 def bottleneck(answer: Any) -> str:
-    given, right = engine.dictionary(answer, '{"in turn": …, "overlapped": …, …}'), chain()
+    given, right = compare.dictionary(answer, '{"in turn": …, "overlapped": …, …}'), chain()
     if missing := [name for name in QUESTIONS if name not in given]:
         wrong(f"there is no answer for {missing[0]!r}.", f"Give one for each: {QUESTIONS}.")
     for name in QUESTIONS:
-        value = engine.number(given[name], repr(name))
+        value = compare.number(given[name], repr(name))
         tolerance = 0.0 if name == "cores" else 0.01 * right[name]
         if abs(value - right[name]) <= tolerance:
             continue
@@ -242,7 +242,7 @@ def valid_rows(images: int, size: int, batch: int) -> list[list[int]]:
 def exact(answer: Counts) -> str:
     for images, size, batch in VALIDATIONS:
         case = f"{images} pictures, {size} rank(s), batch {batch}"
-        got = [_rows(engine.call(answer, images, rank, size, batch)) for rank in range(size)]
+        got = [_rows(compare.call(answer, images, rank, size, batch)) for rank in range(size)]
         right = valid_rows(images, size, batch)
         if got == right:
             continue
@@ -267,7 +267,7 @@ def exact(answer: Counts) -> str:
 def _rows(found: Any) -> list[int]:
     if not hasattr(found, "__iter__"):
         wrong(f"what comes back is of type {type(found).__name__}.", "Return a list: [8, 5].")
-    return [engine.whole(n, "a number of rows") for n in found]
+    return [compare.whole(n, "a number of rows") for n in found]
 
 
 def _steps(got: list[list[int]], right: list[list[int]], case: str, batch: int) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from rn50lib.records.source import open_source
 from workshop import output
-from workshop.checks import engine, table
-from workshop.checks.engine import wrong
+from workshop.checks import compare, engine, table
+from workshop.checks.compare import wrong
 
 Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
 COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
@@ -46,7 +46,7 @@ def pictures() -> Iterator[list[str]]:
         yield files
 
 
-@engine.beside
+@compare.beside
 def run(
     answer: Graph, files: list[str], labels: list[int], rank: int, size: int, batch: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +60,7 @@ def run(
     written: list[Any] = []
 
     def steps_of_rank() -> list[Any]:
-        found = engine.call(answer, list(files), list(labels), rank, size)
+        found = compare.call(answer, list(files), list(labels), rank, size)
         if isinstance(found, dali.Pipeline):
             wrong("the answer is a whole pipeline.", "Leave pipeline_def out: the check adds it.")
         if not isinstance(found, tuple | list) or len(found) != 2:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import engine, ex06_step
-from workshop.checks.engine import wrong
+from workshop.checks import compare, ex06_step
+from workshop.checks.compare import wrong
 
 # --- ex06.memory ----------------------------------------------------------------------------------
 
@@ -47,10 +47,10 @@ MEMORY_MISTAKES = (
 
 
 def memory(answer: Any) -> str:
-    given = engine.dictionary(answer, '{"float32": [.., ..], "float16": [.., ..]}')
+    given = compare.dictionary(answer, '{"float32": [.., ..], "float16": [.., ..]}')
     if missing := [name for name in FORMATS if name not in given]:
         wrong(f"there is no prediction for {missing[0]}.", f"Give one for each: {FORMATS}.")
-    rows = [engine.numbers(given[name], name).ravel() for name in FORMATS]
+    rows = [compare.numbers(given[name], name).ravel() for name in FORMATS]
     if any(len(row) != len(BATCHES) for row in rows):
         wrong("two numbers are asked for in each format.", "A list: [batch 1, batch 96].")
     got = np.array(rows, float)
@@ -149,11 +149,11 @@ RULE_MISTAKES = (
 
 
 def scaler(answer: Rule) -> str:
-    found = [engine.call(answer, *case[:4]) for case in RULES]
+    found = [compare.call(answer, *case[:4]) for case in RULES]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in found):
         wrong(f"what comes back is {found[0]!r}.", "Return two: the scale and the good steps.")
     got = [
-        (engine.number(scale, "the scale"), engine.number(good, "the number of good steps"))
+        (compare.number(scale, "the scale"), compare.number(good, "the number of good steps"))
         for scale, good in found
     ]
     right = [(float(case[4]), float(case[5])) for case in RULES]
@@ -296,11 +296,11 @@ LAYOUT_MISTAKES = (
 def _four(found: Any) -> tuple[int, ...]:
     if not hasattr(found, "__iter__"):
         wrong(f"what comes back is {found!r}.", "Return four numbers: for n, c, h and w.")
-    return tuple(engine.whole(x, "a stride") for x in found)
+    return tuple(compare.whole(x, "a stride") for x in found)
 
 
 def layout(answer: Strides) -> str:
-    got = [_four(engine.call(answer, *case)) for case in SHAPES]
+    got = [_four(compare.call(answer, *case)) for case in SHAPES]
     right = [placed(*case) for case in SHAPES]
     if got == right:
         return f"{len(SHAPES)} arrays lie where NumPy puts them."

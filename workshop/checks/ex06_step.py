@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from workshop import output
-from workshop.checks import engine, table
-from workshop.checks.engine import beside
+from workshop.checks import compare, table
+from workshop.checks.compare import beside
 
 Step = Callable[[Any, Any, Any, Any, Any], Any]
 LR, SCALE, CLIP = 0.125, 1024.0, 1.0
@@ -53,7 +53,7 @@ def moves(step: Step, case: Case) -> Moved:
     from workshop.checks import two_weights
 
     def unspoiled(*arguments: Any) -> None:  # the batch; model, optimizer and scaler may change
-        engine.call(step, *arguments, may_be_none=True)
+        compare.call(step, *arguments, may_be_none=True)
 
     weights, scale = two_weights.train(
         unspoiled, START, LR, case.scale, case.images, case.targets, case.times

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import engine
-from workshop.checks.engine import wrong
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 # --- ex07.percentile ------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ CASES = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     got = []
     for values, per_cent in CASES:
-        got.append(_at(functools.partial(engine.call, answer), list(values), per_cent))
+        got.append(_at(functools.partial(compare.call, answer), list(values), per_cent))
     right = [counted(values, per_cent) for values, per_cent in CASES]
     if all(map(_equal, got, right)):
         return f"{len(LATENCIES)} lists, from p0 to p100, also where values are equal."
@@ -57,7 +57,7 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
 def _at(answer: Callable[[list[float], float], float], values: list[float], p: float) -> Any:
     """What it says; None where it asks for a place that the list does not have."""
     try:
-        return engine.number(answer(values, p), f"p{p}")
+        return compare.number(answer(values, p), f"p{p}")
     except IndexError:
         return None
 
@@ -120,7 +120,7 @@ def fold(
         weight, norm, x = layer(number, out, into, side)
         given = {name: values.copy() for name, values in norm.items()}
         try:
-            found = engine.call(answer, weight.copy(), given, EPS)
+            found = compare.call(answer, weight.copy(), given, EPS)
         except ValueError as error:
             if "broadcast" in str(error):
                 wrong(
@@ -130,7 +130,7 @@ def fold(
             raise
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("what comes back is no pair.", "Return weight and bias.")
-        got_weight, got_bias = map(engine.numbers, found, ("the weight", "the bias"))
+        got_weight, got_bias = map(compare.numbers, found, ("the weight", "the bias"))
         if got_weight.shape != weight.shape or got_bias.shape != (out,):
             wrong(
                 f"the shapes are {got_weight.shape} and {got_bias.shape}.",
@@ -138,7 +138,7 @@ def fold(
             )
         right = normalised(convolved(x, weight), norm)
         got = convolved(x, got_weight) + got_bias[:, None, None]
-        difference = engine.max_difference(got, right)
+        difference = compare.max_difference(got, right)
         if not difference <= ROUNDING * np.abs(right).max():
             _rounded_fold(found, got, right)
             _wrong_fold(got_weight, got_bias, weight, norm, difference)
@@ -250,7 +250,7 @@ def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
     answers = []
     for logits, k in cases:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            found: Any = engine.call(answer, logits.copy(), k)
+            found: Any = compare.call(answer, logits.copy(), k)
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("what comes back is no pair.", "Return classes and probabilities.")
         try:
@@ -268,7 +268,7 @@ def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
                 "np.argsort gives whole numbers: keep them. And classes come first.",
             )
         if sure.dtype.kind not in "biuf":
-            engine.numbers(sure, "the probabilities")
+            compare.numbers(sure, "the probabilities")
         answers.append((classes, sure))
     for (_, sure), (logits, _) in zip(answers, cases, strict=True):
         _one_maximum(sure, logits)
@@ -321,7 +321,7 @@ def _one_maximum(sure: np.ndarray, logits: np.ndarray) -> None:
 
 def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarray) -> None:
     if not np.isfinite(sure).all() and np.abs(logits).max() < 700:
-        engine.numbers(sure, "the probabilities")
+        compare.numbers(sure, "the probabilities")
     if not np.isfinite(sure).all():
         wrong(
             "with logits of 1000 a probability is no number.",

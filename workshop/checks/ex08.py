@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from workshop.checks import capstone as script
-from workshop.checks import capstone_judge, engine
-from workshop.checks.engine import wrong
+from workshop.checks import capstone_judge, compare
+from workshop.checks.compare import wrong
 
 # --- ex08.rate ------------------------------------------------------------------------------------
 
@@ -29,16 +29,16 @@ NOTHING_LEFT: tuple[Run, ...] = (((32, 32), (1.0, 1.0), 2), ((), (), 0), ((8,), 
 
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
-    got = [engine.call(answer, list(i), list(s), w, may_be_none=True) for i, s, w in RUNS]
+    got = [compare.call(answer, list(i), list(s), w, may_be_none=True) for i, s, w in RUNS]
     if set(map(type, got)) == {type(None)}:
-        engine.returns_nothing()
+        compare.returns_nothing()
     for value, (images, seconds, warmup) in zip(got, RUNS, strict=True):
         if value is None:
             wrong("it gives None although iterations are left.", "None is for none at all.")
-        _right_rate(engine.number(value, "the rate"), images, seconds, warmup)
+        _right_rate(compare.number(value, "the rate"), images, seconds, warmup)
     for images, seconds, warmup in NOTHING_LEFT:
         try:
-            left = engine.call(answer, list(images), list(seconds), warmup, may_be_none=True)
+            left = compare.call(answer, list(images), list(seconds), warmup, may_be_none=True)
         except (ZeroDivisionError, ValueError, IndexError):
             wrong(
                 f"{len(images)} iterations, {warmup} of them warm-up, make it fail.",
@@ -106,7 +106,7 @@ BYTES, BANDWIDTH, LATENCY = 100e6, 12.5e9, 20e-6
 
 
 def ring(answer: Any) -> str:
-    got = engine.by_number(answer, "{2: …, 8: …, 512: …}", "a number of workers")
+    got = compare.by_number(answer, "{2: …, 8: …, 512: …}", "a number of workers")
     if missing := [n for n in WORKERS if n not in got]:
         wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
 
@@ -163,7 +163,7 @@ EXCHANGES = (  # compute, when the buckets are ready, what their exchange takes,
 
 def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
     got = [
-        engine.number(engine.call(answer, c, list(ready), list(takes)), "the efficiency")
+        compare.number(compare.call(answer, c, list(ready), list(takes)), "the efficiency")
         for c, ready, takes in EXCHANGES
     ]
     right = [case[0] / step_seconds(*case) for case in EXCHANGES]

@@ -13,7 +13,7 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.report import write_json
-from workshop import places
+from workshop import paths
 from workshop.checks.engine import NOT_ATTEMPTED, Result
 
 Record = dict[str, Any]
@@ -23,7 +23,7 @@ _unwritten: dict[str, dict[str, Record]] = {}  # by notebook, where the folder c
 
 def answers_home() -> Path:
     """The folder of a learner's answers and records."""
-    runs, root = places.runs_home(), places.checkout()
+    runs, root = paths.runs_home(), paths.checkout()
     if root is not None and runs == root / "runs":
         return root / "answers"
     return runs / "answers"

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workshop.checks.engine import Wrong
+from workshop.checks.compare import Wrong
 from workshop.classroom.remote import OPERATIONS, Remote, operate
 from workshop.classroom.values import Decoder, Encoder, Malformed
 

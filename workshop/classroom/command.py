@@ -19,7 +19,7 @@ from typing import Any
 
 from rn50lib import launch
 from rn50lib.errors import UserError
-from workshop import places
+from workshop import paths
 from workshop.checks import engine, table
 from workshop.classroom import box, collect, pages, points, probe
 from workshop.classroom.collect import Submission
@@ -45,7 +45,7 @@ def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
     Raises UserError where there is nothing to grade, or a file cannot be written.
     """
     begin = time.monotonic()
-    root = places.need_checkout()
+    root = paths.need_checkout()
     if not wanted.submissions.exists():
         raise UserError(f"there is no {wanted.submissions}")
     place = wanted.out.parent
@@ -167,7 +167,7 @@ def environment() -> dict[str, str]:
     """For the grading server: nothing of the instructor's that an answer could find."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "RN50_GRADE_DEBUG")
     env = {name: os.environ[name] for name in kept if name in os.environ}
-    data, runs = str(places.data_home()), str(places.runs_home())
+    data, runs = str(paths.data_home()), str(paths.runs_home())
     env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     env |= {"RN50_DATA": data, "RN50_RUNS": runs, "PYTHONDONTWRITEBYTECODE": "1"}
     return launch.with_library(env)

@@ -6,11 +6,11 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from workshop.checks import engine
+from workshop.checks import compare
 
 MAX_ITEMS = 1_000_000
 OWN = ("_channel", "_number", "_about")
-MARKED = engine.beside(lambda answer: None).__code__
+MARKED = compare.beside(lambda answer: None).__code__
 
 
 class Remote:
@@ -78,7 +78,7 @@ class RemoteFunction(Remote):
         return self._ask("call", list(values), named)
 
     def beside(self, part: str, values: Any, named: Any) -> Any:
-        """What `engine.beside` calls: run a part of a check over there."""
+        """What `compare.beside` calls: run a part of a check over there."""
         return self._ask("beside", part, list(values), dict(named))
 
 
@@ -111,7 +111,7 @@ PARTS: dict[str, Callable[..., Any]] = {}  # of checks, by module:name; noted be
 
 
 def note_parts(modules: Iterable[types.ModuleType]) -> None:
-    """Note the parts of checks that `engine.beside` marks, as they are before any answer runs."""
+    """Note the parts of checks that `compare.beside` marks, as they are before any answer runs."""
     for module in modules:
         for name, value in vars(module).items():
             if isinstance(value, types.FunctionType) and value.__code__ is MARKED:

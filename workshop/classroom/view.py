@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from workshop import places
+from workshop import paths
 from workshop.classroom import kernel
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/sys/devices/system/cpu")
@@ -40,15 +40,15 @@ def of_python() -> list[Path]:
     places_ += [entry for entry in sys.path if os.path.realpath(entry) != os.getcwd()]
     found = {Path(os.path.realpath(entry)) for entry in places_ if entry and os.path.isdir(entry)}
     found |= {Path(entry) for entry in places_[:3]}
-    root = places.checkout()
+    root = paths.checkout()
     checkouts = {root, *(root.parents if root else ())}
     return sorted(path for path in found if path not in checkouts and path != Path("/"))
 
 
 def readable() -> list[Path]:
-    root = places.checkout()
+    root = paths.checkout()
     course = of_course(root) if root else []
-    data = places.data_home()
+    data = paths.data_home()
     return [*of_python(), *course, *([data] if data.is_dir() else [])]
 
 
@@ -74,7 +74,7 @@ def build(root: Path, shown: list[Path], writable: list[Path], size: int) -> Non
     (root / "proc").mkdir(exist_ok=True)
     with contextlib.suppress(OSError):  # refused in some containers: then there is no /proc
         kernel.mount("proc", str(root / "proc"), "proc", kernel.NO_SUID | kernel.NO_DEV)
-    checkout = places.checkout()
+    checkout = paths.checkout()
     if checkout:  # the folder by which a checkout is known
         (root / checkout.relative_to("/") / "exercises").mkdir(parents=True, exist_ok=True)
     kernel.change_root(root)

@@ -40,10 +40,10 @@ def main(argv: list[str]) -> int:
 
 
 def list_notebooks(args: argparse.Namespace) -> int:
-    from workshop import places
+    from workshop import paths
     from workshop.course import catalogue
 
-    root = places.need_checkout()
+    root = paths.need_checkout()
     for item in catalogue.COURSE:
         path = root / "notebooks" / f"{item.name}.ipynb"
         if item in catalogue.existing(root):
@@ -57,10 +57,10 @@ def list_notebooks(args: argparse.Namespace) -> int:
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
-    from workshop import places
+    from workshop import paths
     from workshop.course import backup, build, lint
 
-    root = places.need_checkout()
+    root = paths.need_checkout()
     if args.solutions:
         for path in build.build_solutions(root, args.solutions):
             print(path)
@@ -98,10 +98,10 @@ def show_status(args: argparse.Namespace) -> int:
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    from workshop import places
+    from workshop import paths
     from workshop.course import lint
 
-    root = places.need_checkout()
+    root = paths.need_checkout()
     missing = [str(path) for path in args.masters if not path.exists()]
     if missing:
         raise UserError(f"there is no master {missing[0]}")
@@ -113,7 +113,7 @@ def lint_masters(args: argparse.Namespace) -> int:
 
 def run_course(args: argparse.Namespace) -> int:
     from rn50lib.hardware import machine
-    from workshop import places
+    from workshop import paths
     from workshop.course import results, runner, selection
     from workshop.course.pages import index
 
@@ -128,12 +128,12 @@ def run_course(args: argparse.Namespace) -> int:
         raise UserError('name the notebooks to run, such as "02", or give --all (not both)')
     if args.resume and not args.out:
         raise UserError("--resume needs --out, the folder of the run to go on with")
-    root = places.checkout()
+    root = paths.checkout()
     profile = given.get("profile", "auto")
-    paths = selection.find_notebooks(args.notebooks, root, args.all)
-    jobs = selection.prepare(paths, given, profile, args.time_limit)
+    notebooks = selection.find_notebooks(args.notebooks, root, args.all)
+    jobs = selection.prepare(notebooks, given, profile, args.time_limit)
     begin, stamp = time.monotonic(), datetime.now(timezone.utc)
-    out = (args.out or places.runs_home() / f"{stamp:%Y%m%dT%H%M%SZ}-course").absolute()
+    out = (args.out or paths.runs_home() / f"{stamp:%Y%m%dT%H%M%SZ}-course").absolute()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -182,10 +182,10 @@ def versions() -> dict[str, str]:
 
 
 def reset_notebook(args: argparse.Namespace) -> int:
-    from workshop import places
+    from workshop import paths
     from workshop.course import backup, build, selection
 
-    root = places.need_checkout()
+    root = paths.need_checkout()
     stem = Path(args.notebook).stem
     matches = [m for m in build.masters(root) if selection.is_meant(m, stem)]
     if not matches:
@@ -205,20 +205,20 @@ def reset_notebook(args: argparse.Namespace) -> int:
 
 
 def release_course(args: argparse.Namespace) -> int:
-    from workshop import places
+    from workshop import paths
     from workshop.classroom import release
 
-    names = release.release(places.need_checkout(), args.folder)
+    names = release.release(paths.need_checkout(), args.folder)
     notebooks = sum(name.endswith(".ipynb") for name in names)
     print(f"{args.folder}: {len(names)} files, {notebooks} notebooks, no solutions")
     return 0
 
 
 def submit_work(args: argparse.Namespace) -> int:
-    from workshop import places
+    from workshop import paths
     from workshop.classroom import submit
 
-    root = places.need_checkout()
+    root = paths.need_checkout()
     print(submit.submit(root, args.notebooks or root / "exercises", args.name, args.out))
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop import output, places
+from workshop import output, paths
 from workshop.checks import records, status
 from workshop.course import catalogue
 
@@ -66,7 +66,7 @@ def _chip(entry: status.Entry) -> str:
 
 def _link(notebook: str) -> str:
     """The name of an exercise notebook, with a link where it is there; seen from a lesson."""
-    file = catalogue.exercise_file(places.checkout(), notebook)
+    file = catalogue.exercise_file(paths.checkout(), notebook)
     title = escape(notebook_title(notebook))
     return f'<a href="../exercises/{file}">{title}</a>' if file else title
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
-from workshop import places, processes
+from workshop import paths, processes
 from workshop.course import catalogue, kernels, pages, results
 from workshop.course.selection import Job
 
@@ -138,7 +138,7 @@ class Runner:
         env = launch.with_library(dict(os.environ))
         env |= {
             processes.MARK: mark,
-            "RN50_DATA": str(places.data_home()),
+            "RN50_DATA": str(paths.data_home()),
             "RN50_RUNS": str(self.out / "runs"),
             "PYTHONUNBUFFERED": "1",
         }

@@ -14,7 +14,7 @@ from rn50lib.config import Experiment, has_dali, to_json
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.imageinfo import eight_bits
-from workshop import output, places
+from workshop import output, paths
 from workshop.programs import program
 from workshop.session import Session
 
@@ -71,7 +71,7 @@ def outputs(config: Experiment, file: Path, seed: int) -> dict[str, np.ndarray]:
 def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
     """Run `rn50 diagnose` with these flags, an experiment among them, show what it prints and its
     picture; returns its JSON."""
-    places.settle()
+    paths.set_environment()
     flags = []
     for argument in arguments:
         if isinstance(argument, Experiment):

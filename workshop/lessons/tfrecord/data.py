@@ -17,7 +17,7 @@ from rn50lib.config import Experiment
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records.source import Source
-from workshop import places
+from workshop import paths
 from workshop.programs import program
 
 SIDE = 224  # of the raw pixels, as the reference's network takes them
@@ -31,7 +31,7 @@ def make_shards(root: Path, scratch: Path) -> Path:
     """
     if (root / "tfrecord" / ".complete").exists():
         return root  # no lock: the data may be shared, and read-only
-    if not places.writable(root):
+    if not paths.writable(root):
         root = link(root, scratch / root.name)
     with open(root / ".tfrecord.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -174,12 +174,12 @@ def test_reset_of_unknown_notebook_names_those_there(rn50, checkout):
 
 
 def test_outside_a_checkout_build_says_where_to_go(tmp_path, monkeypatch):
-    from workshop import places
+    from workshop import paths
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr(paths, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(UserError, match="run this inside the checkout"):
-        places.need_checkout()
+        paths.need_checkout()
 
 
 def test_lesson_and_its_exercises_lead_to_each_other(checkout):

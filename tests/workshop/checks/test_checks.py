@@ -17,11 +17,11 @@ from rn50lib.metrics import metric_sums
 from rn50lib.recipe import learning_rate
 from rn50lib.records import framing, order
 from tests.conftest import ROOT
-from tests.exercises.close_answers import CLOSE, OTHER_WAYS
-from tests.exercises.wrong_answers import OTHER_FEEDS, RIGHT_LINES, WRONG, WRONG_FEEDS
-from tests.exercises.wrong_answers_ex05 import OTHER_GRAPHS, WRONG_05, WRONG_GRAPHS
-from tests.exercises.wrong_answers_ex06 import OTHER_STEPS, WRONG_06, WRONG_STEPS
-from tests.exercises.wrong_answers_ex07_08 import CAPSTONES, WRONG_07_08
+from tests.workshop.checks.close_answers import CLOSE, OTHER_WAYS
+from tests.workshop.checks.wrong_answers import OTHER_FEEDS, RIGHT_LINES, WRONG, WRONG_FEEDS
+from tests.workshop.checks.wrong_answers_ex05 import OTHER_GRAPHS, WRONG_05, WRONG_GRAPHS
+from tests.workshop.checks.wrong_answers_ex06 import OTHER_STEPS, WRONG_06, WRONG_STEPS
+from tests.workshop.checks.wrong_answers_ex07_08 import CAPSTONES, WRONG_07_08
 from workshop.checks import ask, engine, ex02, ex03, ex04, ex05, ex05_graph, ranks, records, table
 from workshop.course import build, solutions
 

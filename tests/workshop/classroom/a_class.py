@@ -52,7 +52,7 @@ def save(folder: Path, all_books: dict[str, Book], short: bool = False) -> None:
 FORGER = """
 import json, os, sys, pathlib
 import builtins
-from workshop.checks import ex02, ex03, engine, records, table, ask
+from workshop.checks import ask, compare, engine, ex02, ex03, records, table
 
 def shard(order, rank, size, batch):
     return order
@@ -65,7 +65,7 @@ for module in (ex02, ex03):
         if callable(getattr(module, name)) and not name.startswith("_"):
             setattr(module, name, passed)
 engine.tried = engine.judge = lambda name, answer, *_: engine.Result(str(name), "passed", "", "")
-engine.wrong = engine.Wrong.__init__ = passed
+compare.wrong = compare.Wrong.__init__ = passed
 ask.check = passed
 builtins.isinstance = lambda *_: True
 builtins.all = builtins.any = lambda *_: True

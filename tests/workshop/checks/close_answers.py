@@ -17,10 +17,10 @@ from google_crc32c import value as crc32c
 
 from rn50lib.optim import loss_scale_update
 from rn50lib.recipe import learning_rate
-from tests.exercises.wrong_answers import MAGIC, NAMES, framed, masked, walk, whole
-from tests.exercises.wrong_answers_ex05 import own, rates
-from tests.exercises.wrong_answers_ex06 import megabytes, placed
-from tests.exercises.wrong_answers_ex07_08 import folded, picked, probabilities, step_end
+from tests.workshop.checks.wrong_answers import MAGIC, NAMES, framed, masked, walk, whole
+from tests.workshop.checks.wrong_answers_ex05 import own, rates
+from tests.workshop.checks.wrong_answers_ex06 import megabytes, placed
+from tests.workshop.checks.wrong_answers_ex07_08 import folded, picked, probabilities, step_end
 
 # --- ex01 -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rn50lib.errors import UserError
-from tests.workshop.test_timeline import training_step, written
+from tests.workshop.lessons.test_timeline import training_step, written
 from workshop.lessons.horovod import nccl_log, ring, trace
 from workshop.lessons.horovod import timeline as figures
 

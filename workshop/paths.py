@@ -61,8 +61,8 @@ def runs_home() -> Path:
     return (checkout() or Path.cwd()) / "runs"
 
 
-def settle() -> tuple[Path, Path]:
-    """Fix both places for this process and all that it starts. Returns (data, runs)."""
+def set_environment() -> tuple[Path, Path]:
+    """Fix both folders for this process and all that it starts. Returns (data, runs)."""
     data, runs = data_home(), runs_home()
     os.environ["RN50_DATA"], os.environ["RN50_RUNS"] = str(data), str(runs)
     return data, runs

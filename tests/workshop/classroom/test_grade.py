@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
-from tests.workshop import a_class as made
+from tests.workshop.classroom import a_class as made
 from workshop.checks import engine, table
 from workshop.classroom import answers, collect, points
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.exercises.test_checks import answered, cell_of
-from workshop.checks import engine, table
+from tests.workshop.checks.test_checks import answered, cell_of
+from workshop.checks import compare, engine, table
 from workshop.course import solutions
 
 # what these return counts for nothing
@@ -129,7 +129,7 @@ def changing(name: str, place: int, how: int) -> Any:
 
     @functools.wraps(answer)
     def function(*arguments):
-        result = answer(*[engine.copied(value) for value in arguments])
+        result = answer(*[compare.copied(value) for value in arguments])
         value = arguments[place]
         if len(value):
             CHANGES[type(value)][how](value)

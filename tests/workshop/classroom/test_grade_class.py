@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
-from tests.workshop import a_class as made
-from tests.workshop.test_grade import graded, outcomes, placed
+from tests.workshop.classroom import a_class as made
+from tests.workshop.classroom.test_grade import graded, outcomes, placed
 from workshop.checks import engine, table
 
 HOSTILE = {  # learner: answer to ex03.shard, what it deserves (None: not to pass), what is said

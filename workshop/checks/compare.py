@@ -1,0 +1,186 @@
+"""What a check asks of an answer: to be called, to be a number or an array, to be equal.
+
+Each function gives back the value in one form, or raises Wrong with a diagnosis.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class Wrong(Exception):
+    """What a check raises: what is wrong with the answer, and what to do about it."""
+
+    def __init__(self, diagnosis: str, remedy: str) -> None:
+        super().__init__(diagnosis)
+        self.diagnosis, self.remedy = diagnosis, remedy
+
+
+def wrong(diagnosis: str, remedy: str) -> NoReturn:
+    """Say what is wrong with the answer, and what to do about it."""
+    raise Wrong(diagnosis, remedy)
+
+
+def beside(function: Callable[..., T]) -> Callable[..., T]:
+    """For a part of a check that must run where its first argument, the answer, lives.
+
+    When a class is graded the answer is in another process, which runs this part and sends data
+    back; so it should return what was seen, and leave the verdict to the rest of the check.
+    """
+
+    @functools.wraps(function)
+    def run(answer: Any, *values: Any, **named: Any) -> T:
+        away = getattr(type(answer), "beside", None)
+        if away is None:
+            return function(answer, *values, **named)
+        found: T = away(answer, f"{function.__module__}:{function.__name__}", values, named)
+        return found
+
+    return run
+
+
+@beside
+def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False) -> Any:
+    """What a function returns.
+
+    Raises Wrong where it changes one of its arguments or, unless `may_be_none`, returns None. It
+    runs where the answer lives, because arguments travel to another process as copies.
+    """
+    before = copied(arguments)
+    result = answer(*arguments)
+    for number, (value, copy) in enumerate(zip(arguments, before, strict=True)):
+        if not unchanged(value, copy):
+            wrong(
+                f"{parameter(answer, number)} is changed by your function, and whoever has called"
+                " it still needs it as it was.",
+                "Make a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
+            )
+    if result is None and not may_be_none:
+        returns_nothing()
+    return result
+
+
+def returns_nothing() -> NoReturn:
+    wrong(
+        "your function returns nothing: is a `return` missing?",
+        "End it with `return` and the result.",
+    )
+
+
+def copied(value: Any) -> Any:
+    """A copy of arrays, tensors and containers; what else there is, itself."""
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copied(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.clone() if is_tensor(value) else value
+
+
+def unchanged(value: Any, copy: Any) -> bool:
+    """Whether a value still is what its copy says; NaN is equal to NaN here."""
+    if isinstance(value, Mapping):
+        return value.keys() == copy.keys() and all(unchanged(value[key], copy[key]) for key in copy)
+    if isinstance(value, list | tuple):
+        same = isinstance(copy, list) and len(value) == len(copy)
+        return same and all(map(unchanged, value, copy))
+    if isinstance(value, np.ndarray):
+        same = isinstance(copy, np.ndarray) and value.dtype == copy.dtype
+        return same and value.shape == copy.shape and value.tobytes() == copy.tobytes()
+    if is_tensor(value):
+        return is_tensor(copy) and value.dtype == copy.dtype and bool(value.equal(copy))
+    return value is copy or (type(value) is type(copy) and bool(value == copy))
+
+
+def is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def parameter(answer: Callable[..., Any], number: int) -> str:
+    """What a function calls its argument: "`order`", else "argument 1"."""
+    try:
+        names = list(inspect.signature(answer).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return f"`{names[number]}`" if number < len(names) else f"argument {number + 1}"
+
+
+def number(value: Any, what: str = "the answer") -> float:
+    """A finite number as a float. Raises Wrong for anything else, NaN too."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
+        found = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        found = math.inf
+    except (TypeError, ValueError):
+        kind = "None" if value is None else f"of type {type(value).__name__}, not a number"
+        wrong(f"{what} is {kind}.", "A number is asked for.")
+    if not math.isfinite(found):
+        wrong(f"{what} is {found}, which is no number to compute with.", NOT_FINITE)
+    return found
+
+
+NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
+
+
+def whole(value: Any, what: str = "the answer") -> int:
+    """A whole number; 4.0 is one. Raises Wrong for anything else."""
+    found = number(value, what)
+    if not found.is_integer():
+        wrong(f"{what} is {found:g}, and should be a whole number.", "Compute with // and not /.")
+    return int(value) if isinstance(value, int) else int(found)
+
+
+def numbers(value: Any, what: str = "the answer") -> np.ndarray:
+    """Finite numbers as an array of float64. Raises Wrong for anything else, NaN too."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        wrong(f"{what}: its rows differ in length.", "An array has the same number in each row.")
+    if array.dtype.kind not in "biuf":
+        wrong(f"{what}: not all of it are numbers (NumPy calls it {array.dtype}).",
+              "An array of numbers is asked for.")  # fmt: skip
+    array = array.astype(np.float64)
+    if bad := array[~np.isfinite(array)].tolist():
+        wrong(f"{what}: {len(bad)} of {array.size} numbers are {bad[0]}.", NOT_FINITE)
+    return array
+
+
+def dictionary(value: Any, example: str) -> dict[Any, Any]:
+    """A dictionary. Raises Wrong for anything else."""
+    if not isinstance(value, Mapping):
+        kind = "None" if value is None else f"of type {type(value).__name__}, not a dictionary"
+        wrong(f"the answer is {kind}.", f"Write one: {example}.")
+    return dict(value)
+
+
+def by_number(value: Any, example: str, of: str) -> dict[int, float]:
+    """A dictionary of finite numbers by whole ones, such as {2: 1.0}; a key may be "2"."""
+    found = {}
+    for key, item in dictionary(value, example).items():
+        key = int(key) if isinstance(key, str) and key.strip().isdecimal() else key
+        found[whole(key, of)] = number(item, f"the prediction for {key}")
+    return found
+
+
+def max_difference(a: Any, b: Any) -> float:
+    """The largest difference between two arrays of one shape; infinite where one of them holds
+    what is no number."""
+    differences = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
+    if not np.isfinite(differences).all():
+        return math.inf
+    return float(differences.max(initial=0.0))
