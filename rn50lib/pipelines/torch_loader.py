@@ -5,6 +5,7 @@ A worker makes a whole batch at a time, so that one array travels and nothing is
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
@@ -99,6 +100,27 @@ def fork_server() -> Any:
     return context
 
 
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect at the end of the block: a worker whose batch is not taken
+    over whole prints a traceback that has nothing to say."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    changed = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in changed:
+        signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
+    for caught in received:
+        changed[signal.Signals(caught)](caught, None)
+
+
 class TorchLoader:
     """See `rn50lib.pipelines.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
 
@@ -143,10 +165,14 @@ class TorchLoader:
     def load(self, epoch: int, rows: np.ndarray, valid: np.ndarray) -> Generator[Batch, None, None]:
         assert self.loader is not None, "the pipeline is closed"
         self.keys[:] = [[(epoch, int(index)) for index in row] for row in rows]
-        for images, row, count in zip(self.loader, rows, valid, strict=True):
+        batches = iter(self.loader)
+        for row, count in zip(rows, valid, strict=True):
+            with signals_wait():
+                images = next(batches)
             if isinstance(images, UserError):
                 raise images
             yield Batch(images, self.labels[row], int(count))
+        next(batches, None)  # its workers are through with the epoch
 
     def close(self) -> None:
         """A DataLoader ends its workers when nothing refers to it and its iterators any more."""
