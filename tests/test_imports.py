@@ -270,10 +270,8 @@ def test_the_loop_sees_protocols_only() -> None:
     for imported in imports(modules()["training"]):
         parts = imported.split(".")
         if parts[0] == "rn50lib" and len(parts) > 2 and parts[1] in allowed:
-            opens = parts[2].startswith(("open_", "build_")) or parts[2] in (
-                "agree",
-                "max_difference",
-            )
+            function = parts[2] in ("agree", "max_difference")
+            opens = function or parts[2].startswith(("open_", "build_"))
             assert opens or parts[2][0].isupper(), imported
 
 
