@@ -35,7 +35,7 @@ from data_prep.packing import (
     cut_runs,
     record_sizes,
 )
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.records.checksums import checksum_path, crc32c, format_checksums
@@ -117,7 +117,7 @@ def pack_list(
     record_bytes = record_sizes(entries, sizes, pack_label)
     if transform is None:
         check_room(path_lst.parent, sum(record_bytes), f"{path_lst.with_suffix('.rec').name}")
-        framing = seams.get("record_framing")
+        framing = overrides.get("record_framing")
         filler: Filler = (
             PassThrough(entries, sizes, root, pack_label)
             if framing is frame
@@ -131,7 +131,7 @@ def pack_list(
     paths = [path_lst.with_suffix(ending) for ending in (".rec", ".idx")]
     path_rec, path_crc = paths[0], checksum_path(paths[0])
     # Whoever frames records with a function of their own may write what no reader gives back.
-    if has_checksums := crc32c() is not None and seams.get("record_framing") is frame:
+    if has_checksums := crc32c() is not None and overrides.get("record_framing") is frame:
         paths.append(path_crc)
     with (
         OutputSet(*paths, fsync=fsync) as outputs,
@@ -289,7 +289,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--skip-bad", action="store_true", help="leave bad images out and name them")
     add(
         "--override",
-        metavar="SEAM=FILE:NAME",
+        metavar="NAME=FILE:FUNCTION",
         help="frame the records with a function of your own: record_framing=mine.py:frame",
     )
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
@@ -328,7 +328,7 @@ def main(argv: list[str] | None = None) -> None:
             fsync=arguments.fsync,
         )
         return
-    seams.install((arguments.override,) if arguments.override else (), seams.PACK)
+    overrides.install((arguments.override,) if arguments.override else (), overrides.PACK)
     transform = None
     if not arguments.pass_through:
         from data_prep.transform import Transform

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from data_prep.lists import Entry
 from data_prep.packing import BadImages, Filled, checksum, join_records, label_header
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.records.imageinfo import eight_bits
 
@@ -108,7 +108,7 @@ class Encode:
     ) -> None:
         self.entries, self.root, self.pack_label = entries, root, pack_label
         self.transform, self.bad = transform, bad
-        self._framing = seams.get("record_framing")
+        self._framing = overrides.get("record_framing")
         self._lock = threading.Lock()
 
     def fill(self, first: int, last: int, buffer: bytearray) -> Filled:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.backends import Step
 from rn50lib.checkpoint import Position
 from rn50lib.comm import Comm
@@ -127,7 +127,7 @@ class Timer:
         self.read(tell=self.phase == "train")
         now = time.perf_counter()
         self.run.progress.stop()
-        metrics = dict(seams.get("metric_sums")(self.total, self.run.comm))
+        metrics = dict(overrides.get("metric_sums")(self.total, self.run.comm))
         if self.done > 1:
             metrics["time"] = (now - self.first_time) / (self.done - 1)
             metrics["total_ips"] = self.run.experiment.global_batch / metrics["time"]

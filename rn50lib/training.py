@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib import checkpoint, seams
+from rn50lib import checkpoint, overrides
 from rn50lib.backends import build_step
-from rn50lib.comm import Comm, agree, apart
+from rn50lib.comm import Comm, agree, max_difference
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.network import Network
@@ -54,7 +54,7 @@ def train(
     SIGTERM has asked the run to end.
     """
     begin = time.perf_counter()
-    seams.install(experiment.override)
+    overrides.install(experiment.override)
     pipelines = {
         split: open_pipeline(experiment, source, split, comm.rank, comm.size)
         for split, source in sources.items()
@@ -131,7 +131,7 @@ def settle(run: Run, split: str, pipeline: Pipeline, steps: int) -> None:
 def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | None]:
     """One epoch of training, or what is left of it; its metrics over all workers."""
     experiment, step, position = run.experiment, run.step, run.position
-    schedule, recipe = seams.get("schedule"), experiment.to_recipe()
+    schedule, recipe = overrides.get("schedule"), experiment.to_recipe()
     enter_epoch(run, pipeline.ordered, epoch)
     before = position.images  # done before the run was taken up again
     steps = steps_left(experiment, pipeline, before)
@@ -230,7 +230,7 @@ def compare_ranks(run: Run) -> None:
         return
     arrays = run.step.state()
     weights = {n: a for n, a in arrays.items() if "/" not in n and ".running_" not in n}
-    largest = run.report.env["weights_apart"] = apart(weights, run.comm)
+    largest = run.report.env["weights_apart"] = max_difference(weights, run.comm)
     if largest:
         run.progress.say(
             f"the ranks' weights differ by up to {largest:.3g}: they did not start alike, or their"

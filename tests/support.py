@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rn50lib import cli, seams
+from rn50lib import cli, overrides
 from rn50lib.config import Experiment, resolve
 from rn50lib.hardware import Machine
 
@@ -139,7 +139,7 @@ def run_here(capsys: Any, *args: str | os.PathLike[str]) -> Ended:
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
     finally:
-        seams.install(())
+        overrides.install(())
     shown = capsys.readouterr()
     return Ended(status, shown.out, shown.err)
 

@@ -31,7 +31,7 @@ CORE = (
     "metrics",
     "report",
     "tools.scaling",
-    "seams",
+    "overrides",
 )
 FRAMEWORKS = (
     "torch",
@@ -270,7 +270,8 @@ def test_the_loop_sees_protocols_only() -> None:
     for imported in imports(modules()["training"]):
         parts = imported.split(".")
         if parts[0] == "rn50lib" and len(parts) > 2 and parts[1] in allowed:
-            opens = parts[2].startswith(("open_", "build_")) or parts[2] in ("agree", "apart")
+            function = parts[2] in ("agree", "max_difference")
+            opens = function or parts[2].startswith(("open_", "build_"))
             assert opens or parts[2][0].isupper(), imported
 
 
@@ -337,5 +338,5 @@ class OnlyNumpy(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, OnlyNumpy())
 import rn50lib.{name}
 """
-    without = ("optim", "presets", "recipe", "records", "report", "seams")
+    without = ("optim", "presets", "recipe", "records", "report", "overrides")
     assert "numpy" in loaded(code) or name in without

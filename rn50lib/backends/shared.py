@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rn50lib import memory, optim, seams
+from rn50lib import memory, optim, overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.network import Network
@@ -18,7 +18,7 @@ def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, flo
     Raises UserError where a learner's `decay_groups` leaves a parameter out or has one twice.
     """
     names = list(names)
-    groups = seams.get("decay_groups")
+    groups = overrides.get("decay_groups")
     if groups is optim.decay_groups and not experiment.bn_decay:
         groups = optim.weights_only
     decayed, plain = groups(names)

@@ -74,7 +74,7 @@ def agree(facts: dict[str, float], comm: Comm, hashed: bool = False) -> None:
             )
 
 
-def apart(arrays: dict[str, np.ndarray], comm: Comm) -> float:
+def max_difference(arrays: dict[str, np.ndarray], comm: Comm) -> float:
     """The largest difference between an array of any rank and rank 0's; 0.0 where all are equal.
 
     Every rank gets the answer. Ranks that start alike and add the same averaged gradients stay

@@ -219,7 +219,7 @@ class Experiment:
     )  # fmt: skip
     override: tuple[str, ...] = flag(
         "--override", kind=list, default=(),
-        help="SEAM=FILE:NAME puts a function of your own into the run",
+        help="NAME=FILE:FUNCTION puts a function of your own into the run",
     )  # fmt: skip
     disp_batches: int = flag(
         "--disp-batches",

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import recipe, seams
+from rn50lib import overrides, recipe
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -57,7 +57,7 @@ class Dali:
         size: int,
         engine: bool | None = None,
     ) -> None:
-        if seams.get("augment") is not recipe.augment:
+        if overrides.get("augment") is not recipe.augment:
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from nvidia.dali import fn, tfrecord
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
@@ -58,7 +58,7 @@ class Stream:
     """Images of record files, in the order in which DALI's readers give them."""
 
     def __init__(self, source: Source, plan: Plan) -> None:
-        if seams.get("shard") is not order.shard:
+        if overrides.get("shard") is not order.shard:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"
                 " use --data-format files, or --loader native"

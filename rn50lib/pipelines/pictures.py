@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines.images import SPARE, crop, open_image
@@ -52,7 +52,7 @@ class Pictures:
         if not self.train:
             return center_crop_box(width, height, self.size, self.resize), False
         seed = order.image_seed(self.seed, epoch, index)
-        box, mirror = seams.get("augment")(seed, width, height, self.augmentation)
+        box, mirror = overrides.get("augment")(seed, width, height, self.augmentation)
         left, top, w, h = box
         if not (0 <= left < left + w <= width and 0 <= top < top + h <= height):
             raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.config import Experiment
 from rn50lib.records import order
 
@@ -38,7 +38,7 @@ class Plan:
             shuffled = order.epoch_order(self.examples, self.seed, epoch)
             if self.examples < self.images:
                 shuffled = self.subset[shuffled]
-            rows = seams.get("shard")(shuffled[done:], self.rank, self.size, self.batch_size)
+            rows = overrides.get("shard")(shuffled[done:], self.rank, self.size, self.batch_size)
             valid = np.full(len(rows), self.batch_size)
         else:
             rows, valid = order.validation_shard(

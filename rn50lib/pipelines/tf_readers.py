@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.backends.tensorflow import tf
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
@@ -104,7 +104,7 @@ class Stream:
     """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
 
     def __init__(self, pipeline: Loader, source: ShardSource, experiment: Experiment) -> None:
-        if seams.get("shard") is not order.shard:
+        if overrides.get("shard") is not order.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
                 " use --data-format files or recordio"

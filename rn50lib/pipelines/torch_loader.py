@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch
@@ -64,7 +64,7 @@ def start_worker(worker: int) -> None:
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
     assert info is not None
-    seams.install(info.dataset.overrides)  # type: ignore[attr-defined]
+    overrides.install(info.dataset.overrides)  # type: ignore[attr-defined]
 
 
 def end_with_parent() -> None:

@@ -377,7 +377,7 @@ for i in range(3):
     weights = {n: after[n] for n in net.parameters()}
     history.append({
         "changed": any((after[n] != before[n]).any() for n in weights),
-        "apart": comm.apart(weights, group),
+        "apart": comm.max_difference(weights, group),
         **step.scaling(),
     })
 everyone = [None] * group.size

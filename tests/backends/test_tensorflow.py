@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import optim, seams
+from rn50lib import optim, overrides
 from rn50lib.comm.local import Local
 from rn50lib.errors import UserError
 from rn50lib.network import Network, tiny
@@ -214,12 +214,12 @@ class TestSeams:
     @pytest.fixture(autouse=True)
     def undo(self) -> Any:
         yield
-        seams.install(())
+        overrides.install(())
 
     def install(self, folder: Path, seam: str, code: str) -> None:
         file = folder / "mine.py"
         file.write_text(code)
-        seams.install((f"{seam}={file}:{seam}",))
+        overrides.install((f"{seam}={file}:{seam}",))
 
     def test_a_learner_s_exchange_is_what_the_update_gets(self, step: Any, tmp_path: Path) -> None:
         code = "def exchange_gradients(gradients, comm):\n    return [2 * g for g in gradients]\n"

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib import recipe, seams
+from rn50lib import overrides, recipe
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
 from rn50lib.records import order
@@ -410,8 +410,8 @@ def shard(order, rank, size, batch):
 @pytest.fixture
 def learner(tmp_path: Path) -> Iterator[Callable[[str], None]]:
     (tmp_path / "mine.py").write_text(MINE)
-    yield lambda seam: seams.install((f"{seam}={tmp_path / 'mine.py'}:{seam}",))
-    seams.install(())
+    yield lambda seam: overrides.install((f"{seam}={tmp_path / 'mine.py'}:{seam}",))
+    overrides.install(())
 
 
 def test_functions_of_ones_own_are_refused_where_dali_does_not_call_them(

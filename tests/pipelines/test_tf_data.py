@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from data_prep.tfrecordwriter import frame_record, serialize_example
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
 from rn50lib.pipelines.pictures import Pictures
@@ -244,8 +244,8 @@ def shard(order, rank, size, batch):
 @pytest.fixture
 def learner(tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "mine.py").write_text(AUGMENT)
-    yield lambda seam, name: seams.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
-    seams.install(())
+    yield lambda seam, name: overrides.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
+    overrides.install(())
 
 
 @pytest.mark.parametrize("data_format", FORMATS)

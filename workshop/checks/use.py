@@ -17,7 +17,7 @@ from typing import Any
 
 from rn50lib import launch
 from rn50lib.errors import UserError
-from rn50lib.seams import RUN, SEAMS
+from rn50lib.overrides import REPLACEABLE, RUN
 from workshop import runs, session
 from workshop.checks import ask, engine, framed, records
 from workshop.errors import show_user_errors_plainly
@@ -42,11 +42,11 @@ def use(**given: Any) -> runs.Run | None:
     written yet is passed over.
     """
     show_user_errors_plainly()
-    functions = {name: value for name, value in given.items() if name in SEAMS}
+    functions = {name: value for name, value in given.items() if name in REPLACEABLE}
     if not functions:
-        raise UserError(f"use() needs a function for one of {', '.join(SEAMS)}")
+        raise UserError(f"use() needs a function for one of {', '.join(REPLACEABLE)}")
     if FRAMING in functions and len(functions) > 1:
-        others = ", ".join(name for name in SEAMS if SEAMS[name].program == RUN)
+        others = ", ".join(name for name in REPLACEABLE if REPLACEABLE[name].program == RUN)
         raise UserError(f"use({FRAMING}=…) packs records: give {others} in a use() of their own")
     for name, function in functions.items():
         if not callable(function):
@@ -67,7 +67,7 @@ def use(**given: Any) -> runs.Run | None:
         return None
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
     fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
-    fields |= {name: value for name, value in given.items() if name not in SEAMS}
+    fields |= {name: value for name, value in given.items() if name not in REPLACEABLE}
     run = runs.train(name=f"{here.number}-{'-'.join(functions)}", override=override, **fields)
     run.wait()
     names = " and ".join(functions)

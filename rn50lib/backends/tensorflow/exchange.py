@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib import comm as groups
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 
@@ -23,7 +23,7 @@ MESSAGES = 4  # groups of gradients that travel one after the other
 
 def exchange_for(experiment: Experiment, comm: groups.Comm) -> Exchange:
     """The exchange for a group of workers: gradients in, averaged gradients out, in one order."""
-    function = seams.get("exchange_gradients")
+    function = overrides.get("exchange_gradients")
     if function is not groups.average:
         return OverriddenExchange(function, comm)
     if comm.size == 1 or not hasattr(comm, "hvd"):

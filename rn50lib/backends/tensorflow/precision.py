@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib import optim, seams
+from rn50lib import optim, overrides
 from rn50lib.config import kinds
 from rn50lib.errors import UserError
 
@@ -37,7 +37,7 @@ class LossScaler:
         self.scale = tf.Variable(start, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)
-        self.rule: Callable[..., Any] = seams.get("loss_scale_update")
+        self.rule: Callable[..., Any] = overrides.get("loss_scale_update")
         self.error: Exception | None = None  # the learner's: TensorFlow would hide it
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:

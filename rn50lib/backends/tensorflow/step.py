@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.backends.shared import memory_full
 from rn50lib.backends.tensorflow import precision
 from rn50lib.backends.tensorflow.exchange import exchange_for
@@ -41,7 +41,7 @@ class TensorflowStep:
         self.model = build_model(net, experiment.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
-        load_arrays(self.named, seams.get("broadcast_start")(start, comm))
+        load_arrays(self.named, overrides.get("broadcast_start")(start, comm))
         self.trained = list(net.parameters())
         self.update = Optimizer(experiment, self.named, self.trained)
         self.velocity = self.update.velocity

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from rn50lib import comm as groups
-from rn50lib import seams, timeline
+from rn50lib import overrides, timeline
 from rn50lib.comm.horovod import check_gpu_exchange
 from rn50lib.comm.vectors import Vectors
 from rn50lib.config import Experiment
@@ -41,7 +41,7 @@ def exchange_for(
     experiment: Experiment, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
 ) -> Exchange:
     """The exchange for a group of workers. `named` holds the parameters by canonical name."""
-    function = seams.get("exchange_gradients")
+    function = overrides.get("exchange_gradients")
     if function is not groups.average:
         return OverriddenExchange(function, comm, model)
     if comm.size == 1 or not isinstance(comm, Vectors):

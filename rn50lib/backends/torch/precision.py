@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rn50lib import optim, seams
+from rn50lib import optim, overrides
 from rn50lib.config import kinds
 from rn50lib.errors import UserError
 
@@ -58,7 +58,7 @@ class LossScaler:
         self.good_steps = torch.tensor(0, device=device)
         self.skipped = torch.tensor(0, device=device)
         self.not_finite = torch.tensor(0.0, device=device)  # 1.0: the update is skipped
-        self.rule: Callable = seams.get("loss_scale_update")
+        self.rule: Callable = overrides.get("loss_scale_update")
 
     def tensors(self) -> list[Tensor]:
         return [self.scale, self.good_steps, self.skipped, self.not_finite]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rn50lib import seams
+from rn50lib import overrides
 from rn50lib.backends.torch import onednn, precision, speed
 from rn50lib.backends.torch.exchange import exchange_for
 from rn50lib.backends.torch.inference import Predictor
@@ -43,7 +43,7 @@ class TorchStep:
         self.experiment, self.net = experiment, net
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
-        load_arrays(self.model, seams.get("broadcast_start")(start, comm))
+        load_arrays(self.model, overrides.get("broadcast_start")(start, comm))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only

@@ -9,7 +9,7 @@ import pytest
 from data_prep import im2rec
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.seams import SEAMS
+from rn50lib.overrides import REPLACEABLE
 from tests.support import LAPTOP
 from workshop import session
 from workshop.checks import alone
@@ -103,8 +103,8 @@ def test_what_cannot_be_used_is_refused(started, monkeypatch):
 
 
 def test_no_field_of_a_run_is_called_like_a_seam():
-    assert not set(SEAMS) & set(Experiment.__dataclass_fields__)
-    assert set(using.TWO_RANKS) <= set(SEAMS)
+    assert not set(REPLACEABLE) & set(Experiment.__dataclass_fields__)
+    assert set(using.TWO_RANKS) <= set(REPLACEABLE)
     assert set(using.SMALL) <= set(Experiment.__dataclass_fields__)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import comm, hardware, launch, seams
+from rn50lib import comm, hardware, launch, overrides
 from rn50lib.records import order
 from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
@@ -31,12 +31,12 @@ def test_without_a_shard_every_rank_has_the_same_images(
     whole = order.epoch_order(100, 0, 0)
     try:
         for rank in (1, 0):
-            seams.install((override,))  # as in a process of its own
-            rows = seams.get("shard")(whole, rank, 2, 8)
+            overrides.install((override,))  # as in a process of its own
+            rows = overrides.get("shard")(whole, rank, 2, 8)
             assert rows.shape == (6, 8)  # as many steps as with the right one
-            seams.get("shard")(whole[::-1], rank, 2, 8)  # a later epoch changes no note
+            overrides.get("shard")(whole[::-1], rank, 2, 8)  # a later epoch changes no note
     finally:
-        seams.install(())
+        overrides.install(())
     noted = mistakes.noted(override)
     assert [list(rows.ravel()) for rows in noted] == 2 * [list(whole[:48])]
     assert mistakes.seen(noted) == (96, 48)
@@ -47,7 +47,7 @@ def test_without_a_shard_every_rank_has_the_same_images(
 def test_each_mistake_names_its_seam() -> None:
     for name, seam in mistakes.SEAM.items():
         function = getattr(mistakes, name)
-        assert function.__code__.co_argcount == len(seams.SEAMS[seam].parameters)
+        assert function.__code__.co_argcount == len(overrides.REPLACEABLE[seam].parameters)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_the_mistakes_show_in_a_run_of_two_workers(photos: Photos, tmp_path: Pat
 
 
 def test_a_group_of_one_is_never_apart() -> None:
-    assert comm.apart({"w": np.arange(3.0)}, comm.connect()) == 0.0
+    assert comm.max_difference({"w": np.arange(3.0)}, comm.connect()) == 0.0
 
 
 # --- sums -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ RUN, PACK = "rn50 run", "python -m data_prep.im2rec"
 
 
 @dataclass(frozen=True)
-class Seam:
+class Replaceable:
     """A replaceable function: its parameters, what it returns, where the default stands, and the
     program that calls it."""
 
@@ -31,48 +31,48 @@ class Seam:
     program: str = RUN
 
 
-SEAMS = {
-    "schedule": Seam(
+REPLACEABLE = {
+    "schedule": Replaceable(
         ("progress", "global_batch", "recipe"),
         "the learning rate after `progress` epochs",
         "rn50lib.recipe:learning_rate",
     ),
-    "shard": Seam(
+    "shard": Replaceable(
         ("order", "rank", "size", "batch"),
         "the image indexes of one rank, an array (steps, batch)",
         "rn50lib.records.order:shard",
     ),
-    "decay_groups": Seam(
+    "decay_groups": Replaceable(
         ("names",),
         "two lists of parameter names: with and without weight decay",
         "rn50lib.optim:decay_groups",
     ),
-    "augment": Seam(
+    "augment": Replaceable(
         ("seed", "width", "height", "augmentation"),
         "(left, top, width, height) of the crop, and whether to mirror it",
         "rn50lib.recipe:augment",
     ),
-    "exchange_gradients": Seam(
+    "exchange_gradients": Replaceable(
         ("gradients", "comm"),
         "the gradients averaged over all ranks, a list of arrays",
         "rn50lib.comm:average",
     ),
-    "broadcast_start": Seam(
+    "broadcast_start": Replaceable(
         ("arrays", "comm"),
         "rank 0's arrays, by name, on every rank",
         "rn50lib.comm:broadcast_start",
     ),
-    "metric_sums": Seam(
+    "metric_sums": Replaceable(
         ("sums", "comm"),
         "loss, top1 and top5 over all ranks, by name",
         "rn50lib.metrics:metric_sums",
     ),
-    "loss_scale_update": Seam(
+    "loss_scale_update": Replaceable(
         ("scale", "good_steps", "finite", "growth_steps"),
         "the next loss scale, and the good steps in a row with it",
         "rn50lib.optim:loss_scale_update",
     ),
-    "record_framing": Seam(
+    "record_framing": Replaceable(
         ("payload",),
         "the bytes of one RecordIO record that holds the payload",
         "rn50lib.records.framing:frame",
@@ -84,36 +84,36 @@ _overrides: dict[str, Callable[..., Any]] = {}
 
 
 def get(name: str) -> Callable[..., Any]:
-    """The function in force at a seam: the learner's if one was installed, else the default."""
+    """The function in force here: the learner's if one was installed, else the default."""
     if name in _overrides:
         return _overrides[name]
-    module, _, function = SEAMS[name].default.partition(":")
+    module, _, function = REPLACEABLE[name].default.partition(":")
     return getattr(importlib.import_module(module), function)
 
 
 def install(overrides: tuple[str, ...], program: str = RUN) -> None:
-    """Put `SEAM=FILE:NAME` functions in force in this process, in place of any earlier ones.
+    """Put `NAME=FILE:FUNCTION` functions in force in this process, in place of any earlier ones.
 
-    Raises UserError for an unknown seam, one that another program calls, a file that does not
-    import, a name that it lacks, or parameters other than the seam's.
+    Raises UserError for an unknown name, one that another program calls, a file that does not
+    import, a name that it lacks, or parameters other than the default's.
     """
     _overrides.clear()
     for text in overrides:
-        seam, _, place = text.partition("=")
+        replaced, _, place = text.partition("=")
         file, _, name = place.rpartition(":")
-        if seam not in SEAMS:
-            raise UserError(f"--override {text}: no seam {seam!r}; there are {', '.join(SEAMS)}")
-        if SEAMS[seam].program != program:
-            raise UserError(
-                f"--override {text}: {seam} is called by `{SEAMS[seam].program}`: give it there"
-            )
+        if replaced not in REPLACEABLE:
+            names = ", ".join(REPLACEABLE)
+            raise UserError(f"--override {text}: no function {replaced!r}; there are {names}")
+        other = REPLACEABLE[replaced].program
+        if other != program:
+            raise UserError(f"--override {text}: {replaced} is called by `{other}`: give it there")
         if not file or not Path(file).is_file():
-            raise UserError(f"--override {text}: no file {file!r}; the form is SEAM=FILE:NAME")
-        _overrides[seam] = _load(text, seam, Path(file), name)
+            raise UserError(f"--override {text}: no file {file!r}; the form is NAME=FILE:FUNCTION")
+        _overrides[replaced] = _load(text, replaced, Path(file), name)
 
 
-def _load(text: str, seam: str, file: Path, name: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"rn50_override_{seam}", file)
+def _load(text: str, replaced: str, file: Path, name: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(f"rn50_override_{replaced}", file)
     if spec is None or spec.loader is None:
         raise UserError(f"--override {text}: {file} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
@@ -125,9 +125,9 @@ def _load(text: str, seam: str, file: Path, name: str) -> Callable[..., Any]:
     if not callable(function):
         raise UserError(f"--override {text}: {file} has no function {name!r}")
     parameters = tuple(inspect.signature(function).parameters)
-    if len(parameters) != len(SEAMS[seam].parameters):
+    if len(parameters) != len(REPLACEABLE[replaced].parameters):
         raise UserError(
             f"--override {text}: {name}({', '.join(parameters)}) must take"
-            f" ({', '.join(SEAMS[seam].parameters)})"
+            f" ({', '.join(REPLACEABLE[replaced].parameters)})"
         )
     return function

@@ -16,18 +16,18 @@ import pytest
 from data_prep import im2rec
 from rn50lib import checkpoint
 from rn50lib.network import tiny
-from rn50lib.seams import SEAMS
+from rn50lib.overrides import REPLACEABLE
 from tests.support import TINY, Photos, strict_json
 
 Run = Callable[..., Any]
 
 
-@pytest.mark.parametrize("name", SEAMS)
+@pytest.mark.parametrize("name", REPLACEABLE)
 def test_the_table_says_what_the_defaults_take(name: str) -> None:
-    module, _, function = SEAMS[name].default.partition(":")
+    module, _, function = REPLACEABLE[name].default.partition(":")
     default = getattr(importlib.import_module(module), function)
-    assert tuple(inspect.signature(default).parameters) == SEAMS[name].parameters
-    assert SEAMS[name].returns
+    assert tuple(inspect.signature(default).parameters) == REPLACEABLE[name].parameters
+    assert REPLACEABLE[name].returns
 
 
 @pytest.fixture
@@ -185,11 +185,11 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
 @pytest.mark.parametrize(
     ("override", "code", "problem"),
     [
-        ("speed=mine.py:schedule", GOOD, "no seam 'speed'"),
+        ("speed=mine.py:schedule", GOOD, "no function 'speed'"),
         ("schedule=nowhere.py:schedule", GOOD, "no file 'nowhere.py'"),
         ("schedule=mine.txt:schedule", GOOD, "no Python file; its name must end in .py"),
-        ("schedule", GOOD, "SEAM=FILE:NAME"),
-        ("schedule=mine.py", GOOD, "SEAM=FILE:NAME"),
+        ("schedule", GOOD, "NAME=FILE:FUNCTION"),
+        ("schedule=mine.py", GOOD, "NAME=FILE:FUNCTION"),
         ("schedule=mine.py:other", GOOD, "no function 'other'"),
         ("schedule=mine.py:math", "import math\n", "no function 'math'"),
         ("schedule=mine.py:schedule", "def schedule(progress):\n    return 0\n",
