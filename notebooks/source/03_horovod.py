@@ -77,7 +77,7 @@ ring.explore()
 
 # %%
 workshop.show("rn50lib.comm.horovod:Horovod.__init__")
-workshop.show("rn50lib.comm.horovod:Horovod.place")
+workshop.show("rn50lib.comm.gpu:choose_gpu")
 
 # %% [markdown]
 # ### 2. Share the pictures

@@ -20,7 +20,7 @@ NAMES = [item.name for item in catalogue.existing(ROOT)]
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory) -> tuple[Path, dict]:
-    """The whole course, run once from another folder: (its folder, catalogue.json)."""
+    """The whole course, run once from another folder: (its folder, course.json)."""
     out = tmp_path_factory.mktemp("course") / "out"
     done = subprocess.run(
         # the budgets are for a quiet machine; a test only asks that no notebook hangs
@@ -30,8 +30,8 @@ def executed(tmp_path_factory) -> tuple[Path, dict]:
         env=clean_environment(RN50_DATA=str(out.parent / "data")),
         cwd=out.parent, text=True, capture_output=True, timeout=3000, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    assert (out / "catalogue.json").exists(), done.stdout + done.stderr
-    return out, json.loads((out / "catalogue.json").read_text())
+    assert (out / "course.json").exists(), done.stdout + done.stderr
+    return out, json.loads((out / "course.json").read_text())
 
 
 @pytest.mark.parametrize("name", NAMES)

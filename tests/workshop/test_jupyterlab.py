@@ -14,7 +14,7 @@ from tests.workshop.lab import Lab, serve
 
 pytestmark = pytest.mark.needs("chromium", "jupyterlab")
 
-EXPLORE = """from rn50lib import workshop
+EXPLORE = """import workshop
 import matplotlib.pyplot as plt
 
 def draw(power):

@@ -184,13 +184,13 @@ def test_data_made_once_is_used_by_all_without_writing(tmp_path):
 
     prepare = (
         "import sys\nfrom pathlib import Path\nfrom data_prep import im2rec, tfrecord\n"
-        "from workshop import input_data, session\n"
+        "from workshop import session\nfrom workshop.lessons.tfrecord import data\n"
         "root = Path(sys.argv[1])\nsession.CI_IMAGES = 24, 12\n"
     )
     make = "session.ensure_small(root)\nim2rec.ensure_records(root)\ntfrecord.ensure_tfrecord(root)"
     lesson = (  # what notebook 04 does with the data
         "session.ensure_data(root, 'ci')\n"
-        "assert input_data.make_shards(root, Path(sys.argv[2])) == root"
+        "assert data.make_shards(root, Path(sys.argv[2])) == root"
     )
     run("-c", prepare + make, root)
     everything = [*root.parent.rglob("*")]

@@ -355,17 +355,19 @@ def test_folder_that_cannot_be_written_costs_no_result(home, capsys):
     assert records.load("ex02")["ex02.work"]["hints"] == 2 and (home / "ex02.json").exists()
 
 
-def test_status_counts_what_was_passed(rn50, home, monkeypatch):
-    monkeypatch.setenv("RN50_RUNS", str(home.parent))
-    assert f"0 of {len(NAMES)} exercises passed" in rn50("workshop", "status").out
+def test_status_counts_what_was_passed(rn50, home, tmp_path):
+    def status(*flags: str) -> str:
+        return rn50(tmp_path, "workshop", "status", *flags)[1]
+
+    assert f"0 of {len(NAMES)} exercises passed" in status()
     ask.check("ex01.frame", framing.frame)
     ask.hint("ex03.ring")
-    found = json.loads(rn50("workshop", "status", "--json").out)
+    found = json.loads(status("--json"))
     assert found["passed"] == 1
     entries = {entry["exercise"]: entry for entry in found["exercises"]}
     assert entries["ex01.frame"]["passed"] and entries["ex01.frame"]["tries"] == 1
     assert not entries["ex03.ring"]["passed"] and entries["ex03.ring"]["hints"] == 1
-    shown = rn50("workshop", "status").out
+    shown = status()
     assert f"1 of {len(NAMES)} exercises passed" in shown and "Next: ex01.crc" in shown
 
 

@@ -25,7 +25,7 @@ s = Session("00", "ci", "", None, Path("d"), Path("r"), {"a.b": item})
 s.note("answer", number * 6, "img/s", "the answer")
 s.recorded("a.b");"""
 
-EXPLORES = """from rn50lib import workshop
+EXPLORES = """import workshop
 import matplotlib.pyplot as plt
 def draw(power):
     fig, ax = plt.subplots(figsize=(2, 1))
