@@ -112,6 +112,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         status = 1
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already: Ctrl-C may come twice
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -166,13 +166,16 @@ class TorchLoader:
         assert self.loader is not None, "the pipeline is closed"
         self.keys[:] = [[(epoch, int(index)) for index in row] for row in rows]
         batches = iter(self.loader)
-        for row, count in zip(rows, valid, strict=True):
-            with signals_wait():
-                images = next(batches)
-            if isinstance(images, UserError):
-                raise images
-            yield Batch(images, self.labels[row], int(count))
-        next(batches, None)  # its workers are through with the epoch
+        try:
+            for row, count in zip(rows, valid, strict=True):
+                with signals_wait():
+                    images = next(batches)
+                if isinstance(images, UserError):
+                    raise images
+                yield Batch(images, self.labels[row], int(count))
+            next(batches, None)  # its workers are through with the epoch
+        finally:
+            del batches  # an error's traceback would keep it, and with it the workers
 
     def close(self) -> None:
         """A DataLoader ends its workers when nothing refers to it and its iterators any more."""
