@@ -189,8 +189,7 @@ def test_data_made_once_is_used_by_all_without_writing(tmp_path):
     )
     make = "session.ensure_small(root)\nim2rec.ensure_records(root)\ntfrecord.ensure_tfrecord(root)"
     lesson = (  # what notebook 04 does with the data
-        "session.ensure_data(root, 'ci')\n"
-        "assert data.make_shards(root, Path(sys.argv[2])) == root"
+        "session.ensure_data(root, 'ci')\nassert data.make_shards(root, Path(sys.argv[2])) == root"
     )
     run("-c", prepare + make, root)
     everything = [*root.parent.rglob("*")]
