@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.support import open_to_all
 from tests.workshop.classroom import a_class as made
 from workshop.checks import engine, table
 from workshop.classroom import answers, collect, points
@@ -270,7 +271,7 @@ def refused(*_): raise OSError(1, "refused")
 kernel.unshare = refused
 print(*probe.open_ways(Path(sys.argv[1])))
 """
-    os.chmod(tmp_path, 0o755)
+    open_to_all(tmp_path)
     for given in ("boxed", "plain"):
         (tmp_path / given).mkdir()
     done = [
