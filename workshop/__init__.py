@@ -9,6 +9,7 @@ from workshop.course.progress_page import progress, summary
 from workshop.errors import RunFailed
 from workshop.map import course_map
 from workshop.output import explore, figure, images, table
+from workshop.programs import run_script
 from workshop.runs import Run, train
 from workshop.session import Session, hide_single_gpu, start
 from workshop.source import show
@@ -26,6 +27,7 @@ __all__ = [
     "hint",
     "images",
     "progress",
+    "run_script",
     "show",
     "solution",
     "start",

@@ -1,4 +1,4 @@
-"""One of the project's programs run from a notebook, with the command as one would type it.
+"""A program run from a notebook: one of the project's, or a script of one's own on several ranks.
 
 The output appears line by line while the program works; a failure that nobody expected is an error.
 """
@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import shlex
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import IO
 
-from rn50lib import launch
+from rn50lib import hardware, launch
+from rn50lib.errors import UserError
 from workshop import output
 from workshop.errors import RunFailed
 
 QUIET_S = 3.0  # while a program says nothing, the seconds are shown this often
 KEPT_LINES = 80
+HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
 
 
@@ -38,8 +43,57 @@ def program(
     run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
 
 
-def run(words: Sequence[str], shown: str, folder: str | os.PathLike = ".", status: int = 0) -> None:
-    """Run Python with these arguments, under the name `shown`, as `program` does."""
+def run_script(
+    script: str | os.PathLike,
+    *arguments: object,
+    np: int = 1,
+    launcher: str = "horovodrun",
+    env: Mapping[str, str] | None = None,
+    status: int = 0,
+) -> list[str]:
+    """Run a script of one's own on `np` ranks and show what it prints; returns the last lines.
+
+    The launcher is `horovodrun` or `torchrun`, whichever the script is written for; with `np=1` it
+    is Python itself. The ranks share this machine's cores, and the script runs in its own folder.
+
+    Raises RunFailed if the exit status is not `status`, UserError for a launcher of another name.
+    """
+    path = Path(script).resolve()
+    end = [path.name, *map(str, arguments)]
+    if launcher not in LAUNCHERS:
+        raise UserError(f"launcher {launcher!r}: there are {', '.join(LAUNCHERS)}")
+    words, shown = LAUNCHERS[launcher](np) if np > 1 else ([], "python ")
+    threads = str(max(1, hardware.machine().cores // np))
+    ours = dict.fromkeys(THREADS, threads) | {"TF_CPP_MIN_LOG_LEVEL": "3"} | dict(env or {})
+    python = [sys.executable] if launcher == "horovodrun" and np > 1 else []
+    return run([*words, *python, *end], f"{shown}{shlex.join(end)}", path.parent, status, ours)
+
+
+def horovodrun(np: int) -> tuple[list[str], str]:
+    """Python's arguments that start Horovod's launcher, and how one types them."""
+    words = ["-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(np)]
+    shown = f"horovodrun -np {np} python "
+    return [*words, "-H", f"localhost:{np}", "--network-interface", "lo"], shown
+
+
+def torchrun(np: int) -> tuple[list[str], str]:
+    """Python's arguments that start PyTorch's launcher, and how one types them."""
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(np)]
+    return words, f"torchrun --nproc-per-node {np} "
+
+
+LAUNCHERS = {"horovodrun": horovodrun, "torchrun": torchrun}
+
+
+def run(
+    words: Sequence[str],
+    shown: str,
+    folder: str | os.PathLike = ".",
+    status: int = 0,
+    env: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Run Python with these arguments, under the name `shown`, as `program` does; returns the last
+    lines that it printed."""
     lines: list[str] = []
     slot = output.Slot()
 
@@ -53,7 +107,7 @@ def run(words: Sequence[str], shown: str, folder: str | os.PathLike = ".", statu
     process = subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env=launch.with_library(dict(os.environ)) | {"PYTHONUNBUFFERED": "1"},
+        env=launch.with_library(dict(os.environ)) | {"PYTHONUNBUFFERED": "1"} | dict(env or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -69,7 +123,8 @@ def run(words: Sequence[str], shown: str, folder: str | os.PathLike = ".", statu
                 continue
             if not line:
                 break
-            lines = [*lines, line.decode("utf-8", "replace").rstrip("\n")][-KEPT_LINES:]
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            lines = [*lines, re.sub(HOROVODRUN_MARK, r"\1 ", text)][-KEPT_LINES:]
             show()
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers
@@ -84,8 +139,9 @@ def run(words: Sequence[str], shown: str, folder: str | os.PathLike = ".", statu
         raise RunFailed(
             f"{shown.split(' -')[0]} ended with exit status {ended} where {status} was expected;"
             " it said:",
-            "\n".join(lines[-12:]),
+            "\n".join(([line for line in lines if line.startswith("[")] or lines)[-12:]),
         )
+    return lines
 
 
 def lines_of(stream: IO[bytes] | None) -> queue.SimpleQueue[bytes]:

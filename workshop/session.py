@@ -61,6 +61,13 @@ class Session:
     runs: Path
     results: dict[str, expected.Expected] = field(default_factory=dict, repr=False)
 
+    @property
+    def folder(self) -> Path:
+        """Where this notebook keeps files of its own, such as the learner's scripts."""
+        folder = self.runs / f"lesson-{self.number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def pick(self, *, cpu: T, ci: T | None = None, gpu: T | None = None) -> T:
         """The value for this profile; one that is not given is the CPU's."""
         value = {"ci": ci, "cpu": cpu, "gpu": gpu}[self.profile]
