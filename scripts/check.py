@@ -44,9 +44,6 @@ def main() -> int:
         seconds["lint"] = time.monotonic() - start
     # pytest's summary tells the parts of its own; it is handed what came before.
     env = {**os.environ, "RN50_PARTS": json.dumps(seconds)}
-    # Several tests compute at once: threads that spin while they wait would make each other wait
-    # (a step of 25 ms took 10 s).
-    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     command = [sys.executable, "-m", "pytest", *TIERS[tier], *extra]
     code = subprocess.run(command, cwd=ROOT, env=env).returncode
     if code == NO_TESTS:
