@@ -1,34 +1,20 @@
-"""What the data preparation programs share: errors as one line, disk room, cores, and progress.
+"""What the data preparation programs share: errors as one line, disk room, and progress.
 
 It imports little, so that a program that only prints its help starts at once.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, flush_output, whole_output
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, `error: ...`, with exit status 2."""
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help; argparse itself would pass over a failure."""
-        print(self.format_help(), end="", file=file)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and where help is found, then exit."""
-        self.exit(2, f"error: {message} (`{self.prog} --help` lists the flags)\n")
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
@@ -66,19 +52,6 @@ def _status(main: Callable[[], int | None]) -> int:
 def _say(message: str) -> int:
     print(f"error: {message}", file=sys.stderr)
     return 2
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity, cut by the CPU quota of its cgroup."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no such cgroup file, or "max": no quota
-    return cores
 
 
 def format_bytes(count: float) -> str:

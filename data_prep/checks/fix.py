@@ -16,7 +16,7 @@ from PIL import Image
 from data_prep.checks.folders import Part
 from data_prep.checks.problems import Problem
 from data_prep.common import Progress, check_room
-from data_prep.output_folder import OutputFolder
+from data_prep.output import OutputFolder
 from data_prep.recordwriter import Writer
 from rn50lib.errors import UserError
 from rn50lib.records.framing import join, locate, pack_header, unpack_header

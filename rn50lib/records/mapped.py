@@ -8,7 +8,6 @@ from typing import Any
 
 from rn50lib.records.framing import RecordError
 from rn50lib.records.index import pack_remedy
-from rn50lib.records.renaming import finish_renaming
 
 
 class MappedFile:
@@ -26,7 +25,6 @@ class MappedFile:
         self._remedy = remedy or pack_remedy(path)
         self._map: Any = None
         self._pid = -1
-        self._finish_renaming()
         self._identity = self._stat()
         self.size = self._identity[0]
 
@@ -64,14 +62,3 @@ class MappedFile:
                 self.path,
             ) from None
         return status.st_size, status.st_mtime_ns, status.st_ino
-
-    def _finish_renaming(self) -> None:
-        """Put in place what a killed im2rec had complete but not renamed."""
-        try:
-            finish_renaming(self.path)
-        except OSError as error:
-            raise RecordError(
-                f"{self.path}: an interrupted im2rec left this file half replaced, and that cannot "
-                f"be finished here ({error.strerror}): run im2rec again where it may write",
-                self.path,
-            ) from None

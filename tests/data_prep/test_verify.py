@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import im2rec, output_set, tfrecord, verify
+from data_prep import im2rec, tfrecord, verify
 from data_prep.checks import images
 from data_prep.checks.images import check_image
 from data_prep.checks.problems import KINDS
@@ -60,7 +60,7 @@ def clean_set(tmp_path_factory):
 @pytest.fixture
 def root(clean_set, tmp_path, monkeypatch):
     """A copy of it to spoil."""
-    monkeypatch.setattr(output_set.os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     return shutil.copytree(clean_set, tmp_path / "set")
 
 
