@@ -540,7 +540,7 @@ except UserError as error:
     print(f"TFRecord: {error}")
 
 from data_prep.recordwriter import Writer
-from rn50lib.records.recordio import pack_header
+from rn50lib.records.framing import pack_header
 
 flipped = bytearray(picture)
 flipped[len(picture) // 2] ^= 1

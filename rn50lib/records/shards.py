@@ -252,7 +252,7 @@ def _class_names(
 def _read_offsets(shard: Shard) -> np.ndarray:
     """Where the records of a shard start, int64; from its index, or by walking through it."""
     reader = TFRecordReader(shard.path, shard.index)
-    offsets = reader.offsets if shard.index else reader.walk()
+    offsets = reader.offsets
     reader.close()
     if not len(offsets):
         raise UserError(f"{shard.path}: this shard is empty; remove the shards and write them anew")
