@@ -121,9 +121,8 @@ class Reader:
         """Refuse at once an index whose offsets cannot be right; the rest is seen when reading."""
         data = self._file.data()
         if data[:4] != MAGIC_BYTES:
-            hint = (
-                " (a git-LFS pointer: `git lfs pull` fetches it)" if data[:7] == b"version" else ""
-            )
+            is_pointer = data[:7] == b"version"
+            hint = " (a git-LFS pointer: `git lfs pull` fetches it)" if is_pointer else ""
             raise RecordError(
                 f"{self.path_rec}: this is not a record file, for it does not start with the "
                 f"magic{hint}: {pack_remedy(self.path_rec)}",
@@ -156,9 +155,8 @@ class Reader:
 
     def _beyond_end(self, starts: np.ndarray) -> RecordError:
         """The error for an index that goes beyond the file's end: which of the two is wrong?"""
-        there = [
-            offset for offset, _ in self._file.spans()
-        ]  # raises where the file itself is damaged
+        # which raises where the file itself is damaged
+        there = [offset for offset, _ in self._file.spans()]
         offset = int(starts[-1])
         if not np.array_equal(starts[starts < self._size], there):
             return self._misfit(offset, f"offset {offset:,} is beyond the file's end")
