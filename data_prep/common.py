@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, status_of
 from rn50lib.files import FULL, flush_output, whole_output
 
 
@@ -31,27 +31,13 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 def _status(main: Callable[[], int | None]) -> int:
     """Run a program's ``main``; its exit status."""
     try:
-        code = main() or 0
-    except UserError as error:
-        code = _say(str(error))
-    except KeyboardInterrupt:
-        _say("interrupted; what was there before is untouched, and running it again starts anew")
-        code = 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); nothing more can or need be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        return status_of(lambda: main() or 0)
     except OSError as error:
         flush_output(error)  # says so and ends, where it was what we printed
         if error.errno not in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        code = _say(f"{error.filename or 'standard output'}: {error.strerror}")
-    return code
-
-
-def _say(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+        print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def format_bytes(count: float) -> str:

@@ -169,13 +169,11 @@ def rebuild_index(prefix: str) -> None:
 def rebuild_checksums(prefix: str) -> None:
     """Write PREFIX.crc anew for the records as they are in PREFIX.rec.
 
-    Raises RecordError if the record file is damaged, UserError without google-crc32c.
+    Raises RecordError if the record file is damaged.
     """
     from rn50lib.records.recordio import Reader
 
     extend = crc32c()
-    if extend is None:
-        raise UserError("--checksums needs the package google-crc32c: `pip install google-crc32c`")
     records = Reader(f"{prefix}.rec").payloads()
     lines = [f"{offset}\t{extend(0, payload)}\n" for offset, payload in records]
     write_file(checksum_path(f"{prefix}.rec"), "".join(lines))

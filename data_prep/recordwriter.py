@@ -14,8 +14,8 @@ from rn50lib.records.framing import frame
 
 
 class Writer:
-    """Writes `PREFIX.rec`, `.idx` and, with the usual framing and where google-crc32c is installed,
-    `.crc`; they appear, complete, when the `with` block ends well.
+    """Writes `PREFIX.rec`, `.idx` and, with the usual framing, `.crc`; they appear, complete, when
+    the `with` block ends well.
 
     ``framing`` is the function that frames one payload (a seam for the notebooks); what it writes
     may be what no reader gives back, so it gets no checksums. Raises UserError if a key comes

@@ -81,8 +81,6 @@ class Reader:
         return self._index
 
     def _load_checksums(self, offsets: np.ndarray) -> None:
-        if crc32c() is None:
-            return
         try:
             self._checksums = checksums_at(self.path_rec, offsets)
         except RecordError as error:
@@ -96,9 +94,9 @@ class Reader:
 
     def _check(self, position: int, span: Span, image: bytes) -> None:
         """Compare the record at a position, whose last bytes are ``image``, with its checksum."""
-        extend = crc32c()
-        if self._checksums is None or extend is None:
+        if self._checksums is None:
             return
+        extend = crc32c()
         start, stop = span.parts[0]
         if len(span.parts) == 1:
             crc = extend(extend(0, self._file.data()[start : stop - len(image)]), image)

@@ -6,16 +6,16 @@ is records one behind the other, and `index/SHARD.idx` says `offset size` of eac
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.records.checksums import crc32c
 from rn50lib.records.framing import Damage, RecordError, Span
 from rn50lib.records.mapped import MappedFile
 
@@ -29,18 +29,6 @@ _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 _REMEDY = "copy the file again, or write the shards again with `python -m data_prep.tfrecord ROOT`"
-
-
-@functools.cache
-def crc32c() -> Callable[[int, bytes], int]:
-    """google-crc32c's ``extend(crc, data)``, imported only where checksums are needed."""
-    try:
-        import google_crc32c
-    except ImportError:
-        raise UserError(
-            "TFRecord checksums need the package google-crc32c: `pip install google-crc32c`"
-        ) from None
-    return google_crc32c.extend
 
 
 def mask(crc: int) -> int:
