@@ -59,23 +59,23 @@ def open_pipeline(
         from rn50lib.pipelines.synthetic import Synthetic
 
         return Synthetic(experiment, split, size)
+    from rn50lib.pipelines.plan import Plan
+
     assert source is not None, experiment.loader
-    examples = len(source)
-    if split == "train":
-        examples = min(examples, experiment.num_examples or examples)
-        if examples < experiment.global_batch:
-            raise UserError(
-                f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
-                f" images and {source.path} gives {examples}; use a smaller batch"
-            )
+    plan = Plan(experiment, source, split, rank, size)
+    if plan.train and plan.examples < experiment.global_batch:
+        raise UserError(
+            f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
+            f" images and {source.path} gives {plan.examples}; use a smaller batch"
+        )
     if experiment.loader == "dali":
         from rn50lib.pipelines.dali import Dali
 
-        return Dali(experiment, source, split, examples, rank, size)
+        return Dali(experiment, source, plan)
     if experiment.backend == "tensorflow":
         from rn50lib.pipelines.tf_data import TfData
 
-        return TfData(experiment, source, split, examples, rank, size)
+        return TfData(experiment, source, plan)
     from rn50lib.pipelines.torch_loader import TorchLoader
 
-    return TorchLoader(experiment, source, split, examples, rank, size)
+    return TorchLoader(experiment, source, plan)

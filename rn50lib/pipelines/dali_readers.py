@@ -19,9 +19,6 @@ from rn50lib.records.shards import IMAGE, LABEL, ShardSource
 from rn50lib.records.source import Source
 from rn50lib.records.tfrecord import find_shards, index_path
 
-SHUFFLE_BYTES = 128_000_000
-"""What a shuffle buffer may hold of encoded images, as in tf.data's streams."""
-
 BATCHES_AHEAD = 2
 SEEN_AHEAD = 2 * BATCHES_AHEAD + 2
 """DALI works ahead: an error belongs to one of so many batches."""
@@ -69,15 +66,12 @@ class Stream:
                 " images: use --loader native"
             )
         self.source, self.plan = source, plan
-        group = plan.size * plan.batch_size
-        steps = plan.examples // group if plan.train else -(-plan.examples // group)
-        self.steps = min(steps, plan.limit or steps)
+        self.steps = plan.stream_steps()
         self.paths, self.indexes = record_files(source, "train" if plan.train else "val")
         check_once(list(zip(self.paths, self.indexes, strict=True)), plan.rank, plan.size)
         firsts = source.firsts[1:-1] if isinstance(source, ShardSource) else np.zeros(0, np.int64)
         self.numbers = np.split(np.arange(len(source)), firsts)  # of the images in each file
-        stored = sum(path.stat().st_size for path in self.paths)
-        self.buffer = max(2 * plan.batch_size, SHUFFLE_BYTES * len(source) // max(1, stored))
+        self.buffer = plan.shuffle_buffer(self.paths)
         self.parts: tempfile.TemporaryDirectory | None = None
         if plan.examples < len(source):  # --num-examples: an index that lists a part
             self.parts = tempfile.TemporaryDirectory(prefix="rn50-index-")

@@ -22,18 +22,9 @@ class Feeding:
 
     ordered = True
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        source: Source,
-        split: str,
-        examples: int,
-        rank: int,
-        size: int,
-    ) -> None:
-        self.examples = examples
-        self.plan = Plan(experiment, len(source), split, examples, rank, size)
-        self.pictures = Pictures(source, self.plan.train, experiment)
+    def __init__(self, experiment: Experiment, source: Source, plan: Plan) -> None:
+        self.plan, self.examples = plan, plan.examples
+        self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
 
     def __len__(self) -> int:
