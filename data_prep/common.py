@@ -69,7 +69,7 @@ class Progress:
 
     def __init__(self, total: int, what: str, unit: str = "images", quiet: bool = False) -> None:
         self.total, self.what, self.unit, self.quiet = total, what, unit, quiet
-        self.done = 0
+        self.count = 0
         self._start = self._last = time.monotonic()
         self._bar: Any = None
         if not quiet and sys.stderr.isatty():
@@ -88,17 +88,17 @@ class Progress:
 
     def add(self, count: int) -> None:
         """Count what was done since the last call."""
-        self.done += count
+        self.count += count
         if self._bar is not None:
             self._bar.update(count)
         elif not self.quiet:
             now = time.monotonic()
             if now - self._last >= 2:
                 self._last = now
-                rate = self.done / (now - self._start)
-                left = int((self.total - self.done) / rate) if rate else 0
+                rate = self.count / (now - self._start)
+                left = int((self.total - self.count) / rate) if rate else 0
                 print(
-                    f"{self.what}: {self.done:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
+                    f"{self.what}: {self.count:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
                     f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left",
                     file=sys.stderr,
                     flush=True,

@@ -35,11 +35,11 @@ class Pipeline(Protocol):
 
     def __len__(self) -> int: ...
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from `start_step` on, the same ones every time it is asked.
 
-        `done` images of the epoch were trained on before, by a group of any size: its order begins
-        behind them. Only a loader that is `ordered` takes it.
+        The first `skip` images of the epoch's order are left out: a group of any size has trained
+        on them before. Only a loader that is `ordered` takes it.
         """
         ...
 

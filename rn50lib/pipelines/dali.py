@@ -68,16 +68,16 @@ class Dali:
     def __len__(self) -> int:
         return len(self.reader)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
         group = self.plan.size * self.plan.batch_size
-        start_step, done = start_step + done // group, done % group
-        if done:  # by a group of another size: the rest is an epoch of its own, with its own crops
-            start_step, done = 0, done + start_step * group
-        valid = self.reader.valid(done)
+        start_step, skip = start_step + skip // group, skip % group
+        if skip:  # by a group of another size: the rest is an epoch of its own, with its own crops
+            start_step, skip = 0, skip + start_step * group
+        valid = self.reader.valid(skip)
         steps = len(valid)
         gpu, step = self.gpu(), 0
         on_gpu = gpu is not None
-        graph = self.build(epoch, gpu, done=done)
+        graph = self.build(epoch, gpu, skip=skip)
         try:
             graph.schedule_run()  # the first call fills the queue
             left = steps - graph.prefetch_queue_depth
@@ -97,14 +97,14 @@ class Dali:
     def close(self) -> None:
         self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None, define: Any = None, done: int = 0) -> Any:
-        """The graph for an epoch without its first `done` images, ready to run; `define` is another
+    def build(self, epoch: int, gpu: int | None, define: Any = None, skip: int = 0) -> Any:
+        """The graph for an epoch without its first `skip` images, ready to run; `define` is another
         than the split's own."""
         threads = self.experiment.data_nthreads
         beside = threads > 0  # else batches are made while the training process waits for them
         define = define or (training if self.plan.train else validation)
         graph = define(
-            lambda: self.reader.read(epoch, done),
+            lambda: self.reader.read(epoch, skip),
             self.look(gpu),
             batch_size=self.plan.batch_size,
             num_threads=max(1, threads),

@@ -33,12 +33,12 @@ class Numbered:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def valid(self, done: int = 0) -> np.ndarray:
-        return self.plan.rows(0, done)[1]
+    def valid(self, skip: int = 0) -> np.ndarray:
+        return self.plan.rows(0, skip)[1]
 
-    def read(self, epoch: int, done: int = 0) -> tuple[Any, Any]:
+    def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
         """Adds the reader to a graph: (encoded image, label from 0 on)."""
-        numbers = self.plan.rows(epoch, done)[0].ravel()
+        numbers = self.plan.rows(epoch, skip)[0].ravel()
         files = [self.source.name(number) for number in numbers.tolist()]
         encoded, label = fn.readers.file(files=files, labels=self.source.labels[numbers].tolist())
         return encoded, label[0]
@@ -85,7 +85,7 @@ class Stream:
         size, images = self.plan.size, self.plan.examples
         return images * rank // size, images * (rank + 1) // size
 
-    def valid(self, done: int = 0) -> np.ndarray:
+    def valid(self, skip: int = 0) -> np.ndarray:
         batch = self.plan.batch_size
         first, end = self.share(self.plan.rank)
         return np.clip(end - first - batch * np.arange(self.steps), 0, batch)
@@ -99,7 +99,7 @@ class Stream:
         shuffled = order.epoch_order(len(files), self.plan.seed, epoch)
         return (self.plan.rank + epoch) % self.plan.size, shuffled.tolist()
 
-    def read(self, epoch: int, done: int = 0) -> tuple[Any, Any]:
+    def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
         """Adds the reader to a graph: (encoded image, label from 0 on)."""
         rank, files = self.turn(epoch)
         paths = [str(self.paths[i]) for i in files]

@@ -37,14 +37,14 @@ class Plan:
         # --num-examples takes a part drawn across all classes: files lie sorted by class
         self.subset = order.epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
 
-    def rows(self, epoch: int, done: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Image numbers (steps, batch), and how many of each batch count; the first `done` images
+    def rows(self, epoch: int, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Image numbers (steps, batch), and how many of each batch count; the first `skip` images
         of the epoch's order are left out."""
         if self.train:
             shuffled = order.epoch_order(self.examples, self.seed, epoch)
             if self.examples < self.images:
                 shuffled = self.subset[shuffled]
-            rows = overrides.get("shard")(shuffled[done:], self.rank, self.size, self.batch_size)
+            rows = overrides.get("shard")(shuffled[skip:], self.rank, self.size, self.batch_size)
             valid = np.full(len(rows), self.batch_size)
         else:
             rows, valid = order.validation_shard(

@@ -116,15 +116,15 @@ class TfData:
     def __len__(self) -> int:
         return len(self.reader)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        valid = self.reader.valid(epoch, done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        valid = self.reader.valid(epoch, skip)
         step = start_step
         try:
-            for images, labels in self.dataset(epoch, step, done):
+            for images, labels in self.dataset(epoch, step, skip):
                 yield self.filled(images, labels, int(valid[step]))
                 step += 1
         except tf.errors.OpError as error:
-            raise self.explain(error, epoch, step, done) from error
+            raise self.explain(error, epoch, step, skip) from error
         for count in valid[step:].tolist():  # other ranks have validation images left
             if count:
                 raise UserError(
@@ -137,9 +137,9 @@ class TfData:
 
     # -- the stages --------------------------------------------------------------------------------
 
-    def dataset(self, epoch: int, start_step: int = 0, done: int = 0) -> tf.data.Dataset:
+    def dataset(self, epoch: int, start_step: int = 0, skip: int = 0) -> tf.data.Dataset:
         """The batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
-        images = self.reader.images(epoch, start_step, done)
+        images = self.reader.images(epoch, start_step, skip)
         decode = as_written(functools.partial(self.traced, tf.constant(epoch)))
         images = images.map(decode, **self.at_once("parallel_map"))
         batches = images.batch(self.plan.batch_size)
@@ -295,7 +295,7 @@ class TfData:
 
     # -- what went wrong ---------------------------------------------------------------------------
 
-    def explain(self, error: Exception, epoch: int, step: int, done: int) -> Exception:
+    def explain(self, error: Exception, epoch: int, step: int, skip: int) -> Exception:
         """The error that names the record because of which batch `step` could not be made.
 
         What Python raised comes as it was: a UserError, or a mistake in a learner's own function.
@@ -304,7 +304,7 @@ class TfData:
             return self.problem
         if isinstance(self.source, ShardSource) and isinstance(error, tf.errors.DataLossError):
             return find_damage(self.source, error.message)
-        numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, done)})
+        numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, skip)})
         try:
             for number in numbers:
                 self.pictures.image(epoch, number)

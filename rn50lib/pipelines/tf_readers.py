@@ -53,20 +53,20 @@ class Ordered:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def valid(self, epoch: int, done: int) -> np.ndarray:
-        return self.plan.rows(epoch, done)[1]
+    def valid(self, epoch: int, skip: int) -> np.ndarray:
+        return self.plan.rows(epoch, skip)[1]
 
-    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+    def numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
         """The images of one batch."""
-        return self.plan.rows(epoch, done)[0][step]
+        return self.plan.rows(epoch, skip)[0][step]
 
-    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+    def images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
         """(number, encoded image, label, size, crop, turn) of one image after the other.
 
         A batch is read by one call: opening a file, or copying a record, needs no more than some
         microseconds of Python each, and reading waits for the disk without Python's lock.
         """
-        rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, done)[0][start_step:])
+        rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, skip)[0][start_step:])
 
         @as_written
         def read(row: Any) -> tuple:
@@ -123,19 +123,19 @@ class Stream:
         ranges[:, 0] = shards[ranges[:, 0]]
         return ranges
 
-    def valid(self, epoch: int, done: int) -> np.ndarray:
+    def valid(self, epoch: int, skip: int) -> np.ndarray:
         size = self.plan.batch_size
         count = int(self.ranges(epoch)[:, 2].sum())
         return np.clip(count - size * np.arange(self.steps), 0, size)
 
-    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+    def numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
         """The images of one batch: the same streams again, up to there."""
         size = self.plan.batch_size
         records = self.records(epoch).skip(step * size).take(size)
         records = records.with_options(self.pipeline.options())
         return np.array([number.numpy() for number, _ in records], np.int64)
 
-    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+    def images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
         """(number, encoded image, label, size, crop, turn) of one image after the other."""
         pipeline = self.pipeline
         records = self.records(epoch).skip(start_step * self.plan.batch_size)

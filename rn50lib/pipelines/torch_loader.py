@@ -148,8 +148,8 @@ class TorchLoader:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        rows, valid = self.plan.rows(epoch, done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan.rows(epoch, skip)
         self.batches = self.load(epoch, rows[start_step:], valid[start_step:])
         return self.batches
 

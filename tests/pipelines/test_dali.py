@@ -194,7 +194,7 @@ def test_an_epoch_of_files_begins_behind_any_image(photos: Photos, textured: Pat
         source = open_source(root, "train", "files")
         pipeline = open_pipeline(full(6, loader="dali", data_root=str(root)), source, "train", 0, 1)
         try:
-            rest = list(pipeline.epoch(1, done=done))
+            rest = list(pipeline.epoch(1, skip=done))
             whole = list(pipeline.epoch(1, start_step))
         finally:
             pipeline.close()

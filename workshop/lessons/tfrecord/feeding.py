@@ -30,8 +30,8 @@ class Feeding:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        rows, valid = self.plan.rows(epoch, done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan.rows(epoch, skip)
         for row, count in zip(rows[start_step:], valid[start_step:], strict=True):
             images = np.stack([self.pictures.image(epoch, int(number)) for number in row])
             yield Batch(images, self.labels[row], int(count))
