@@ -22,7 +22,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +71,7 @@ class Report:
                 }
                 for part in self.parts
             ],
-            "problems": [
-                {
-                    "level": p.level,
-                    "kind": p.kind,
-                    "where": p.where,
-                    "offset": p.offset,
-                    "text": p.text,
-                }
-                for p in self.problems
-            ],
+            "problems": [{"level": p.level} | asdict(p) for p in self.problems],
         }
 
 
