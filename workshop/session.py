@@ -4,6 +4,7 @@ shows its exercises instead, and makes the data when a run needs it."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -251,6 +252,26 @@ def resolve(given: Experiment) -> Experiment:
         classes = len(source.classes)
     machine = hardware.machine()
     return config.resolve(asked, machine, asked.num_classes or classes).experiment
+
+
+PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "ONNX Runtime"}
+
+
+def has(package: str) -> bool:
+    """Whether a framework is installed here; where not, say that the cell is left out."""
+    if package == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it
+        found = False
+    if not found:
+        name = PACKAGES.get(package, package)
+        text = f"{name} is not installed here, so this cell is left out."
+        if package == "tensorflow":
+            text += " `make setup WITH=tensorflow` adds it."
+        output.show(f'<p class="box warn">{escape(text)}</p>', text)
+    return found
 
 
 def hide_single_gpu(profile: str) -> str:
