@@ -61,7 +61,7 @@ def workshop(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
-        from rn50lib.launch import end_with
+        from rn50lib.stop import end_with
 
         end_with(main)
     sys.exit(main())

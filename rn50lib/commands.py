@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rn50lib import checkpoint, launch
-from rn50lib.config import Config, Experiment, describe, flags_of
+from rn50lib.config import Config, Experiment, flags_of
+from rn50lib.config.description import describe
+from rn50lib.errors import TERMINATED
 from rn50lib.files import check_writable, is_stream, make_folder
 from rn50lib.launch.prepare import prepare
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.rank import member
+from rn50lib.stop import die_with_parent, end_on_sigterm
 
 
 def run(argv: list[str]) -> int:
@@ -26,8 +29,8 @@ def run(argv: list[str]) -> int:
 def run_experiment(
     experiment: Experiment, run_dir: Path | None = None, dry_run: bool = False
 ) -> int:
-    launch.die_with_parent()
-    launch.end_on_sigterm()
+    die_with_parent()
+    end_on_sigterm()
     if dry_run:
         from rn50lib.launch import dry_run as dry
 
@@ -43,7 +46,7 @@ def run_experiment(
             pass  # the worker takes it; here it is told before any worker starts
     launch.say(describe(config))
     status = launch.run(config, folder)
-    if status == launch.TERMINATED:
+    if status == TERMINATED:
         tell_how_to_go_on("run", experiment, config)
     if status == 0 and not config.experiment.test_io:
         launch.say(f"report: {config.experiment.report or folder / 'report.json'}")
@@ -74,15 +77,15 @@ def train(argv: list[str]) -> int:
     parser = experiment_parser("train")
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     experiment, extra = parse_experiment(parser, argv)
-    launch.end_on_sigterm()
+    end_on_sigterm()
     me = member()
     config = prepare(experiment, group=me)
-    from rn50lib.launch.worker import run_worker
+    from rn50lib.worker import run_worker
 
     try:
         return run_worker(config, extra.run_dir)
     except SystemExit as ended:
-        if ended.code == launch.TERMINATED and (me is None or me.rank == 0):
+        if ended.code == TERMINATED and (me is None or me.rank == 0):
             tell_how_to_go_on("train", experiment, config)
         raise
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import make_folder
+
+if TYPE_CHECKING:
+    from rn50lib.tensorboard import Board
 
 try:
     from tqdm import tqdm
@@ -35,7 +35,7 @@ class Progress:
         self.position = run_dir / "position.txt" if enabled and run_dir else None
         self.earlier = read_position(self.position) if self.position else None
         self.position_file = open(self.position, "w") if self.position else None
-        self.board = Board(logdir) if enabled and logdir else None
+        self.board = open_board(logdir) if enabled and logdir else None
         self.bar: tqdm | None = None
         self.terminal = sys.stderr.isatty()
         self.last_line = time.perf_counter()
@@ -128,6 +128,13 @@ class Progress:
                     stream.close()
 
 
+def open_board(logdir: str) -> Board:
+    """TensorBoard's files. Raises UserError where they cannot be written."""
+    from rn50lib.tensorboard import Board
+
+    return Board(logdir)
+
+
 def cannot_write(file: str, error: OSError) -> str:
     return f"{file} cannot be written: {error.strerror}; make room and go on with --resume"
 
@@ -143,42 +150,3 @@ def read_position(path: Path) -> tuple[int, int] | None:
 
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-class Board:
-    """TensorBoard event files, without importing TensorFlow, as the usual writer does."""
-
-    def __init__(self, logdir: str) -> None:
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.record_writer import RecordWriter
-        except ImportError as error:
-            raise UserError(f"--logdir needs the package tensorboard ({error})") from error
-        self.event, self.summary, self.logdir = Event, Summary, logdir
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        make_folder(Path(logdir), f"--logdir {logdir}")
-        try:
-            self.file = open(Path(logdir) / name, "wb")
-        except OSError as error:
-            raise UserError(f"--logdir {logdir} cannot be written: {error.strerror}") from error
-        self.writer = RecordWriter(self.file)
-        self._write(file_version="brain.Event:2")
-
-    def scalars(self, prefix: str, values: dict[str, Any], step: int) -> None:
-        measured = [
-            self.summary.Value(tag=f"{prefix}/{key}", simple_value=value)
-            for key, value in values.items()
-            if isinstance(value, (int, float))
-        ]
-        self._write(step=step, summary=self.summary(value=measured))
-
-    def _write(self, **content: Any) -> None:
-        try:
-            self.writer.write(self.event(wall_time=time.time(), **content).SerializeToString())
-            self.writer.flush()
-        except OSError as error:
-            raise UserError(cannot_write(f"--logdir {self.logdir}", error)) from error
-
-    def close(self) -> None:
-        self.file.close()

@@ -22,8 +22,9 @@ import pytest
 
 from rn50lib import checkpoint, comm, launch, rank
 from rn50lib.comm import slurm
-from rn50lib.config import Experiment, resolve
+from rn50lib.config import Experiment
 from rn50lib.config import workers as connecting
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
 from rn50lib.launch import group as groups
 from rn50lib.launch import launchers
@@ -381,7 +382,7 @@ class Group:
     def worker(self, number: int) -> psutil.Process:
         """The training process of a rank."""
         for process in groups.processes(self.job):
-            watched = process.cmdline()[1:3] == ["-m", "rn50lib.launch.worker"]
+            watched = process.cmdline()[1:3] == ["-m", "rn50lib.worker"]
             me = rank.member(process.environ())
             if watched and me is not None and me.rank == number:
                 return process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rn50lib import memory, optim, overrides
+from rn50lib import optim, overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.network import Network
@@ -41,6 +41,8 @@ def memory_full(
     has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
     fits = batch // 2
     if capacity:
+        from rn50lib import memory
+
         usable = int(USABLE * capacity)
         predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
         fits = predicted if predicted < batch else fits

@@ -22,9 +22,9 @@ from rn50lib.config.kinds import (
     seed,
     share,
 )
-from rn50lib.precision import DTYPES
 
 BACKENDS = ("torch", "tensorflow")
+DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
 RESAMPLE = ("antialias", "fast")

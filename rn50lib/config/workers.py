@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rn50lib.config.description import flags_of
 from rn50lib.config.experiment import Experiment
+from rn50lib.config.file import flags_of
 from rn50lib.config.kinds import slots
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine

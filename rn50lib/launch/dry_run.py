@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rn50lib import checkpoint, launch
-from rn50lib.config import Config, Experiment, arithmetic, batch_remark, flags_of, recipe_line
+from rn50lib.config import Config, Experiment, flags_of
+from rn50lib.config.description import arithmetic, batch_remark, recipe_line
 from rn50lib.config.workers import horovod_serves
 from rn50lib.errors import UserError
-from rn50lib.hardware import Gpu, Machine, machine
+from rn50lib.hardware import Machine, machine
 from rn50lib.launch.prepare import prepare
+from rn50lib.nvidia import Gpu
 
 
 def plan(experiment: Experiment) -> list[str]:

@@ -1,4 +1,5 @@
-"""The programs that start many workers, and the command line that each of them wants.
+"""The programs that start many workers: the command line that each of them wants, and what every
+worker finds in its environment.
 
     horovodrun   Horovod's own; connects the workers with Gloo, needs nothing else
     mpirun       Open MPI; what clusters have
@@ -19,10 +20,20 @@ from pathlib import Path
 
 from rn50lib.config import Experiment
 from rn50lib.config.workers import is_local
+from rn50lib.stop import PARENT
 
 # What a worker on another host needs of this environment: mpirun hands over nothing by itself.
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
              "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
+
+
+# glibc gives large blocks back to the kernel at every free, and a training step frees its
+# activations each time: keeping them spares the page faults. On two cores a step was measured to be
+# 10-30 % faster. In huge pages (2 MB instead of 4 kB) their addresses are found faster: 4 to 7 %.
+ALLOCATOR = ":".join(
+    f"glibc.malloc.{setting}"
+    for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
+)
 
 
 def command(
@@ -88,10 +99,35 @@ def torchrun(experiment: Experiment, rank: list[str], folder: Path | None) -> li
     return [*argv, "--no-python", *rank]
 
 
-def environment(experiment: Experiment) -> dict[str, str]:
-    """What Horovod reads from the environment, for an experiment's flags."""
-    # Workers wait for each other while they start, and on a busy machine that takes its time.
-    env = {"HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")}
+def program(verb: str) -> list[str]:
+    """The command that runs `rn50 VERB` with this interpreter, installed or not."""
+    return [sys.executable, "-m", "rn50lib.cli", verb]
+
+
+def with_library(env: dict[str, str]) -> dict[str, str]:
+    """The environment in which a child finds this library, also from a bare checkout."""
+    here = str(Path(__file__).resolve().parent.parent.parent)
+    paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if here not in paths:
+        env["PYTHONPATH"] = os.pathsep.join([here, *paths])
+    return env
+
+
+def rank_environment(experiment: Experiment) -> dict[str, str]:
+    """What every worker's environment gets: threads, allocator, output at once, and what Horovod
+    reads from it."""
+    env = with_library(dict(os.environ))
+    env |= {
+        PARENT: str(os.getpid()),
+        "OMP_NUM_THREADS": str(experiment.threads),
+        "MKL_NUM_THREADS": str(experiment.threads),
+        "PYTHONUNBUFFERED": "1",
+        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "5"),  # the profiler's own chatter
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # also where no step chooses: others need memory too
+        "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+        # Workers wait for each other while they start, and on a busy machine that takes its time.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
+    }
     if experiment.fusion_mb is not None:
         env["HOROVOD_FUSION_THRESHOLD"] = str(experiment.fusion_mb * 2**20)
     if experiment.cycle_ms is not None:
@@ -100,4 +136,6 @@ def environment(experiment: Experiment) -> dict[str, str]:
         env["HOROVOD_TIMELINE"] = str(Path(experiment.timeline).absolute())
     if experiment.bind is not None:
         env["RN50_BIND"] = experiment.bind
+    if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):
+        env["GLIBC_TUNABLES"] = ":".join(filter(None, [env.get("GLIBC_TUNABLES"), ALLOCATOR]))
     return env

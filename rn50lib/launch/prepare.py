@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import checkpoint
-from rn50lib.config import (
-    Config,
-    Experiment,
-    check,
-    default_data_root,
-    flag_name,
-    is_roadsigns,
-    resolve,
-)
+from rn50lib.config import Config, Experiment, flag_name
+from rn50lib.config.checks import check
+from rn50lib.config.defaults import default_data_root, is_roadsigns, resolve
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
-from rn50lib.launch.process import with_library
+from rn50lib.launch.launchers import with_library
 from rn50lib.precision import lacks
 from rn50lib.rank import Member
 

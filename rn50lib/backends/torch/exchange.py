@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from rn50lib import comm as groups
-from rn50lib import overrides, timeline
-from rn50lib.comm.horovod import check_gpu_exchange
+from rn50lib import overrides
 from rn50lib.comm.vectors import Vectors
 from rn50lib.config import Experiment
 
@@ -97,7 +96,7 @@ class HorovodExchange:
     ) -> None:
         self.hvd, self.model = comm.hvd, model
         if next(model.parameters()).is_cuda:
-            check_gpu_exchange(self.hvd)
+            comm.check_gpu_exchange()
         kinds = self.hvd.Compression
         self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
         self.names = {tensor: name for name, tensor in named.items()}
@@ -105,6 +104,8 @@ class HorovodExchange:
         self.pending: list[tuple[Tensor, int, Any]] = []  # gradient, handle, compression context
         self.waits: Any = contextlib.nullcontext()
         if experiment.timeline is not None and comm.rank == 0:
+            from rn50lib import timeline
+
             self.waits = timeline.Waits(experiment.timeline)
         for parameter in model.parameters():
             parameter.register_post_accumulate_grad_hook(self.start)
@@ -174,7 +175,7 @@ def bare_all_reduce(comm: Any) -> tuple[str, str, Callable[[int], Callable[[], o
     wait = torch.cuda.synchronize if gpu else lambda: None
     hvd = getattr(comm, "hvd", None)
     if gpu and hvd is not None:
-        check_gpu_exchange(hvd)
+        comm.check_gpu_exchange()
 
     def prepare(size: int) -> Callable[[], object]:
         # zeros, because sums of sums of anything else would not stay finite

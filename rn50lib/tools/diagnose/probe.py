@@ -20,6 +20,7 @@ from rn50lib.config import Experiment, from_json
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
+from rn50lib.stop import die_with_parent
 
 MIN_IMAGES, MAX_IMAGES = 16, 512
 STAGES = 3  # read, decode, augment
@@ -130,10 +131,9 @@ def peak(done: Experiment, limit_s: float) -> dict[str, float] | None:
 
 
 def main(argv: list[str]) -> int:
-    from rn50lib import launch
     from rn50lib.errors import UserError
 
-    launch.die_with_parent()
+    die_with_parent()
     try:
         limit_s = float(argv[0])
         done = from_json(argv[1])

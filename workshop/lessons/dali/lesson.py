@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib import recipe
-from rn50lib.config import Experiment, has_dali, to_json
+from rn50lib.config import Experiment, to_json
+from rn50lib.config.checks import has_dali
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.imageinfo import eight_bits
