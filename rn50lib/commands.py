@@ -133,27 +133,6 @@ def score(argv: list[str]) -> int:
     return status
 
 
-def benchmark(argv: list[str]) -> int:
-    """`rn50 benchmark`: images per second over numbers of workers and batch sizes."""
-    from rn50lib.tools.benchmark.command import main as benchmark_main
-
-    return benchmark_main(argv)
-
-
-def predict(argv: list[str]) -> int:
-    """`rn50 predict`: what a checkpoint sees in pictures."""
-    from rn50lib.tools.predict import main as predict_main
-
-    return predict_main(argv)
-
-
-def export(argv: list[str]) -> int:
-    """`rn50 export`: a checkpoint for other programs."""
-    from rn50lib.tools.export import main as export_main
-
-    return export_main(argv)
-
-
 def plot(argv: list[str]) -> int:
     """`rn50 plot R1.json R2.json -o curves.png`."""
     from rn50lib.parser import Parser
@@ -177,29 +156,8 @@ def plot(argv: list[str]) -> int:
     return 0
 
 
-def compare(argv: list[str]) -> int:
-    """`rn50 compare`: reports and benchmarks beside each other."""
-    from rn50lib.tools.compare import main as compare_main
-
-    return compare_main(argv)
-
-
-def scale(argv: list[str]) -> int:
-    """`rn50 scale`: other numbers of GPUs, predicted."""
-    from rn50lib.tools.scaling.command import main as scale_main
-
-    return scale_main(argv)
-
-
 def diagnose(argv: list[str]) -> int:
     """`rn50 diagnose`: loader, step, both and communication, each measured by itself."""
     from rn50lib.tools.diagnose.command import main as diagnose_main
 
     return diagnose_main(argv, prepare, describe)
-
-
-def doctor(argv: list[str]) -> int:
-    """`rn50 doctor`: checks with remedies."""
-    from rn50lib.tools.doctor import main as doctor_main
-
-    return doctor_main(argv)

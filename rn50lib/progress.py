@@ -40,13 +40,13 @@ class Progress:
         self.terminal = sys.stderr.isatty()
         self.last_line = time.perf_counter()
 
-    def start(self, phase: str, epoch: int, epochs: int, steps: int, done: int = 0) -> None:
+    def start(self, phase: str, epoch: int, epochs: int, steps: int, initial: int = 0) -> None:
         """A phase ('train' or 'val') of an epoch begins."""
         self.phase, self.epoch, self.steps = phase, epoch, steps
         self.label = f"epoch {epoch + 1}/{epochs} {phase}"
         if self.enabled and self.terminal and tqdm is not None:
             self.bar = tqdm(
-                total=steps, initial=done, desc=self.label, leave=False, dynamic_ncols=True,
+                total=steps, initial=initial, desc=self.label, leave=False, dynamic_ncols=True,
                 unit="step",
             )  # fmt: skip
 

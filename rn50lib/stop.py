@@ -86,7 +86,7 @@ class Stop:
 
     def __init__(self, comm: Comm, saves: bool) -> None:
         self.comm, self.saves = comm, saves
-        self.asked, self.asked_at = False, 0.0
+        self.requested, self.requested_at = False, 0.0
         self.wait, self.calls, self.since = 1, 0, time.perf_counter()
         self.earlier: Any = None
 
@@ -102,20 +102,20 @@ class Stop:
     def take(self, number: int, frame: FrameType | None) -> None:
         # a scheduler and the processes in between may all hand it on: only one that comes late is
         # somebody's impatience
-        if self.asked and time.perf_counter() - self.asked_at > PATIENCE_S:
+        if self.requested and time.perf_counter() - self.requested_at > PATIENCE_S:
             raise SystemExit(TERMINATED)
-        if not self.asked:
-            self.asked, self.asked_at = True, time.perf_counter()
+        if not self.requested:
+            self.requested, self.requested_at = True, time.perf_counter()
 
     def now(self) -> bool:
         """Whether to stop here. Every rank has to ask as often as the others."""
         if self.comm.size == 1 or not self.saves:
-            return self.asked
+            return self.requested
         self.calls += 1
         if self.calls < self.wait:
             return False
         taken = (time.perf_counter() - self.since) / self.calls
-        (total,) = self.comm.sum([np.array([self.asked, taken], np.float64)])
+        (total,) = self.comm.sum([np.array([self.requested, taken], np.float64)])
         # the same sums on every rank, and so the same number of calls until the next look
         self.wait = max(1, min(1000, int(LOOK_S * self.comm.size / max(float(total[1]), 1e-6))))
         self.calls, self.since = 0, time.perf_counter()

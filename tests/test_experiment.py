@@ -67,7 +67,6 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         kinds.degrees: st.floats(0, 180),
         kinds.pace: st.floats(1e-3, 1e9),
         kinds.not_negative: rates,
-        kinds.port: st.integers(1, 65535),
         kinds.seed: st.integers(0, 2**32 - 1),
         kinds.image_shape: st.integers(32, 4096),
         kinds.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),

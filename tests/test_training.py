@@ -145,7 +145,7 @@ def test_the_first_loss_of_a_network_that_knows_nothing(trained: Path) -> None:
 def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos: Photos) -> None:
     """Every image read with Pillow, cropped by hand, counted by hand."""
     from rn50lib.backends.torch.step import TorchStep
-    from rn50lib.comm.local import Local
+    from rn50lib.comm import Local
     from tests.support import full
 
     net = checkpoint.read_network(trained / "m")

@@ -76,9 +76,8 @@ def test_horovodrun_gets_the_worker_as_one_argument() -> None:
     assert "--network-interface" not in launchers.command(elsewhere, ["x"])
 
 
-def test_torchrun_takes_a_free_port_unless_told() -> None:
+def test_torchrun_takes_a_free_port() -> None:
     assert "--standalone" in launchers.command(full(n=2, comm="ddp"), ["x"])
-    assert "4711" in launchers.command(full(n=2, comm="ddp", port=4711), ["x"])
 
 
 def test_torchrun_on_several_hosts_is_told_ready_to_paste(rn50: Callable, photos: Photos) -> None:
@@ -140,16 +139,6 @@ def test_impossible_groups_are_refused(
     if flags[1] == "5":
         monkeypatch.setattr("rn50lib.launch.prepare.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
-
-
-def test_a_port_in_use_is_told(rn50: Callable, photos: Photos) -> None:
-    import socket
-
-    with socket.create_server(("", 0)) as server:
-        port = str(server.getsockname()[1])
-        error = rn50("run", "--data-root", photos.root, "-n", "2", "--comm", "ddp", "--port",
-                     port).error  # fmt: skip
-    assert f"--port {port} is in use" in error and "leave the flag out" in error
 
 
 def test_horovod_that_is_missing_is_told(

@@ -46,10 +46,10 @@ def memory_full(
         usable = int(USABLE * capacity)
         predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
         fits = predicted if predicted < batch else fits
-    full = f"--batch-size {batch}: the device's memory{has} is full"
+    problem = f"--batch-size {batch}: the device's memory{has} is full"
     if fits < 1:
-        return UserError(f"{full}: not even one image fits; use a smaller --image-shape")
+        return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
     beside = ""
     if training:
         beside = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{full}: use -b {fits}{beside}")
+    return UserError(f"{problem}: use -b {fits}{beside}")

@@ -10,9 +10,7 @@ from rn50lib.config.file import (
     Config,
     experiment_from,
     flags_of,
-    from_json,
     read_experiment,
-    to_json,
 )
 
 __all__ = [
@@ -22,7 +20,5 @@ __all__ = [
     "experiment_from",
     "flag_name",
     "flags_of",
-    "from_json",
     "read_experiment",
-    "to_json",
 ]

@@ -17,7 +17,6 @@ from rn50lib.config.kinds import (
     natural,
     not_negative,
     pace,
-    port,
     positive,
     seed,
     share,
@@ -243,10 +242,6 @@ class Experiment:
         "--bind", kind=str, choices=("core",), group="many workers",
         help="core gives every worker cores of its own (default: the system moves them)",
     )  # fmt: skip
-    port: int | None = flag(
-        "--port", kind=port, group="many workers",
-        help="where torchrun's workers find each other (default: a free port)",
-    )  # fmt: skip
     elastic: bool = flag(
         "--elastic", default=False, group="many workers",
         help="go on with the workers that are left when one is lost, from the newest checkpoint",
@@ -296,12 +291,7 @@ class Experiment:
 
     def given(self) -> dict[str, Any]:
         """The fields that differ from an experiment of which nothing was given."""
-        nothing = Experiment()
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != getattr(nothing, f.name)
-        }
+        return {name: value for name, value in vars(self).items() if value != DEFAULTS[name]}
 
     @property
     def global_batch(self) -> int:
@@ -349,6 +339,10 @@ class Experiment:
         return networks.resnet(self.num_layers, self.num_classes, self.resnet_version)
 
 
+DEFAULTS = {f.name: f.default for f in fields(Experiment)}
+FLAGS = {f.name: f.metadata["names"][-1] for f in fields(Experiment)}
+
+
 def flag_name(name: str) -> str:
     """The flag of a field: 'batch_size' gives '--batch-size'."""
-    return {f.name: f.metadata["names"][-1] for f in fields(Experiment)}[name]
+    return FLAGS[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -123,16 +122,6 @@ def converted(f: Any, value: Any) -> Any:
     if choices and result not in choices:
         raise ValueError(f"must be one of {', '.join(map(str, choices))}")
     return result
-
-
-def to_json(experiment: Experiment) -> str:
-    """What was given of an experiment, as one line for another process."""
-    return json.dumps(experiment.given())
-
-
-def from_json(text: str) -> Experiment:
-    """The other end of `to_json`."""
-    return experiment_from(json.loads(text), Path("what was handed over"))
 
 
 def flags_of(experiment: Experiment) -> list[str]:

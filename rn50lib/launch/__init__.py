@@ -115,18 +115,6 @@ def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job
     return Job(process, run_dir, command)
 
 
-def launched(experiment: Experiment, worker: list[str], run_dir: Path | None) -> list[str]:
-    """The command that starts `worker` once for each of the experiment's ranks."""
-    if alone(experiment):
-        return worker
-    return launchers.command(experiment, worker, run_dir, rank_environment(experiment))
-
-
-def alone(experiment: Experiment) -> bool:
-    """Whether the run is one process that needs no launcher."""
-    return experiment.n == 1 and experiment.launcher is None
-
-
 def run(config: Config, run_dir: Path) -> int:
     """Run the workers of a whole configuration to their end; returns the exit status for the user.
 
@@ -172,12 +160,12 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     comes."""
     experiment, file = config.experiment, run_dir / "experiment.json"
     worker = [sys.executable, "-m", "rn50lib.worker", str(file.absolute())]
-    command = launched(experiment, worker, run_dir)
+    command = launchers.command(experiment, worker, run_dir)
     config.write(file, command)
     outcome = run_command(command, experiment)
     if outcome.failure:
         say(f"error: {outcome.failure}")
-    elif outcome.status == 130 and not alone(experiment):
+    elif outcome.status == 130 and not launchers.alone(experiment):
         say("interrupted")
     elif outcome.status == TERMINATED:
         say("ended by SIGTERM")
@@ -185,10 +173,10 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
 
 
 def run_command(command: list[str], experiment: Experiment) -> Outcome:
-    """Run what `launched` gave to its end, with signals handed on; the status is 130 after
+    """Run what `launchers.command` gave to its end, with signals handed on; the status is 130 after
     Ctrl-C."""
     env = rank_environment(experiment)
-    if not alone(experiment):
+    if not launchers.alone(experiment):
         return group.run(command, env, say)
     received: list[int] = []
     # in a session of its own: Ctrl-C comes to us alone, and is handed on once

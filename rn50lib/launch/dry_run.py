@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rn50lib import checkpoint, launch
+from rn50lib import checkpoint
 from rn50lib.config import Config, Experiment, flags_of
 from rn50lib.config.description import arithmetic, batch_remark, recipe_line
 from rn50lib.config.workers import horovod_serves
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
+from rn50lib.launch import launchers
 from rn50lib.launch.prepare import prepare
 from rn50lib.nvidia import Gpu
 
@@ -51,7 +52,8 @@ def anywhere(experiment: Experiment) -> tuple[Config, list[str]]:
 def lines(config: Config) -> list[str]:
     """The command, the arithmetic and the caps of a run."""
     experiment = config.experiment
-    command = launch.launched(experiment, [*launch.program("train"), *flags_of(experiment)], None)
+    worker = [*launchers.program("train"), *flags_of(experiment)]
+    command = launchers.command(experiment, worker)
     if experiment.only_inference:  # nothing is learnt
         sums, remarks = arithmetic(experiment).partition(";")[0], []
     else:

@@ -56,14 +56,14 @@ class Job:
     name: str
     folder: Path  # where workers of this machine report their end
     launcher: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
-    told: list[End] = field(default_factory=list)  # by workers of other machines
+    reported: list[End] = field(default_factory=list)  # by workers of other machines
 
     def ends(self) -> list[End]:
         """The workers that have failed so far, the first one first; those that were asked to end,
         as launchers do once another has failed, come last."""
         here = [End(**json.loads(file.read_text())) for file in self.folder.glob("*.json")]
-        asked = (-signal.SIGTERM, TERMINATED)
-        return sorted([*here, *self.told], key=lambda end: (end.status in asked, end.time))
+        on_request = (-signal.SIGTERM, TERMINATED)
+        return sorted([*here, *self.reported], key=lambda end: (end.status in on_request, end.time))
 
 
 def run(command: list[str], env: dict[str, str], show: Callable[[str], None]) -> Outcome:
@@ -128,7 +128,7 @@ def read(job: Job, show: Callable[[str], None]) -> None:
         text = PREFIX.sub("", raw.decode(errors="replace").rstrip("\n"))
         if REPORT in text:
             with contextlib.suppress(ValueError, TypeError):
-                job.told.append(End(**json.loads(text[text.index(REPORT) + 1 :])))
+                job.reported.append(End(**json.loads(text[text.index(REPORT) + 1 :])))
             continue
         if LINE.match(text):
             show(text)
@@ -193,8 +193,8 @@ def account(job: Job) -> Outcome:
     if status == 0 and not ends:
         return Outcome(0, None)
     if not ends:  # the launcher failed before any worker did
-        said = [line for line in job.launcher if line.strip()]
-        return Outcome(abs(status or 1), "\n".join(["the launcher failed:", *said[-20:]]))
+        lines = [line for line in job.launcher if line.strip()]
+        return Outcome(abs(status or 1), "\n".join(["the launcher failed:", *lines[-20:]]))
     first, lines = ends[0], ends[0].lines
     lost = tuple(e.rank for e in ends if e.status < 0 and -e.status != signal.SIGTERM)
     if first.status < 0:

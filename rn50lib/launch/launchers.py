@@ -15,7 +15,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rn50lib.config import Experiment
@@ -36,17 +35,19 @@ ALLOCATOR = ":".join(
 )
 
 
-def command(
-    experiment: Experiment,
-    worker: Sequence[str],
-    folder: Path | None = None,
-    env: Mapping[str, str] = os.environ,
-) -> list[str]:
+def alone(experiment: Experiment) -> bool:
+    """Whether the run is one process that needs no launcher."""
+    return experiment.n == 1 and experiment.launcher is None
+
+
+def command(experiment: Experiment, worker: list[str], folder: Path | None = None) -> list[str]:
     """The argument list that starts `worker` once for each of the experiment's ranks. torchrun
-    keeps its logs in `folder`; `env` is what the launcher will be started with."""
+    keeps its logs in `folder`."""
+    if alone(experiment):
+        return worker
     rank = [sys.executable, "-m", "rn50lib.rank", *worker]
     if experiment.launcher == "mpirun":
-        return mpirun(experiment, rank, env)
+        return mpirun(experiment, rank)
     if experiment.launcher == "torchrun":
         return torchrun(experiment, rank, folder)
     return horovodrun(experiment, rank)
@@ -63,9 +64,7 @@ def horovodrun(experiment: Experiment, rank: list[str]) -> list[str]:
     return [*argv, *rank[:3], shlex.join(rank[3:])]
 
 
-def mpirun(
-    experiment: Experiment, rank: list[str], env: Mapping[str, str] = os.environ
-) -> list[str]:
+def mpirun(experiment: Experiment, rank: list[str]) -> list[str]:
     """Open MPI, as the classic recipe calls it.
 
     `-bind-to none -map-by slot` leaves the placing of threads to us, `-x` hands variables over, and
@@ -80,7 +79,7 @@ def mpirun(
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
     argv += ["--oversubscribe"]  # `check` has counted; MPI counts otherwise inside containers
-    for name in sorted(env):
+    for name in sorted(rank_environment(experiment)):
         if name in FORWARDED or name.startswith(("RN50_", "HOROVOD_", "NCCL_")):
             argv += ["-x", name]
     return [*argv, *rank]
@@ -90,10 +89,7 @@ def torchrun(experiment: Experiment, rank: list[str], folder: Path | None) -> li
     """PyTorch's launcher, on this machine. It would leave a folder for logs among the temporary
     files: it gets one in the run's `folder`."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(experiment.n)]
-    if experiment.port is None:
-        argv += ["--standalone"]
-    else:
-        argv += ["--master-addr", "127.0.0.1", "--master-port", str(experiment.port)]
+    argv += ["--standalone"]  # it finds a free port by itself
     if folder is not None:
         argv += ["--log-dir", str(folder / "torchrun")]
     return [*argv, "--no-python", *rank]

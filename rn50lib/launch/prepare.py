@@ -78,15 +78,15 @@ def make_roadsigns(root: Path, data_format: str | None) -> None:
         parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]
     if all((part / ".complete").exists() for part in parts):
         return
-    words = ["-m", "data_prep.roadsigns", str(root), *flags]
-    done = subprocess.run(
-        [sys.executable, *words], env=with_library(dict(os.environ)), stdout=STDERR
+    arguments = ["-m", "data_prep.roadsigns", str(root), *flags]
+    program = subprocess.run(
+        [sys.executable, *arguments], env=with_library(dict(os.environ)), stdout=STDERR
     )
-    if done.returncode == 130:
+    if program.returncode == 130:
         raise KeyboardInterrupt
-    if done.returncode:
+    if program.returncode:
         raise UserError(
-            f"the road signs are not complete in {root}: try `python {' '.join(words)}`"
+            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`"
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rn50lib.config import Experiment, from_json
+from rn50lib.config import Experiment, experiment_from
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
@@ -136,7 +136,7 @@ def main(argv: list[str]) -> int:
     die_with_parent()
     try:
         limit_s = float(argv[0])
-        done = from_json(argv[1])
+        done = experiment_from(json.loads(argv[1]), Path("the experiment"))
         found: dict[str, Any] = {"peak": peak(done, limit_s), "stages": None}
         if done.loader != "synthetic":
             found["stages"] = stages(done, limit_s)
