@@ -138,24 +138,22 @@ def fill_recipe(experiment: Experiment, base: recipes.Recipe, auto: Callable[...
     """The recipe's own numbers, where none were given. Raises UserError as `check_for_recipe`."""
     checks.check_for_recipe(experiment, base)
     reason = f"the recipe {base.name}"
-    auto("lr", base.lr, reason)
-    auto("warmup_epochs", base.warmup_epochs, reason)
+    auto("mom", base.momentum, reason)
+    auto("wd", base.weight_decay, reason)
+    for name in ("lr", "warmup_epochs", "zero_gamma", "label_smoothing"):
+        auto(name, getattr(base, name), reason)
     schedule = auto("lr_schedule", base.lr_schedule, reason)
     if schedule == "step":
         auto("lr_step_epochs", base.lr_step_epochs, reason)
     else:
         auto("lr_step_epochs", (), f"a {schedule} schedule has none")
     optimizer = auto("optimizer", base.optimizer, reason)
-    auto("mom", base.momentum, reason)
-    auto("wd", base.weight_decay, reason)
     if checks.replaces(experiment, "decay_groups"):
         auto("bn_decay", True, "your decay_groups decides")
     elif optimizer == "lars":
         auto("bn_decay", False, "LARS leaves them out, as You et al. and MLPerf do")
     else:
         auto("bn_decay", base.bn_decay, reason)
-    auto("zero_gamma", base.zero_gamma, reason)
-    auto("label_smoothing", base.label_smoothing, reason)
 
 
 def best_loader(experiment: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:

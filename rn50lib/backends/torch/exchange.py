@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from rn50lib import comm as groups
 from rn50lib import overrides
@@ -161,34 +161,3 @@ class DdpExchange:
 
     def held(self) -> AbstractContextManager[Any]:
         return self.wrapped.no_sync()
-
-
-def bare_all_reduce(comm: Any) -> tuple[str, str, Callable[[int], Callable[[], object]]]:
-    """(device, how, prepare), for measuring: `prepare(size)` returns a function that adds up a
-    float32 tensor of `size` bytes over all ranks, in place, and comes back when that is done.
-
-    The tensor is on this rank's GPU where there is one.
-    """
-    gpu = torch.cuda.is_available()
-    # the group has chosen this worker's GPU
-    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
-    wait = torch.cuda.synchronize if gpu else lambda: None
-    hvd = getattr(comm, "hvd", None)
-    if gpu and hvd is not None:
-        comm.check_gpu_exchange()
-
-    def prepare(size: int) -> Callable[[], object]:
-        # zeros, because sums of sums of anything else would not stay finite
-        tensor = torch.zeros(max(1, size // 4), device=device)
-
-        def reduce() -> None:
-            if hvd is not None:
-                hvd.allreduce_(tensor, name=f"measured/{size}", op=hvd.Sum)
-            else:
-                distributed.all_reduce(tensor)
-            wait()
-
-        return reduce
-
-    where = torch.cuda.get_device_name(device) if gpu else "host memory"
-    return where, "PyTorch tensors in place", prepare

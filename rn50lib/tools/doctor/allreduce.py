@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         comm = connect(args.comm, args.backend)
         device, way, exchange = "host memory", "NumPy arrays", plain(comm)
         if args.backend == "torch":
-            from rn50lib.backends.torch.exchange import bare_all_reduce
+            from rn50lib.backends.torch.peak import bare_all_reduce
 
             device, way, exchange = bare_all_reduce(comm)
         first = comm.rank == 0
