@@ -28,7 +28,7 @@ from rn50lib.tools.benchmark.worker import WARM_UP
 KEYS = ("train.total_ips", "val.total_ips")
 # flags of a run that would make a cell something else than a measurement of its own
 REFUSED = ("report", "resume", "elastic", "max_restarts", "checkpoint_steps", "test_io")
-TOGETHER = ("comm", "launcher", "hosts", "bind", "port", "timeline", "fusion_mb", "cycle_ms")
+TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "fusion_mb", "cycle_ms")
 
 
 def counts(text: str) -> list[int]:

@@ -36,7 +36,7 @@ NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "profile": "auto",
 }  # fmt: skip
 ALONE: dict[str, Any] = {  # one worker of many, by itself
-    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None, "port": None,
+    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None,
 }  # fmt: skip
 
 
