@@ -35,7 +35,11 @@ class Progress:
         self.position = run_dir / "position.txt" if enabled and run_dir else None
         self.earlier = read_position(self.position) if self.position else None
         self.position_file = open(self.position, "w") if self.position else None
-        self.board = open_board(logdir) if enabled and logdir else None
+        self.board: Board | None = None
+        if enabled and logdir:
+            from rn50lib.tensorboard import Board
+
+            self.board = Board(logdir)
         self.bar: tqdm | None = None
         self.terminal = sys.stderr.isatty()
         self.last_line = time.perf_counter()
@@ -126,13 +130,6 @@ class Progress:
             if stream:
                 with contextlib.suppress(OSError):  # a write that failed has been told
                     stream.close()
-
-
-def open_board(logdir: str) -> Board:
-    """TensorBoard's files. Raises UserError where they cannot be written."""
-    from rn50lib.tensorboard import Board
-
-    return Board(logdir)
 
 
 def cannot_write(file: str, error: OSError) -> str:

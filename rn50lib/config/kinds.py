@@ -137,9 +137,9 @@ def flag(
     kind: Callable[[str], Any] | None = None,
     choices: tuple | None = None,
     default: Any = None,
-    group: str = "run",
+    group: str | None = None,
 ) -> Any:
     """A field of `Experiment` and its flag. `kind` None makes a switch, `bool` one that has its
-    opposite (--no-NAME), `list` a flag to repeat."""
+    opposite (--no-NAME), `list` a flag to repeat. `group` begins a group of the help."""
     metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
     return field(default=default, metadata=metadata)

@@ -70,7 +70,8 @@ def equipped(experiment: Experiment) -> Machine:
 
 
 def connected(experiment: Experiment) -> Experiment:
-    """The experiment with what would carry its gradients there; it cannot be experiment here."""
+    """The experiment with what would carry its gradients there; here there is nobody to
+    ask."""
     backend = experiment.backend or "torch"
     if (experiment.n or 1) == 1 or experiment.comm or experiment.launcher:
         return experiment
