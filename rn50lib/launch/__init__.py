@@ -21,9 +21,15 @@ from rn50lib.config.checks import check
 from rn50lib.config.kinds import slots
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.hardware import machine
-from rn50lib.launch import group, launchers
-from rn50lib.launch.group import SAVE_S, Outcome
-from rn50lib.launch.launchers import ALLOCATOR, program, rank_environment, with_library
+from rn50lib.launch import launchers
+from rn50lib.launch.launchers import (
+    ALLOCATOR,
+    SAVE_S,
+    Outcome,
+    program,
+    rank_environment,
+    with_library,
+)
 from rn50lib.report import write_json
 from rn50lib.stop import PARENT
 
@@ -177,6 +183,8 @@ def run_command(command: list[str], experiment: Experiment) -> Outcome:
     Ctrl-C."""
     env = rank_environment(experiment)
     if not launchers.alone(experiment):
+        from rn50lib.launch import group  # needs psutil, which one worker does not
+
         return group.run(command, env, say)
     received: list[int] = []
     # in a session of its own: Ctrl-C comes to us alone, and is handed on once

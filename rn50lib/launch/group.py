@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
 from rn50lib.errors import TERMINATED
+from rn50lib.launch.launchers import SAVE_S, Outcome
 from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End
 
 JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
@@ -36,16 +36,6 @@ WATCHER = ["-m", "rn50lib.rank"]
 LINE = re.compile(r"^rank \d+ \| ")
 FOLLOW_S = 2.0  # the others have this long to end by themselves after the first has failed
 TERM_S = 1.0  # between asking processes to end and ending them
-SAVE_S = 60.0  # between asking workers to stop and ending them: they write a checkpoint
-
-
-class Outcome(NamedTuple):
-    """How the workers of a run ended: the exit status for the user, what failed (None: nothing, or
-    a lone worker has said it itself), and the ranks that were lost."""
-
-    status: int
-    failure: str | None
-    lost: tuple[int, ...] = ()
 
 
 @dataclass

@@ -16,6 +16,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from rn50lib.config import Experiment
 from rn50lib.config.workers import is_local
@@ -33,6 +34,18 @@ ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
 )
+
+
+SAVE_S = 60.0  # between asking workers to stop and ending them: they write a checkpoint
+
+
+class Outcome(NamedTuple):
+    """How the workers of a run ended: the exit status for the user, what failed (None: nothing, or
+    a lone worker has said it itself), and the ranks that were lost."""
+
+    status: int
+    failure: str | None
+    lost: tuple[int, ...] = ()
 
 
 def alone(experiment: Experiment) -> bool:
