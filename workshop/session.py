@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rn50lib import config, hardware
-from rn50lib.config import Experiment
+from rn50lib import hardware
+from rn50lib.config import Experiment, defaults
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, paths
 from workshop.course import catalogue
@@ -251,7 +251,7 @@ def resolve(given: Experiment) -> Experiment:
         source = open_source(Path(str(asked.data_root)), "train", asked.data_format or "auto")
         classes = len(source.classes)
     machine = hardware.machine()
-    return config.resolve(asked, machine, asked.num_classes or classes).experiment
+    return defaults.resolve(asked, machine, asked.num_classes or classes).experiment
 
 
 PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "ONNX Runtime"}
