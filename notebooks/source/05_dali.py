@@ -18,6 +18,146 @@ import workshop
 session = workshop.start("05", profile)
 
 # %% [markdown]
+# ## A pipeline of your own
+#
+# **DALI** is NVIDIA's library for one job: from the files on the disk to a batch that a network can be fed. A pipeline is a Python function of *operators*. This one reads the road signs, decodes them, cuts a random part out, brings it to one size and turns half of the pictures round. Change it: another size, `random_area=(0.05, 0.1)` in the crop, no flip.
+
+# %%
+HERE = workshop.has("nvidia.dali")
+on_gpu = session.profile == "gpu"
+if HERE:
+    from nvidia.dali import fn, pipeline_def, types
+
+    gpu = {"device_id": 0 if on_gpu else None}
+
+    @pipeline_def(batch_size=32, num_threads=session.machine.cores, seed=seed, **gpu)
+    def mine(root, size=224):
+        jpegs, labels = fn.readers.file(file_root=str(root), random_shuffle=True, name="reader")
+        images = fn.decoders.image(jpegs, device="mixed" if on_gpu else "cpu")
+        images = fn.random_resized_crop(images, size=(size, size))
+        images = fn.flip(images, horizontal=fn.random.coin_flip())
+        return images, labels
+
+
+# %% [markdown]
+# Two calls make batches of it. `build` turns the function into a graph, and `run` asks for the next batch; what comes back are lists of arrays, on the GPU where the last operator ran there.
+
+# %%
+if HERE:
+    pipe = mine(session.data_root / "train")
+    pipe.build()
+    images, labels = pipe.run()
+    pixels = (images.as_cpu() if on_gpu else images).as_array()
+    print(pixels.shape, pixels.dtype, "labels", labels.as_array().ravel()[:8].tolist())
+    workshop.images(list(pixels[:8]), columns=8, alt="Eight pictures that the pipeline has made")
+
+# %% [markdown]
+# How fast is it? A loop and a clock:
+
+# %%
+import time
+
+
+def images_per_second(batch_of, batches):
+    """The rate of a function that makes a batch of 32; the first two are not counted."""
+    batch_of(), batch_of()
+    begin = time.perf_counter()
+    for _ in range(batches):
+        batch_of()
+    return 32 * batches / (time.perf_counter() - begin)
+
+
+rates, batches = {}, session.pick(ci=2, cpu=20)
+if HERE:
+    rates["DALI"] = images_per_second(pipe.run, batches)
+
+# %% [markdown]
+# And now the same work as you would write it without DALI: PyTorch's `DataLoader` with Pillow in as many processes as there are cores, and TensorFlow's `tf.data`. Which of them do you expect to be the fastest? All three call some build of the same library for JPEGs.
+
+# %%
+import numpy as np
+import torch
+from PIL import Image
+
+
+class Signs(torch.utils.data.Dataset):
+    def __init__(self, root):
+        self.files = sorted(root.rglob("*.jpg"))
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        image = Image.open(self.files[i]).convert("RGB")
+        share = torch.empty(1).uniform_(0.08, 1.0).item() ** 0.5  # of each side
+        width, height = round(share * image.width), round(share * image.height)
+        left = torch.randint(image.width - width + 1, (1,)).item()
+        top = torch.randint(image.height - height + 1, (1,)).item()
+        box = (left, top, left + width, top + height)
+        return torch.from_numpy(np.array(image.resize((224, 224), Image.BILINEAR, box)))
+
+
+# %%
+signs = Signs(session.data_root / "train")
+loader = torch.utils.data.DataLoader(
+    signs, 32, shuffle=True, drop_last=True, num_workers=session.machine.cores
+)
+
+
+def forever(make):
+    while True:
+        yield from make()
+
+
+stream = forever(lambda: loader)
+rates["DataLoader with Pillow"] = images_per_second(lambda: next(stream), batches)
+del stream  # ends the worker processes
+
+# %%
+if workshop.has("tensorflow"):
+    import tensorflow as tf
+
+    def made(path):
+        image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
+        begin, extent, _ = tf.image.sample_distorted_bounding_box(
+            tf.shape(image), tf.zeros([1, 0, 4]), area_range=(0.08, 1.0),
+            min_object_covered=0.0, use_image_if_no_bounding_boxes=True,
+        )  # fmt: skip
+        image = tf.image.resize(tf.slice(image, begin, extent), (224, 224), antialias=True)
+        return tf.image.random_flip_left_right(tf.cast(image, tf.uint8))
+
+    files = tf.data.Dataset.from_tensor_slices([str(file) for file in signs.files])
+    chain = files.shuffle(len(signs)).repeat().map(made, num_parallel_calls=tf.data.AUTOTUNE)
+    stream = iter(chain.batch(32).prefetch(2))
+    rates["tf.data"] = images_per_second(lambda: next(stream), batches)
+    del stream
+workshop.table(
+    [[name, rate, rate / session.machine.cores] for name, rate in rates.items()],
+    columns=["your own", "img/s", "per core"],
+)
+
+# %% [markdown]
+# A training loop does not call `run` itself. DALI has an iterator for each framework, which hands over tensors of that framework and knows where an epoch ends. Here is one step of a loop with it:
+
+# %%
+if HERE:
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    pipe = mine(session.data_root / "train", size=64)
+    batches_of = DALIGenericIterator([pipe], ["images", "labels"], reader_name="reader")
+    classifier = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64 * 64 * 3, 12))
+    classifier.to("cuda" if on_gpu else "cpu")
+    for (batch,) in batches_of:
+        x = batch["images"].float() / 255
+        y = batch["labels"].squeeze(1).long().to(x.device)
+        loss = torch.nn.functional.cross_entropy(classifier(x), y)
+        loss.backward()
+        break
+    print(
+        f"{tuple(x.shape)} on {x.device}, loss {loss.item():.2f}; an epoch has {len(batches_of)} batches"
+    )
+
+# %% [markdown]
 # ## Where is the time going?
 #
 # So far you have found the bottleneck by hand, one measurement at a time. There is a program for it: `rn50 diagnose` times the loader alone, the step alone and both together, and says in one sentence what holds the run up. Its patient is a run like those of the last notebook, with PyTorch's loader: JPEGs, the published crops of 224 pixels, and in the model's place a wait that is as long as a V100 in FP16 would compute.
@@ -54,11 +194,11 @@ session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, pa
 # %% [markdown]
 # Reading from memory and copying cost little. A JPEG has to be *decoded*, and that is arithmetic: the stored bits are unpacked into coefficients one after the other, the coefficients become blocks of 8 × 8 pixels by a cosine transform, the colours are blown up to full size. A faster disk would not help.
 #
-# **DALI** is NVIDIA's library for exactly this work. It does two things: it runs the whole chain in threads of its own, without Python, and the parts of the chain that it is told to it runs on the GPU.
+# DALI does two things about it: it runs the whole chain in threads of its own, without Python, and the parts of the chain that it is told to it runs on the GPU.
 #
-# ## Three loaders
+# ## Three loaders, hardened
 #
-# This workbook has three ways from a file to a batch, and they take the same flags:
+# Your three pipelines differ in more than their speed: other crops, other resizing, other orders. This workbook has three ways from a file to a batch, and they take the same flags:
 #
 # | loader | what decodes | where |
 # |---|---|---|
@@ -66,7 +206,7 @@ session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, pa
 # | tf.data (`--backend tensorflow`) | TensorFlow's libjpeg, in threads | the processor |
 # | DALI (`--loader dali`) | DALI's libjpeg or nvJPEG, in threads | the processor, or the GPU |
 #
-# On a CPU all three call some build of the same library for JPEGs, so none of them can work wonders. Which one do you expect to be the fastest, and by how much?
+# They read the same files in orders that are known, cut the same kind of crops and resize with the same care, so that a difference in speed is one of speed alone. Which one do you expect to be the fastest, and by how much?
 #
 # The cell lets them take turns, on the same files and with the same careful resizing. In each round every loader runs alone and then in front of the paced device; last comes this machine's own ResNet-50, on images that cost nothing.
 
@@ -208,8 +348,6 @@ if lesson.HERE:
 import inspect
 
 if lesson.HERE:
-    from nvidia.dali import fn
-
     known = inspect.signature(fn.decoders.image_random_crop).parameters["random_area"].default
     print(f"DALI's own area: {known}; the recipe's: {list(done.to_recipe().augmentation.area)}")
 else:
@@ -220,27 +358,51 @@ else:
 # The function above looks as if it worked on pictures. It does not: `fn.resize` returns no pixels but a node, a note that says "here something is resized". Python runs through the function **once**, when the graph is built. From then on DALI's threads do the work, and Python only asks for the next batch. The cell counts.
 
 # %%
-import time
-
 if lesson.here(session, "dali.python_calls"):
     calls = []
 
-    def counted():
+    @pipeline_def(batch_size=8, num_threads=1, device_id=None)
+    def counted(root):
         calls.append("Python was here")
-        return steps.fused(steps.reader(some), look)[steps.RESIZE]
+        jpegs, labels = fn.readers.file(file_root=str(root))
+        return fn.resize(fn.decoders.image(jpegs), size=(64, 64)), labels
 
     begin = time.perf_counter()
-    graph = steps.graph(counted, done.batch_size)
+    graph = counted(session.data_root / "train")
+    graph.build()
     built = time.perf_counter()
     for _ in range(10):
         graph.run()
     ran = (time.perf_counter() - built) / 10
     print(f"Built in {1000 * (built - begin):.0f} ms, then {1000 * ran:.0f} ms a batch.")
-    print(f"Ten batches of {done.batch_size}, and the function was called {len(calls)} time(s).")
+    print(f"Ten batches of 8, and the function was called {len(calls)} time(s).")
     session.note("python_calls", len(calls), "", "calls of the graph's function for ten batches")
 
 # %% [markdown]
-# Two things follow. A learner's own Python function for the crop cannot be put in here, and `--override augment` says so where you try it. And a random number that *Python* draws in this function is drawn once and is the same for the whole training: the mistake of notebook 04 with the angle, in another library. Chance belongs into the graph: `fn.random.coin_flip`.
+# Where Python must take part, because the data comes from a database or from an augmentation of your own, `external_source` calls a function for every picture, and pays for it:
+
+# %%
+if HERE:
+    asked = []
+
+    def from_python(sample):
+        asked.append(sample.idx_in_epoch)
+        return np.frombuffer(signs.files[sample.idx_in_epoch % len(signs)].read_bytes(), np.uint8)
+
+    @pipeline_def(batch_size=8, num_threads=1, device_id=None)
+    def by_hand():
+        jpegs = fn.external_source(source=from_python, batch=False, dtype=types.UINT8)
+        return fn.resize(fn.decoders.image(jpegs), size=(64, 64))
+
+    graph = by_hand()
+    graph.build()
+    graph.run()
+    print(f"One batch of 8 was asked for, and Python was called {len(asked)} times:")
+    print("DALI makes the next batches ahead.")
+
+# %% [markdown]
+# Two things follow.# %% [markdown]
+# Two things follow. A learner's own Python function for the crop cannot be put in here, and `--override augment` says so where you try it. And a random number that *Python* draws in this function is drawn once and is the same for the whole training: the mistake of notebook 04 with the angle, in another library. Chance belongs in the graph: `fn.random.coin_flip`.
 #
 # DALI makes batches ahead and keeps them in a queue, like tf.data's `prefetch` and the workers of PyTorch's loader. A queue lends time from fast batches to slow ones. What it cannot do is make the loader faster on average. The library makes two batches ahead; on a GPU each of them lies in the GPU's memory, which a deeper queue would take from the model.
 #
@@ -268,8 +430,7 @@ if lesson.here(session):
 
 # %%
 workshop.show("rn50lib.pipelines.dali:Dali.batch")
-on_gpu = session.machine.gpus and loaders.ON_CPU in measured.alone
-if on_gpu:
+if session.machine.gpus and loaders.ON_CPU in measured.alone:
     ratio = statistics.median(measured.ratios(loaders.DALI, loaders.ON_CPU))
     print(f"Decoding on this GPU is {ratio:.2f} times as fast as on the {threads} cores.")
     session.note("gpu_over_cpu", ratio, "times", "DALI decoding on the GPU over on the CPU")
@@ -383,7 +544,32 @@ if lesson.HERE:
 workshop.show("rn50lib.pipelines.dali_readers:Stream.read")
 
 # %% [markdown]
-# What it promises is what tf.data's streams promise: in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again. Class folders promise more, because they are read by number: exactly the order of PyTorch's loader. The cell asks DALI's readers, for two ranks.
+# First ask DALI yourself. As "label" each file gets its own number, so that the batch says which pictures a rank reads; two ranks, first as DALI does it by itself and then shuffled:
+
+# %%
+if HERE:
+
+    @pipeline_def(batch_size=6, num_threads=1, device_id=None, seed=seed)
+    def numbers(rank, shuffle):
+        names = [str(file) for file in signs.files[:48]]
+        _, number = fn.readers.file(
+            files=names, labels=list(range(48)), shard_id=rank, num_shards=2, random_shuffle=shuffle
+        )
+        return number
+
+    for shuffle in (False, True):
+        for rank in (0, 1):
+            pipe = numbers(rank, shuffle)
+            pipe.build()
+            batches_read = [pipe.run()[0].as_array().ravel().tolist() for _ in range(5)]
+            print(
+                f"shuffle {shuffle!s:5} rank {rank}: first {batches_read[0]}, fifth {batches_read[4]}"
+            )
+
+# %% [markdown]
+# Each rank has 24 of the 48 files, which is four batches of six. The fifth batch already belongs to the next epoch, and unless told otherwise a rank then reads the *other* half: over the epochs all ranks see all files.
+#
+# The library's reader asks for more. What it promises is what tf.data's streams promise: in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again. Class folders promise more, because they are read by number: exactly the order of PyTorch's loader. The cell asks DALI's readers, for two ranks.
 
 # %%
 from workshop.lessons.tfrecord.data import make_shards
