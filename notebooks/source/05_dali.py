@@ -401,7 +401,6 @@ if HERE:
     print("DALI makes the next batches ahead.")
 
 # %% [markdown]
-# Two things follow.# %% [markdown]
 # Two things follow. A learner's own Python function for the crop cannot be put in here, and `--override augment` says so where you try it. And a random number that *Python* draws in this function is drawn once and is the same for the whole training: the mistake of notebook 04 with the angle, in another library. Chance belongs in the graph: `fn.random.coin_flip`.
 #
 # DALI makes batches ahead and keeps them in a queue, like tf.data's `prefetch` and the workers of PyTorch's loader. A queue lends time from fast batches to slow ones. What it cannot do is make the loader faster on average. The library makes two batches ahead; on a GPU each of them lies in the GPU's memory, which a deeper queue would take from the model.
