@@ -120,7 +120,7 @@ workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
 # %% [markdown]
 # ### The slides' calls, today
 #
-# The slides were written for TensorFlow 1. If you meet such code, this table says what does the same work now. The whole script, in its original form and in today's, is `exercises/densenet`.
+# The slides were written for TensorFlow 1. If you meet such code, this table says what does the same work now. The whole script, in its original form and in today's, is `exercises/recipes`.
 #
 # | the slides (TensorFlow 1.8) | today | what changed |
 # |---|---|---|
@@ -142,7 +142,7 @@ workshop.show("rn50lib.backends.torch.step:TorchStep.__init__")
 # | `tf.parse_single_example(serialized_example, features=features)` | `tf.io.parse_single_example(record, features)` | in dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE) |
 # | `tf.decode_raw(features['img_raw'], tf.uint8)` | `tf.io.decode_and_crop_jpeg(data, window, channels=3)` | JPEG stays JPEG on the disk: several times fewer bytes; raw is tf.io.decode_raw |
 # | `tf.image.random_flip_left_right(image, seed=42)` | `tf.image.stateless_random_flip_left_right(image, seed)` | with a seed for each picture: ranks differ, and a run can be repeated |
-# | `tf.contrib.image.rotate(image, degrees * np.pi / 180)` | `tf.raw_ops.ImageProjectiveTransformV3(images=images, transforms=turns, output_shape=shape, fill_value=0.0, interpolation="BILINEAR")` | tf.contrib is gone; see rotate in exercises/densenet/solutions/train_tfrecord.py |
+# | `tf.contrib.image.rotate(image, degrees * np.pi / 180)` | `tf.raw_ops.ImageProjectiveTransformV3(images=images, transforms=turns, output_shape=shape, fill_value=0.0, interpolation="BILINEAR")` | tf.contrib is gone; see rotate in exercises/recipes/solutions/train_tfrecord.py |
 # | `tf.train.shuffle_batch([image, label], batch_size=20, capacity=30, num_threads=16, min_after_dequeue=100)` | `dataset.shuffle(1000).batch(20).prefetch(tf.data.AUTOTUNE)` | shuffle before the decoding, where a picture is smallest |
 # | `tf.train.Coordinator(), tf.train.start_queue_runners()` | nothing | tf.data starts and ends its own threads |
 #
@@ -571,7 +571,7 @@ if parts:
 # - Without a shard or a broadcast a script runs and looks healthy. Count the images, compare the weights.
 # - The step of several workers is a sum: computing, what is slower beside others, what is exposed of the exchange. Larger batches, a faster wire and more overlap help; faster computing alone makes it worse.
 #
-# **Try it yourself.** `exercises/densenet` holds the slides' own training script for one process. Make the five changes in it; a solution with Horovod is there to compare with.
+# **Try it yourself.** `exercises/recipes` holds the slides' own training script for one process. Make the five changes in it; a solution with Horovod is there to compare with.
 #
 # Something to try here: set `batch = 64` in the second cell and predict the efficiency before you look.
 #
