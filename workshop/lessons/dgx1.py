@@ -27,15 +27,6 @@ def accuracy_rows(results: Mapping[str, Expected]) -> tuple[list[list[Any]], lis
     return rows, ["GPUs", *(f"{p.upper()}: {names[kind]}" for p, kind in kinds)]
 
 
-def speed_rows(results: Mapping[str, Expected]) -> list[list[Any]]:
-    """(GPUs, precision, img/s, efficiency) of the published runs."""
-    rows = []
-    for precision in ("fp16", "fp32"):
-        speed = {n: results[f"published.v100.{n}gpu.{precision}.ips"].value for n in GPUS}
-        rows += [[n, precision.upper(), ips, ips / (n * speed[1])] for n, ips in speed.items()]
-    return rows
-
-
 # --- one account of what is lost ------------------------------------------------------------------
 
 

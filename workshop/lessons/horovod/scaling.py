@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rn50lib.config import Experiment
 from rn50lib.tools.doctor.allreduce import MB, SIZES, AllReduceCost
 from workshop import output
-from workshop.lessons.figures import Lines, by_step, readings, stacked
+from workshop.lessons.figures import Lines, by_step, last_loss, readings, stacked
+from workshop.session import Session
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,19 +112,6 @@ def wanted_batch(per_image: float, overhead: float, goal: float) -> int:
     return max(1, math.ceil(overhead * goal / (1 - goal) / per_image - 1e-9))
 
 
-def published_rows(results: Mapping[str, Any]) -> list[list[Any]]:
-    """(GPUs, precision, img/s, efficiency) of the published V100 runs, those there are."""
-    rows = []
-    for precision in ("fp16", "fp32"):
-        for gpus in (1, 4, 8):
-            key = f"published.v100.{gpus}gpu.{precision}.ips"
-            first = results.get(f"published.v100.1gpu.{precision}.ips")
-            if key in results and first is not None:
-                ips = results[key].value
-                rows.append([gpus, precision.upper(), ips, ips / (gpus * first.value)])
-    return rows
-
-
 def figure(found: Weak) -> tuple[Figure, str]:
     """The step of one worker above the step of many, in parts that add up to it."""
     one = {PARTS["alone"]: 1000 * found.one}
@@ -164,6 +153,45 @@ def beside(reports: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[Any]], l
     if any(value is not None for value in apart):
         rows.append(["largest difference between the ranks' weights", *apart])
     return rows, ["last epoch", *reports]
+
+
+def recorded_losses(
+    session: Session, one: Mapping[str, Any], many: Mapping[str, Any], epochs: int, workers: int
+) -> dict[str, float | None]:
+    """The recorded losses of one worker and of two by key, with these where they compare."""
+    full = session.profile != "ci" and (epochs, workers) == (3, 2)
+    keys = {"horovod.one_worker.loss": one, "horovod.two_workers.loss": many}
+    return {k: r["metrics"]["train.loss"][-1] if full else None for k, r in keys.items()}
+
+
+def recorded_batches(session: Session, runs: Mapping[str, Lines]) -> dict[str, float | None]:
+    """The recorded losses of the four runs with larger batches by key, with these beside them, and
+    the two that a warm-up makes different noted."""
+    names = ("small", "unscaled", "no_warmup", "warmup")
+    ends = dict(zip(names, map(last_loss, runs.values()), strict=True))
+    for name, what in (("no_warmup", "without"), ("warmup", "with")):
+        text = f"training loss at batch 128 {what} warm-up"
+        session.note(f"{name}_loss", ends[name], "", text)
+    full = session.profile != "ci"
+    return {f"horovod.large_batch.{n}": end if full else None for n, end in ends.items()}
+
+
+def at_speed(session: Session, workers: int, batch: int, steps: int) -> Experiment:
+    """What is run to measure speed: ResNet-50 on random pictures, with a share of the cores."""
+    common: dict[str, Any] = {
+        "loader": "synthetic", "num_classes": 12, "num_epochs": 1, "no_val": True,
+        "no_metrics": True, "data_nthreads": 0,
+    }  # fmt: skip
+    if session.profile == "ci":  # small, but with steps enough to look into
+        return Experiment(
+            network="tiny", batch_size=4, image_shape=32, benchmark_iters=6, threads=1,
+            profile="cpu", **common,
+        )  # fmt: skip
+    return Experiment(
+        num_layers=50, batch_size=batch, image_shape=session.pick(cpu=64, gpu=224),
+        benchmark_iters=steps, disp_batches=5, threads=max(1, session.machine.cores // workers),
+        **common,
+    )  # fmt: skip
 
 
 # --- the all-reduce -------------------------------------------------------------------------------
