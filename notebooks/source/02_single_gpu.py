@@ -266,7 +266,7 @@ schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, decay], [5
 rows = []
 for step in range(90 * per_epoch):
     if step % (15 * per_epoch) == 0 or step == 2 * per_epoch:
-        epoch = step / per_epoch
+        epoch = step // per_epoch
         here = recipe.learning_rate(epoch, 256, recipe.REFERENCE)
         rows.append([epoch, optimizer.param_groups[0]["lr"], here])
     optimizer.step()
@@ -331,6 +331,7 @@ def milliseconds(ask):
 
 
 on_device = [(images.to(device), labels.to(device)) for images, labels in kept]
+milliseconds(ask=True)  # the first time is slower than all others
 for ask in (True, False, True, False):
     way = "asked at each step" if ask else "added up on the device"
     print(f"loss {way}: {milliseconds(ask):.1f} ms a step")
@@ -403,7 +404,7 @@ print(f"so the model computes {flops['per_second'] / 1e9:,.0f} GFLOP per second.
 # %% [markdown]
 # ## Kill it, and go on
 #
-# Machines fail, queues end, somebody trips over a cable. A run of days must survive that, and it must not matter to the result. What has to be saved? Try it with your own network: three steps, save, three more. Then a new model and a new optimizer take over what was saved and do the last three steps again.
+# Machines fail, queues end, somebody trips over a cable. A run of days must survive that, and it must not matter to the result. What has to be saved? Try it with your own network: three steps, save, and the same three again. Then a new model and a new optimizer take over what was saved and repeat the second half.
 
 # %%
 import copy
@@ -425,15 +426,16 @@ def go_on(batches, state, momentum=None):
     return net, optimizer
 
 
-halfway, optimizer = go_on(on_device[:3], start)
+three = (on_device * 3)[:3]
+halfway, optimizer = go_on(three, start)
 torch.save({"model": halfway.state_dict(), "optimizer": optimizer.state_dict()}, saved)
-undisturbed, _ = go_on(on_device[3:6], halfway.state_dict(), optimizer.state_dict())
+undisturbed, _ = go_on(three, halfway.state_dict(), optimizer.state_dict())
 
 # %%
 found = torch.load(saved)
 resumed = {
-    "weights alone": go_on(on_device[3:6], found["model"])[0],
-    "weights and momentum": go_on(on_device[3:6], found["model"], found["optimizer"])[0],
+    "weights alone": go_on(three, found["model"])[0],
+    "weights and momentum": go_on(three, found["model"], found["optimizer"])[0],
 }
 for what, net in resumed.items():
     pairs_of = zip(net.parameters(), undisturbed.parameters(), strict=True)

@@ -18,12 +18,20 @@ NETWORK = "nvlink+100g"  # between them, as notebook 08 takes it
 
 def accuracy_rows(results: Mapping[str, Expected]) -> tuple[list[list[Any]], list[str]]:
     """(rows, columns) of the published table of accuracy: 90 epochs of ImageNet, and the hours."""
-    kinds = [(p, kind) for p in ("fp16", "fp32") for kind in ("top1", "hours")]
-    rows = [
-        [n, *(results[f"published.v100.{n}gpu.{p}.{kind}"].value for p, kind in kinds)]
-        for n in GPUS
-    ]
     names = {"top1": "top-1, %", "hours": "hours"}
+    kinds = [(p, kind) for p in ("fp16", "fp32") for kind in names]
+    rows: list[list[Any]] = []
+    for n in GPUS:
+        found = [results[f"published.v100.{n}gpu.{p}.{kind}"].value for p, kind in kinds]
+        rows.append(
+            [
+                n,
+                *(
+                    f"{value:.3f}" if kind == "top1" else f"{value:.1f}"
+                    for value, (_, kind) in zip(found, kinds, strict=True)
+                ),
+            ]
+        )
     return rows, ["GPUs", *(f"{p.upper()}: {names[kind]}" for p, kind in kinds)]
 
 

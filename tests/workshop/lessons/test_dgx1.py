@@ -19,9 +19,9 @@ def test_the_published_efficiencies() -> None:
 def test_the_published_accuracies_stand_beside_their_hours(repository: Path) -> None:
     rows, columns = dgx1.accuracy_rows(expected.load(repository / "notebooks" / "expected"))
     assert rows == [
-        [1, 76.424, 22.9, 76.462, 82.0],
-        [4, 76.328, 6.2, 76.448, 21.1],
-        [8, 76.490, 3.3, 76.668, 11.1],
+        [1, "76.424", "22.9", "76.462", "82.0"],
+        [4, "76.328", "6.2", "76.448", "21.1"],
+        [8, "76.490", "3.3", "76.668", "11.1"],
     ]
     assert columns[2] == "FP16: hours" and columns[4] == "FP32: hours"
 
