@@ -134,8 +134,9 @@ def small_resnet(classes=12):
 def describe(seen, losses, model):
     """What a rank prints at its end."""
     last, weights = sum(losses[-10:]) / len(losses[-10:]), model[-1].weight[0, :3].tolist()
-    print(f"{len(seen):,} pictures, first {seen[:4]}; loss of the last steps {last:.2f}")
-    print("three of the final weights:", *(f"{weight:.5f}" for weight in weights))
+    told = f"{len(seen):,} pictures, first {seen[:4]}; loss of the last steps {last:.2f}\n"
+    told += "three of the final weights: " + " ".join(f"{weight:.5f}" for weight in weights)
+    print(f"{told}\n", end="")  # at once, or the lines of two ranks would mix
 
 
 # %% [markdown]
@@ -170,8 +171,8 @@ torch.save(model.state_dict(), "model.pt")
 
 # %%
 folder, pictures = session.folder, session.data_root / "train"
-lines = horovodrun(folder / "train.py", pictures, np=2)
-if lines:
+horovodrun(folder / "train.py", pictures, np=2)
+if (folder / "model.pt").exists():
     weights = torch.load(folder / "model.pt")["6.weight"][0, :3]
     print("three of the weights in model.pt:", *(f"{weight:.5f}" for weight in weights))
 

@@ -115,7 +115,7 @@ def test_a_script_that_cannot_be_run_is_passed_over_aloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(scripts, "horovod_serves", lambda framework: False)
-    assert scripts.horovodrun(tmp_path / "none.py", np=2) == []
+    scripts.horovodrun(tmp_path / "none.py", np=2)
     assert "`make horovod` builds it" in capsys.readouterr().out
 
 

@@ -20,19 +20,18 @@ def horovodrun(
     np: int,
     framework: str = "torch",
     env: Mapping[str, str] | None = None,
-) -> list[str]:
-    """`horovodrun -np NP python SCRIPT ARGUMENTS...`; returns what it printed, nothing where
-    Horovod is missing."""
+) -> None:
+    """`horovodrun -np NP python SCRIPT ARGUMENTS...`, as `workshop.run_script` runs it."""
     if not horovod_serves(framework):
         text = (
             f"Horovod is not built for {framework} here, so this script is not run: `make horovod`"
             " builds it."
         )
         output.show(f'<p class="box warn">{text}</p>', text)
-        return []
-    return run_script(script, *arguments, np=np, env=env)
+    else:
+        run_script(script, *arguments, np=np, env=env)
 
 
-def torchrun(script: str | os.PathLike, *arguments: object, np: int) -> list[str]:
-    """`torchrun --nproc-per-node NP SCRIPT ARGUMENTS...`; returns what it printed."""
-    return run_script(script, *arguments, np=np, launcher="torchrun")
+def torchrun(script: str | os.PathLike, *arguments: object, np: int) -> None:
+    """`torchrun --nproc-per-node NP SCRIPT ARGUMENTS...`, as `workshop.run_script` runs it."""
+    run_script(script, *arguments, np=np, launcher="torchrun")
