@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 # Several tests compute at once: threads that spin while they wait would take the cores from each
-# other's work (a step of 25 ms took 10 s so). The OpenMP of the frameworks reads this when it loads.
+# other's work (a step of 25 ms took 10 s so). The frameworks' OpenMP reads this when it loads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # No test may fail because the machine is busy.
