@@ -4,11 +4,11 @@ tables of it, and what its rows can and cannot decide about the time that severa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from rn50lib.tools.scaling import check, links, predict
+from rn50lib.tools.scaling import check
 from workshop.expected import Expected
+from workshop.lessons.scaling import predictions
 
 GPUS = (1, 4, 8)
 PRECISIONS = {"mixed": "FP16", "FP32": "FP32"}  # by the name of the series of `check`
@@ -74,23 +74,14 @@ def account() -> str:
         f" {min(fp32):.0f} to {max(fp32):.0f} ms in FP32: none of them is right alone, and none"
         " is ruled out as a part.\n"
         f"How much that matters: for {MANY} such GPUs in FP16, eight to a host, the same causes"
-        f" predict efficiencies from {100 * min(found):.0f} to {100 * max(found):.0f} %."
+        f" predict efficiencies from {min(found):.0f} to {max(found):.0f} %."
     )
 
 
 def efficiencies(gpus: int = MANY) -> dict[str, float]:
-    """The efficiency of many GPUs in FP16 by each reading of the DGX-1's rows."""
-    one = series()["FP16"]
-    inside, between = links.parse(NETWORK)
-    hosts = replace(one.cluster, local=inside, between=between)
-    return {
-        reading.name: predict(
-            one.training,
-            reading.enter(hosts, check.parameter(one.name, one.precision, reading)),
-            gpus,
-        ).efficiency
-        for reading in check.READINGS
-    }
+    """The efficiency of many GPUs in FP16 by each reading of the DGX-1's rows, in per cent."""
+    rows, _ = predictions.by_reading(series()["FP16"].training, NETWORK, [gpus])
+    return {row[0]: row[2] for row in rows if row[0] in readings()}
 
 
 def readings() -> list[str]:

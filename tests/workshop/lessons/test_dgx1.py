@@ -40,5 +40,5 @@ def test_what_is_lost_is_the_step_less_that_of_one_gpu() -> None:
 def test_the_account_gives_the_range_of_all_readings() -> None:
     found = dgx1.efficiencies()
     assert set(found) == {"stragglers", "communication", "shared input"}
-    low, high = (round(100 * f(found.values())) for f in (min, max))
+    low, high = (round(f(found.values())) for f in (min, max))
     assert dgx1.account().endswith(f"predict efficiencies from {low} to {high} %.")
