@@ -221,7 +221,7 @@ describe(mine, losses, model)
 horovodrun(folder / "train.py", pictures, np=workers)
 
 # %% [markdown]
-# Now each rank has its own part of the pictures, and the work is shared. The models are not: each rank still trains one of its own, on less data than before. The slides stop here in another respect: their script forgets the second change.
+# Now each rank has its own part of the pictures, and the work is shared. The models are not: each rank still trains one of its own, on less data than before.
 #
 # ### 3, 4 and 5: one model
 #
