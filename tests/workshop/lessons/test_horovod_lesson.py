@@ -84,6 +84,7 @@ def test_two_curves_are_compared_reading_by_reading() -> None:
     text = scaling.difference(progress([3.0, 2.0]), progress([3.1, 2.3]))
     assert text.startswith("At 4 readings the losses differ by 0.200 on average")
     assert text.endswith("changes the loss by 1.50.")
+    assert "too few" in scaling.difference(progress([3.0]), progress([3.1]))
 
 
 def test_curves_tell_the_last_epoch_s_loss() -> None:
