@@ -3,7 +3,7 @@
 #
 # After this notebook you can train one model with several workers, in PyTorch and in TensorFlow, name the five changes that this takes, see what goes wrong without each of them, and compute what more workers would bring.
 #
-# **Time:** 45 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 5 minutes to run
+# **Time:** 45 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
