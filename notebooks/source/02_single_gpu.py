@@ -111,7 +111,7 @@ model.train()
 print(f"{right:,} of {len(validation):,} right: {100 * right / len(validation):.1f} %.")
 
 # %% [markdown]
-# Before you go on, break it, one thing at a time, and run from there. Leave out `optimizer.zero_grad()`, and the gradients of all steps add up. Put `lr=5`. Leave out `model.eval()`. Put `shuffle=False`, so that a batch holds one class only. Each of these mistakes runs without an error.
+# Before you go on, break it, one thing at a time, and run from there. Leave out `optimizer.zero_grad()`, and the gradients of all steps add up. Put `lr=5`. Leave out `model.eval()`. Put `shuffle=False`, so that nearly every batch holds a single class. Each of these mistakes runs without an error.
 #
 # ## Where is the time going?
 #
