@@ -1,20 +1,17 @@
-"""Weak scaling, for notebook 03: what a step loses, and what would win it back; the bare
-all-reduce, and runs beside each other. All times are seconds per step.
+"""Weak scaling, for notebook 03: what a step loses, and what would win it back; and runs beside
+each other. All times are seconds per step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50lib.config import Experiment
-from rn50lib.tools.doctor.allreduce import MB, SIZES, AllReduceCost
-from workshop import output
 from workshop.lessons.figures import Lines, by_step, last_loss, readings, stacked
 from workshop.session import Session
 
@@ -195,22 +192,3 @@ def at_speed(session: Session, workers: int, batch: int, steps: int) -> Experime
         benchmark_iters=steps, disp_batches=5, threads=max(1, session.machine.cores // workers),
         **common,
     )  # fmt: skip
-
-
-# --- the all-reduce -------------------------------------------------------------------------------
-
-
-def measure_allreduce(workers: int, quick: bool = False) -> AllReduceCost:
-    """What all-reduces of many sizes take between `workers` processes.
-
-    `quick` leaves out the large ones. Raises UserError where the workers cannot be started.
-    """
-    from rn50lib.tools.doctor import allreduce
-
-    slot = output.Slot()
-    slot.line("the workers are starting")
-    lines: Any = output.LineStream(slot)
-    sizes = tuple(size for size in SIZES if size <= (4 * MB if quick else max(SIZES)))
-    with redirect_stderr(lines):
-        found, _ = allreduce.run(workers, sizes=sizes, repeats=5 if quick else 10)
-    return found
