@@ -669,7 +669,7 @@ except tf.errors.DataLossError as error:
     print(f"TFRecord: {error.message}")
 
 from data_prep.recordwriter import Writer
-from rn50lib.records.recordio import pack_header
+from rn50lib.records.framing import pack_header
 
 flipped = bytearray(picture)
 flipped[len(picture) // 2] ^= 1
