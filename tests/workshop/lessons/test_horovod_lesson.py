@@ -46,6 +46,15 @@ def test_a_sum_with_a_negative_part_is_written_as_one() -> None:
     assert found.sentence().endswith("381 + 49 + 20 + 10 + 60 − 1 = 519 ms.")
 
 
+def test_a_measurement_that_was_disturbed_is_said_so_and_drawn_within_its_axes() -> None:
+    found = scaling.explain(0.6, 0.529, 2, 16, TIMELINE)
+    figure, text = scaling.figure(found)
+    assert text.endswith("measure again.")
+    axes = figure.axes[0]
+    assert max(bar.get_x() + bar.get_width() for bar in axes.patches) <= axes.get_xlim()[1]
+    assert "measure again" not in scaling.explain(0.381, 0.519, 2, 16, TIMELINE).sentence()
+
+
 @pytest.mark.parametrize("goal", [0.5, 0.8, 0.9, 0.95])
 @pytest.mark.parametrize(("per_image", "overhead"), [(0.0238, 0.148), (0.001, 0.01), (0.5, 0.01)])
 def test_the_wanted_batch_is_the_smallest_that_reaches_the_goal(

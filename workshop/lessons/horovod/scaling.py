@@ -27,6 +27,7 @@ PARTS = {  # of a step with several workers, in the order in which they are draw
     "exchange": "the exchange and all that it costs",
     "rest": "not explained",
 }
+NOISE = 0.05  # of a step: a part may be that much below 0
 FEW_READINGS = 4  # of a curve: fewer show nothing
 
 
@@ -67,11 +68,17 @@ class Weak:
         one, many = 1000 * self.one, 1000 * self.many
         numbers = [f"{1000 * seconds:.0f}" for seconds in self.parts.values()]
         listed = " + ".join(numbers).replace("+ -", "− ")
+        disturbed = ""
+        if min(self.parts.values()) < -NOISE * self.many:
+            disturbed = (
+                " A part that is clearly negative says that the machine was not equally quiet in"
+                " the two runs: measure again."
+            )
         return (
             f"One worker takes {one:.0f} ms for {self.batch} images, {self.workers} take"
             f" {many:.0f} ms for {self.workers * self.batch}: {self.speedup:.2f} times the speed,"
             f" an efficiency of {100 * self.efficiency:.0f} %. The parts: {listed} ="
-            f" {1000 * sum(self.parts.values()):.0f} ms."
+            f" {1000 * sum(self.parts.values()):.0f} ms.{disturbed}"
         )
 
 
@@ -113,7 +120,10 @@ def wanted_batch(per_image: float, overhead: float, goal: float) -> int:
 def figure(found: Weak) -> tuple[Figure, str]:
     """The step of one worker above the step of many, in parts that add up to it."""
     one = {PARTS["alone"]: 1000 * found.one}
-    many = {PARTS[name]: 1000 * seconds for name, seconds in found.parts.items()}
+    missing = sum(seconds for seconds in found.parts.values() if seconds < 0)
+    shown = {name: max(0.0, seconds) for name, seconds in found.parts.items()}
+    shown["alone"] += missing  # a negative part cannot be drawn
+    many = {PARTS[name]: 1000 * seconds for name, seconds in shown.items()}
     bars = {"1 worker": one, f"{found.workers} workers": many}
     title = f"A step of {found.batch} images per worker"
     return stacked(bars, "milliseconds", title), found.sentence()
