@@ -118,4 +118,4 @@ def dataset(images, labels, rank: int, size: int, batch: int, seed: int):
 workshop.check("ex04.feed", dataset)
 
 # %% [markdown]
-# The whole way, from the slides' script to a parallel one that reads TFRecord, is `exercises/densenet`.
+# The whole way, from the slides' script to a parallel one that reads TFRecord, is `exercises/recipes`.

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# After this notebook you can train ResNet-50 v1.5 with the published recipe, read its report, resume a killed run and say where its time goes.
+# After this notebook you have written a training loop of your own, know what a hardened one adds to it, and can train ResNet-50 v1.5 with the published recipe, read its report, resume a killed run and say where its time goes.
 #
 # **Time:** 40 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the run; None: 2, on a GPU those of the recipe
-batch: int = 32  # images a step
+batch: int | None = None  # images a step; None: 32, on a GPU the published 208 for the speed
 pairs: int | None = None  # timed pairs of v1 and v1.5; None: 10
 seed: int = 0  # start of all randomness
 
@@ -18,35 +18,176 @@ import workshop
 session = workshop.start("02", profile)
 
 # %% [markdown]
-# ## Where is the time going?
+# ## A training run of your own
 #
-# A training step does four things: it fetches a batch of pictures, computes with them, exchanges the result with other workers where there are any, and updates the weights. Only one of them is the slowest, and making any of the others faster gains nothing. This course therefore asks one question again and again: **where is the time going now?**
+# Training needs four things: pictures, a network, a rule by which the weights change, and a loop. In PyTorch that is about forty lines, and you write them before you look at anybody else's. Change whatever you like in these cells: they are yours.
 #
-# This notebook has one worker, so that computing and fetching are all there is. You look at the network and the recipe, run the loop, and at the end you answer the question with the numbers of your own run.
+# First the pictures. A `Dataset` answers two questions: how many are there, and what is number `i`?
+
+# %%
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(session.machine.cores)  # those that this process may use
+
+
+class RoadSigns(Dataset):
+    def __init__(self, folder, size=64):
+        self.files, self.size = sorted(folder.glob("*/*.jpg")), size
+        self.classes = sorted({file.parent.name for file in self.files})
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        image = Image.open(self.files[i]).convert("RGB").resize((self.size, self.size))
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
+        return pixels, self.classes.index(self.files[i].parent.name)
+
+
+signs = RoadSigns(session.data_root / "train")
+pixels, label = signs[0]
+print(f"{len(signs):,} pictures; the first is a {signs.classes[label]}, {tuple(pixels.shape)}.")
 
 # %% [markdown]
-# ## What ResNet-50 is
+# Now the network, a **residual network** like those of torchvision, but small. It is a pile of blocks. Each block computes a *correction* to its input and adds it: `output = input + correction`. A block whose correction is zero passes its input on, and the gradient has a short way back through the additions. That is why many layers can be trained, where plain networks got worse with more of them. Where a block changes the shape, a 1×1 convolution changes that of its input too.
+
+# %%
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(after)
+        self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x):
+        correction = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(self.shortcut(x) + correction)
+
+
+def small_resnet(classes):
+    blocks = Block(3, 16, 2), Block(16, 32, 2), Block(32, 64, 2), Block(64, 128, 2)
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes))
+
+
+# %% [markdown]
+# And the loop. Each step takes a batch, computes the loss, sends it backwards through the network, and lets the optimizer change every weight a little against its gradient.
+
+# %%
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(seed)
+model = small_resnet(len(signs.classes)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+batches = DataLoader(signs, batch_size=32, shuffle=True, drop_last=True, num_workers=2)
+
+for step, (images, labels) in enumerate(batches):
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 15 == 0:
+        print(f"step {step} of {len(batches)}: loss {loss.item():.2f}")
+
+# %% [markdown]
+# A network that only guesses among 12 classes has a loss of ln 12 = 2.48. What has one epoch taught this one? Ask about pictures that it was not trained on.
+
+# %%
+validation = RoadSigns(session.data_root / "val")
+right = 0
+model.eval()  # batch norm now uses its running statistics
+with torch.no_grad():
+    for images, labels in DataLoader(validation, batch_size=100, num_workers=2):
+        answers = model(images.to(device)).argmax(dim=1)
+        right += (answers == labels.to(device)).sum().item()
+model.train()
+print(f"{right:,} of {len(validation):,} right: {100 * right / len(validation):.1f} %.")
+
+# %% [markdown]
+# Before you go on, break it, one thing at a time, and run from there. Leave out `optimizer.zero_grad()`, and the gradients of all steps add up. Put `lr=5`. Leave out `model.eval()`. Put `shuffle=False`, so that nearly every batch holds a single class. Each of these mistakes runs without an error.
 #
-# A residual network is a pile of blocks. Each block computes a *correction* to its input and adds it: `output = input + correction`. A block whose correction is zero passes its input on, and the gradient has a short way back through the additions. That is why fifty layers can be trained, where plain networks got worse with more layers.
+# ## Where is the time going?
 #
-# The table below is computed from `rn50lib.network`, the description from which the real model is built. From stage to stage the maps shrink and the channels grow.
+# A training step does four things: it fetches a batch of pictures, computes with them, exchanges the result with other workers where there are any, and updates the weights. If these overlap, the slowest of them decides, and making any of the others faster gains nothing. If they wait for each other, their times add up. This course therefore asks one question again and again: **where is the time going now?**
+#
+# Ask your own loop. How fast are its pictures when nobody computes, and how fast is its step when the pictures are there already?
+
+# %%
+import itertools
+import time
+
+
+def wait():
+    return torch.cuda.synchronize() if device == "cuda" else None
+
+
+count = min(20, len(batches))
+begin = time.perf_counter()
+kept = list(itertools.islice(batches, count))
+fetching = time.perf_counter() - begin
+begin = time.perf_counter()
+for images, labels in kept:
+    optimizer.zero_grad()
+    F.cross_entropy(model(images.to(device)), labels.to(device)).backward()
+    optimizer.step()
+wait()  # a GPU still works when the loop has handed it everything
+computing = time.perf_counter() - begin
+for what, seconds in {"fetching": fetching, "computing": computing}.items():
+    print(f"{what}: {1000 * seconds / count:.0f} ms a batch, {32 * count / seconds:,.0f} images/s")
+
+# %% [markdown]
+# The first number includes the start of the two worker processes, the second is that of a small network. To make the first one faster, add `image.draft("RGB", (self.size, self.size))` between opening and converting: the JPEG decoder then leaves out the pixels that nobody will look at. Notebooks 04 and 05 are about little else.
+#
+# ## What the forty lines lack
+#
+# They train. For a run of days on many GPUs they lack nearly everything else, and this is what the rest of the notebook adds:
+#
+# | your loop | the library's | because |
+# |---|---|---|
+# | a small network | ResNet-50 v1.5 | its figures are published, so that you can compare |
+# | one learning rate | warm-up and decay, a function of the progress | a large batch needs the first, good accuracy the second |
+# | whole pictures, as they are | random crops and mirror images | otherwise it learns the pictures by heart |
+# | `loss.item()` when it is to be printed | sums that stay on the device | each question to a GPU stops it |
+# | prints | a report with every setting and its reason | others must be able to compare |
+# | weights that die with the kernel | checkpoints, and a run that goes on from them | machines fail |
+#
+# ## ResNet-50, counted
+#
+# The network of this course has the same idea and fifty layers. The cell builds the real model in PyTorch and counts with **hooks**, functions that PyTorch calls after a layer has computed: the shape that comes out, and the multiply-adds that it took.
 
 # %%
 from rn50lib import network
-from workshop.lessons.single_gpu import network as drawn
+from rn50lib.backends.torch.model import ResNet
 
-v15 = network.resnet(50)
-rows = drawn.part_rows(v15, image_size=224)
-workshop.table(
-    rows,
-    columns=["part", "blocks", "pixels", "channels", "M multiply-adds", "parameters"],
-    caption="ResNet-50 v1.5 at 224 pixels; pixels and channels of what comes out of a part",
-)
-work, weights = (max(rows, key=lambda row: row[column]) for column in (4, 5))
-print(f"Most of the work is in {work[0]}, most of the parameters are in {weights[0]}.")
+resnet50 = ResNet(network.resnet(50))
+parts = {}
+
+
+def count_into(part):
+    def hook(layer, inputs, output):
+        work = output.numel() * layer.weight[0].numel() / 1e6
+        parts[part] = [part, str(tuple(output.shape[1:])), parts.get(part, [0, 0, 0])[2] + work]
+
+    return hook
+
+
+for name, layer in resnet50.named_modules():
+    if isinstance(layer, nn.Conv2d | nn.Linear):
+        layer.register_forward_hook(count_into(name.split(".")[0]))
+with torch.no_grad():
+    resnet50(torch.zeros(1, 3, 224, 224))
+workshop.table(list(parts.values()), columns=["part", "what comes out", "M multiply-adds"])
+print(f"{sum(p.numel() for p in resnet50.parameters()):,} parameters")
 
 # %% [markdown]
-# This is the block of the real model in PyTorch, a *bottleneck*: the last lines add the correction to the input. Where the shape changes, the input is projected first; elsewhere `downsample` does nothing.
+# From stage to stage the maps shrink and the channels grow. Training costs three times the forward pass, because the backward pass computes two gradients: one for the weights and one for the layer's input. And this is its block, a *bottleneck*: a 1×1 convolution to fewer channels, a 3×3, a 1×1 to more, and the addition in the last lines.
 
 # %%
 workshop.show("rn50lib.backends.torch.model:Bottleneck")
@@ -54,45 +195,23 @@ workshop.show("rn50lib.backends.torch.model:Bottleneck")
 # %% [markdown]
 # ### v1 and v1.5
 #
-# Between two stages the maps shrink to half their width and height, by a convolution with a stride of 2. The original network, now called v1, does this in the first convolution of the block, a 1×1. A 1×1 convolution with a stride of 2 looks at every second pixel of every second row and never sees the others. Version 1.5 moves the stride to the 3×3 convolution, whose windows overlap, so that it sees them all. The shortcut beside it is the same in both.
+# Between two stages the maps shrink to half their width and height, by a convolution with a stride of 2. The original network, now called v1, does this in the first convolution of the block, a 1×1. Version 1.5 moves the stride to the 3×3. What difference does it make? Let the gradient tell: where it is zero, the pixel was never looked at.
 
 # %%
-v1 = network.resnet(50, version="v1")
-workshop.table(
-    [row for net in (v1, v15) for row in drawn.stride_rows(net, image_size=224)],
-    columns=["", "convolution", "stride", "px in", "px out", "M multiply-adds", "of its input, %"],
-    caption="The first block that makes the maps smaller",
-)
-fig, finding = drawn.strides([v1, v15])
-workshop.figure(
-    fig, alt=f"Pixels of a feature map that are read, and those that are not. {finding}"
-)
-print(finding)
+pixels = torch.ones(1, 1, 8, 8, requires_grad=True)
+for name, conv in {
+    "v1, 1×1 with stride 2": nn.Conv2d(1, 1, 1, stride=2),
+    "v1.5, 3×3 with stride 2": nn.Conv2d(1, 1, 3, stride=2, padding=1),
+}.items():
+    (gradient,) = torch.autograd.grad(conv(pixels).sum(), pixels)
+    read = (gradient != 0)[0, 0]
+    print(f"{name}: looks at {100 * read.float().mean():.0f} % of its input")
+    print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in read), "\n")
 
 # %% [markdown]
-# ### Counted
-#
 # Moving the stride costs no parameters. It does cost work, because the first 1×1 convolution now runs on the map before it shrinks, which has four times the pixels.
-
-# %%
-rows = [
-    [net.version, net.num_parameters, net.macs(224) / 1e9, net.train_flops(224) / 1e9]
-    for net in (v1, v15)
-]
-workshop.table(
-    rows,
-    columns=["", "parameters", "G multiply-adds, forward", "GFLOP to train on an image"],
-    caption="ResNet-50 with 1,000 classes at 224 × 224 pixels",
-)
-more_work = v15.macs(224) / v1.macs(224)
-print(f"v1.5 does {100 * (more_work - 1):.1f} % more work with the same number of parameters.")
-
-# %% [markdown]
-# The last column counts two operations per multiply-add, and three times the forward pass, because the backward pass computes two gradients: one for the weights and one for the layer's input.
 #
-# ### Timed
-#
-# More work need not mean as much more time. NVIDIA's document on this network says that v1.5 is about 0.5 % better in top-1 and about 5 % slower. The accuracy is quoted here, not claimed: to see half a per cent one needs ImageNet, 90 epochs and several runs of each. The time you can measure.
+# More work need not mean as much more time. NVIDIA's description of this network, [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5), says that v1.5 is about 0.5 % better in top-1 and about 5 % slower. The accuracy is quoted here, not claimed: to see half a per cent one needs ImageNet, 90 epochs and several runs of each. The time you can measure.
 #
 # Two runs after each other would compare two moments of this machine. The cell lets the two networks take turns, each in a process of its own, and takes the ratio of each pair. The shaded band is where the median lies, with a confidence of at least 95 % from six pairs on.
 
@@ -105,13 +224,15 @@ from workshop.pairs import median_interval, time_pairs
 
 at_224 = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=8, gpu=64))
 both = {version: replace(at_224, resnet_version=version) for version in ("v1", "v1.5")}
+macs = {version: network.resnet(50, version=version).macs(224) for version in both}
+more_work = macs["v1.5"] / macs["v1"]
 count, steps = pairs or session.pick(ci=2, cpu=10), session.pick(cpu=1, gpu=10)
 measured = time_pairs(both, pairs=count, steps=steps)
 fig, finding = figures.pairs(measured, {"published": 1.05, "work counted": more_work})
 workshop.figure(fig, alt=f"Milliseconds a step of v1 and v1.5, and their ratio. {finding}")
 done = measured.experiment
 print(f"{done.dtype}, {done.image_shape} px, batch {done.batch_size}, {done.threads} threads.")
-print(finding)
+print(f"{finding} v1.5 does {100 * (more_work - 1):.1f} % more work.")
 ratio = median_interval(measured.ratios)[0]
 session.note("v15_over_v1", ratio, "times", "time of a v1.5 step over a v1 step")
 
@@ -130,26 +251,45 @@ workshop.show("rn50lib.recipe:ROADSIGNS")
 # The learning rate belongs to a batch size. A step on twice as many images averages over twice as many gradients, and an epoch has half as many steps. If each step is also twice as long, the weights end up in much the same place. That is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
 #
 # The argument holds while the weights change little from step to step. At the beginning they change a lot, and a long step can throw the run off. So the rate starts at zero and rises linearly over the first epochs: the **warm-up**. Later the rate falls to a tenth, three times, so that the weights can settle.
+#
+# PyTorch has schedulers for this. Here are two of them in a row, and beside them the library's function.
 
 # %%
 from rn50lib import recipe
 
+per_epoch = 10  # steps
+optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-6, total_iters=5 * per_epoch)
+falls = [(epoch - 5) * per_epoch for epoch in (30, 60, 80)]  # counted from the end of the warm-up
+decay = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)
+schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, decay], [5 * per_epoch])
+rows = []
+for step in range(90 * per_epoch):
+    if step % (15 * per_epoch) == 0 or step == 2 * per_epoch:
+        epoch = step // per_epoch
+        here = recipe.learning_rate(epoch, 256, recipe.REFERENCE)
+        rows.append([epoch, optimizer.param_groups[0]["lr"], here])
+    optimizer.step()
+    schedule.step()
+workshop.table(rows, columns=["epoch", "PyTorch's schedulers", "recipe.learning_rate"])
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# Look at what the function does *not* have: a counter, a state, a call that must come once per epoch. The learning rate is a pure function of the progress. Ask it about epoch 45.5 in any order, on any worker, after any crash, and the answer is the same. A run that is resumed in the middle therefore needs to restore nothing to know its learning rate.
+# The numbers agree. Look at what the function does *not* have: a counter, a state, a call that must come once per step. It is a pure function of the progress. Ask it about epoch 45.5 in any order, on any worker, after any crash, and the answer is the same, where PyTorch's schedulers must be saved and restored. (Their trap is in the cell too: in a sequence the second one counts from its own start. Put `(30, 60, 80)` there without the subtraction, and see.)
 #
 # ### Turn the knobs
 #
 # The dashed line is the preset as it stands in the library, the solid line is yours, and the cross is the function asked at one moment. Three things to try: double the workers and watch the peak; set the warm-up to 0; choose the preset `roadsigns` and see how short its run is.
 
 # %%
+from workshop.lessons.single_gpu import schedule as drawn
+
 drawn.explore_schedule()
 
 # %% [markdown]
-# ## The loop
+# ## The loop, hardened
 #
-# Here is one epoch of the real loop. Every run of every notebook goes through it, whatever the framework, the loader and the precision.
+# Here is one epoch of the library's loop. Find your own four lines in it. Every run of every notebook goes through it, whatever the framework, the loader and the precision.
 
 # %%
 from rn50lib import training
@@ -170,105 +310,92 @@ workshop.show(TorchStep.update)
 # %% [markdown]
 # ### What is not in it
 #
-# A GPU works through a queue: the processor hands over work and goes on. The queue keeps the GPU busy as long as nobody asks for a *result*, because whoever asks must wait for everything before it. One `loss.item()` per step is such a question, and it drains the queue each time. Loss and accuracy are therefore added up on the device, and the loop reads the sums every 20 steps, or as often as `disp_batches` says.
+# There is no `loss.item()`. A GPU works through a queue: the processor hands over work and goes on. The queue keeps the GPU busy as long as nobody asks for a *result*, because whoever asks must wait for everything before it. Loss and accuracy are therefore added up on the device, and the loop reads the sums every 20 steps, or as often as `disp_batches` says. Nor is there any Python per image: decoding happens in worker processes ahead of time, and normalising is one operation for the whole batch.
 #
-# The cell looks for such questions in the source that you have just seen, and in the function that does ask.
+# What does asking cost? Take your own network through the same batches in both ways. On a CPU there is no queue, and the two are alike but for the noise.
 
 # %%
-from workshop.lessons.single_gpu.reading import calls
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
-waits = {"item", "cpu", "numpy", "tolist", "synchronize"}
-functions = (
-    training.train_epoch, TorchStep.train_step, TorchStep.inputs, TorchStep.compute,
-    TorchStep.forward, TorchStep.update, TorchStep.add_up, TorchStep.read_sums,
-)  # fmt: skip
-rows = []
-for function in functions:
-    found = calls(function)
-    asking = ", ".join(name for name in found if name in waits)
-    rows.append([function.__qualname__, len(found), asking or "none"])
-workshop.table(rows, columns=["function", "calls", "calls that wait for the device"])
 
-# %% [markdown]
-# Nor is there any Python per image: the loop handles whole batches, decoding happens in worker processes ahead of time, and normalising is one operation for the whole batch.
+def milliseconds(ask):
+    total, begin = torch.zeros((), device=device), time.perf_counter()
+    for images, labels in on_device:
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() if ask else loss.detach()
+    total.item()
+    return 1000 * (time.perf_counter() - begin) / len(on_device)
+
+
+on_device = [(images.to(device), labels.to(device)) for images, labels in kept[:6]]
+milliseconds(ask=True)  # the first time is slower than all others
+for ask in (True, False, True, False):
+    way = "asked at each step" if ask else "added up on the device"
+    print(f"loss {way}: {milliseconds(ask):.1f} ms a step")
 
 # %% [markdown]
 # ## Run it
 #
-# Now train. The full run of the road signs goes through all epochs of the recipe, which takes minutes on two CPU cores. On a CPU this cell therefore stops after 2, and where the processor does not compute in bfloat16 it takes 1,600 of the 2,400 pictures. The schedule shrinks with the run, so that the warm-up and the three decays are all there. On a GPU the cell does the full run.
+# Now train ResNet-50. The full run of the road signs goes through all epochs of the recipe, which takes minutes on two CPU cores. On a CPU this cell therefore stops after 2, and where the processor does not compute in bfloat16 it takes 1,600 of the 2,400 pictures. The schedule shrinks with the run, so that the warm-up and the three decays are all there. On a GPU the cell does the full run.
 
 # %%
 epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
 slow = session.profile != "gpu" and not session.machine.bfloat16
+settings = Experiment(num_epochs=epochs, batch_size=batch or 32, seed=seed, disp_batches=10)
 run = workshop.train(
-    name="short", num_epochs=epochs, batch_size=batch, seed=seed, model_prefix="model",
-    num_examples=1600 if slow else None, disp_batches=10,
-).live()  # fmt: skip
+    settings, name="short", model_prefix="model", num_examples=1600 if slow else None
+).live()
+
 # %% [markdown]
-# Before you go on, look at the curves. The learning rate climbs during the warm-up and then falls in three steps. Does the loss fall faster right after one of them? In the last row you see whether the cores were busy all the time.
+# Before you go on, look at the curves. The learning rate climbs during the warm-up and then falls in three steps. Does the loss fall faster right after one of them? The last row shows whether the cores were busy all the time. And how does it compare with your small network, which had one epoch at a constant rate? Below, what the full run gave where it was recorded, `rn50 run --preset roadsigns`; your own number stands beside it only if your run was the full one.
 
 # %%
+from workshop.lessons.single_gpu import reading
+
 report = run.report
 metrics, axes = report["metrics"], report["env"]["axes"]
 top1, classes = metrics["val.top1"][-1], axes["num_classes"]["value"]
-dtype = axes["dtype"]["value"]
-print(f"{report['model']}, {len(metrics['val.top1'])} epochs in {dtype}: top-1 {top1:.1f} %.")
-print(f"Guessing among {classes} classes would give {100 / classes:.1f} %.")
+print(f"{report['model']}, {len(metrics['val.top1'])} epochs in {axes['dtype']['value']}:")
+print(f"top-1 {top1:.1f} %, where guessing would give {100 / classes:.1f} %.")
 session.note("short_top1", top1, "%", f"top-1 of {report['model']} after the short run")
+session.expect(reading.full_run(report, recipe.ROADSIGNS.epochs))
 
 # %% [markdown]
-# ### What the full run gives
-#
-# This is what the full run gave, `rn50 run --preset roadsigns`, where it was recorded. Your own number stands beside it only if your run was the full one.
+# And these are the accuracies that *ResNet-50 v1.5 for MXNet* reports for ImageNet, with the hours that its 90 epochs took. One V100 in FP32 needs three and a half days. The other columns are what the rest of this course is about: more GPUs (notebook 03) and mixed precision (notebook 06), and neither costs accuracy.
 
 # %%
-keys = ["roadsigns.untrained.top1"]
-for precision in ("float32", "bfloat16"):
-    keys += [f"roadsigns.resnet50.{precision}.{what}" for what in ("top1", "minutes")]
-yours = {key: None for key in keys if key in session.results}
-mine = f"roadsigns.resnet50.{dtype}.top1"
-full = (report["model"], len(metrics["val.top1"])) == ("resnet50", recipe.ROADSIGNS.epochs)
-if full and mine in yours:
-    yours[mine] = top1
-if yours:
-    session.expect(yours)
-else:
-    print("No full run has been recorded for this version of the workbook yet.")
+from workshop.lessons import dgx1
+
+workshop.table(
+    *dgx1.accuracy_rows(session.results),
+    caption="Published: 90 epochs of ImageNet on a DGX-1 with V100s",
+)
 
 # %% [markdown]
 # ## Read the report
 #
 # A run that leaves no report did not happen: nobody can compare with it. The report of this project has the keys of the published one, in its order, so that tools for the one read the other. Each metric is a list with one value per epoch. What was not measured is absent or `null`, never 0 and never `NaN`, which would not be JSON.
+#
+# The first iteration of an epoch waits for the first batch, and in the first epoch it also waits for worker processes to start and for kernels to be chosen. It would make a short run look slow, so `train.time` leaves it out.
 
 # %%
-from workshop.lessons.single_gpu import reading
-
 workshop.table(
     reading.report_rows(report), columns=["key", "last epoch", "meaning"], caption="report.json"
 )
-
-# %% [markdown]
-# ### The first iteration is left out
-#
-# The first iteration of an epoch waits for the first batch, and in the first epoch it also waits for worker processes to start and for kernels to be chosen. It would make a short run look slow, so `train.time` leaves it out. The speed is the global batch divided by that time, with loading and computing together.
-
-# %%
-steps = run.progress[0]["steps"]
-workshop.table(
-    reading.iteration_rows(report, steps),
-    columns=["epoch", "iterations timed", "seconds per iteration", "images per second"],
-)
-first = reading.first_iterations(report, steps)
+first = reading.first_iterations(report, run.progress[0]["steps"])
 print(f"The {len(metrics['train.time'])} first iterations took {first:.1f} s together.")
 
 # %% [markdown]
 # ### Who decided what
 #
-# Nothing that decides a result may be hidden in a default. `env` holds every setting with the reason for it, next to the machine and the versions. A setting that you give is never changed; one that you leave open is chosen once, and the report says why.
+# Nothing that decides a result may be hidden in a default. `env` holds every setting with the reason for it, next to the machine and the versions. A setting that you leave open is chosen once, and the report says why. One that you give is kept as it is; the profile `ci` alone makes everything smaller.
 
 # %%
-names = ("data_root", "loader", "dtype", "n", "batch_size", "num_layers", "image_shape", "lr",
-         "warmup_epochs", "threads", "data_nthreads")  # fmt: skip
+names = ["data_root", "loader", "dtype", "n", "batch_size", "num_layers", "image_shape"]
+names += ["lr", "warmup_epochs", "threads", "data_nthreads"]
 workshop.table(reading.axes_rows(report, names), columns=["setting", "value", "why"])
 flops = report["env"]["model_flops"]
 print(f"Training on one image takes {flops['per_image'] / 1e9:.2f} GFLOP,")
@@ -277,46 +404,59 @@ print(f"so the model computes {flops['per_second'] / 1e9:,.0f} GFLOP per second.
 # %% [markdown]
 # ## Kill it, and go on
 #
-# Machines fail, queues end, somebody trips over a cable. A run of days must survive that, and it must not matter to the result. After every epoch the run writes a checkpoint: first beside the old one, then renamed, so that at any moment there is a whole one.
-#
-# The claim is strong: a run that was killed and resumed ends with the *same bits* as one that nobody disturbed. To test it you need both. The network is `tiny` here, because the claim is about bits and not about accuracy.
+# Machines fail, queues end, somebody trips over a cable. A run of days must survive that, and it must not matter to the result. What has to be saved? Try it with your own network: three steps, save, and the same three again. Then a new model and a new optimizer take over what was saved and repeat the second half.
 
 # %%
-from rn50lib import checkpoint
+import copy
 
-last = session.pick(ci=7, cpu=3)  # the last epoch, counted from 0
-small = Experiment(
-    network="tiny",
-    num_epochs=last + 1,
-    no_val=True,
-    model_prefix="model",
-    disp_batches=5,
-    seed=seed,
-)
-if session.profile == "ci":  # small, but long enough to be killed in the middle
-    small = replace(small, profile="cpu", image_shape=32, batch_size=4)
-    small = replace(small, threads=1, data_nthreads=0)
+saved = session.folder / "checkpoint.pt"
+start = copy.deepcopy(model.state_dict())
 
 
-def finished(line):
-    return line["phase"] == "epoch" and line["epoch"] == last
+def go_on(batches, state, momentum=None):
+    net = small_resnet(len(signs.classes)).to(device)
+    net.load_state_dict(state)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    if momentum:
+        optimizer.load_state_dict(momentum)
+    for images, labels in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(net(images), labels).backward()
+        optimizer.step()
+    return net, optimizer
 
 
-undisturbed = workshop.train(small, name="undisturbed")
-undisturbed.wait_for(finished)
-print("The undisturbed run is done.")
+three = (on_device * 3)[:3]
+halfway, optimizer = go_on(three, start)
+torch.save({"model": halfway.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+undisturbed, _ = go_on(three, halfway.state_dict(), optimizer.state_dict())
+
+# %%
+found = torch.load(saved)
+resumed = {
+    "weights alone": go_on(three, found["model"])[0],
+    "weights and momentum": go_on(three, found["model"], found["optimizer"])[0],
+}
+for what, net in resumed.items():
+    pairs_of = zip(net.parameters(), undisturbed.parameters(), strict=True)
+    apart = max((a - b).abs().max().item() for a, b in pairs_of)
+    print(f"{what} restored: the weights differ by up to {apart:.2g}")
 
 # %% [markdown]
-# Now the same run again, but in the middle of its second epoch all of its processes are killed with SIGKILL, which no program can catch. This is what a power cut looks like to software.
+# Whoever saves the weights alone gets another run: the optimizer remembers its way too. A real run must also restore its place in the epoch, its order of images, its loss scale and its metrics. The library writes all of this after every epoch: first beside the old checkpoint, then renamed, so that at any moment there is a whole one.
+#
+# Its claim is strong: on a CPU, a run that was killed and resumed ends with the *same bits* as one that nobody disturbed. To test it you need both. The network is `tiny` here, because the claim is about bits and not about accuracy. The second run is killed in the middle of its second epoch with SIGKILL, which no program can catch. This is what a power cut looks like to software.
 
 # %%
-from workshop.runs import describe
+from workshop.lessons.single_gpu import restart
 
+small, last = restart.experiment(session, seed)
+undisturbed = workshop.train(small, name="undisturbed")
+undisturbed.wait_for(restart.finished(last))
 broken = workshop.train(small, name="broken")
 broken.wait_for(lambda line: line["phase"] == "train" and line["epoch"] == 1)
 broken.kill()
 before = list(broken.progress)
-print("The last reading before the end:", describe(before[-1]))
 workshop.table(
     [[file.name, file.stat().st_size / 1e3] for file in sorted(broken.dir.iterdir())],
     columns=["file", "KB"],
@@ -327,80 +467,62 @@ workshop.table(
 # `resume()` starts the same command with `--resume`. The run looks for the newest checkpoint that verifies, checks that network, classes, seed and data are the same, takes over the weights, the velocity of the optimizer and the metrics so far, and repeats the epoch that was cut short.
 
 # %%
+from rn50lib import checkpoint
 from workshop.lessons.single_gpu import figures as shown
 
 resumed = broken.resume()
-resumed.wait_for(finished)
+resumed.wait_for(restart.finished(last))
 fig, finding = shown.resumed(undisturbed.progress, before, resumed.new_progress)
 workshop.figure(fig, alt=f"Training loss of both runs over the epochs. {finding}")
 print(finding)
-
-# %%
-ends = {
-    name: checkpoint.load(handle.dir / "model", last + 1)
-    for name, handle in (("undisturbed", undisturbed), ("killed and resumed", resumed))
-}
-workshop.table(
-    [
-        [name, len(end.arrays), sum(a.nbytes for a in end.arrays.values()) / 1e6,
-         end.metrics["train.top1"][-1], checkpoint.checksum(end.arrays, {})]
-        for name, end in ends.items()
-    ],
-    columns=["run", "arrays", "MB", "train.top1", "CRC-32 of the arrays"],
-    caption=f"The checkpoints after epoch {last + 1}",
-)  # fmt: skip
-same = len({checkpoint.checksum(end.arrays, {}) for end in ends.values()}) == 1
+ends = {}
+for name, handle in (("undisturbed", undisturbed), ("killed and resumed", resumed)):
+    arrays = checkpoint.load(handle.dir / "model", last + 1).arrays
+    ends[name] = checkpoint.checksum(arrays, {})
+    print(f"{name}: {len(arrays)} arrays, CRC-32 {ends[name]}")
+same = len(set(ends.values())) == 1
 print("The weights are", "the same, bit for bit." if same else "not the same.")
 
 # %% [markdown]
-# On a CPU this holds with the same number of threads, because sums are then added in the same order. It also needs the order of the images and every random crop to be a function of seed, epoch and image, so that a worker that starts again makes the same choices.
+# On a CPU this holds with the same number of threads, because sums are then added in the same order. On a GPU some operations add in whatever order their threads finish, and `cudnn.benchmark` may choose another kernel the next time, so there the two runs are equal but for rounding. It also needs the order of the images and every random crop to be a function of seed, epoch and image, so that a worker that starts again makes the same choices.
 
 # %% [markdown]
 # ## Score a checkpoint
 #
-# A checkpoint is worth something only if it gives the same accuracy to somebody else. `rn50 score PREFIX EPOCH` reads the network from the checkpoint, validates it in a new process, and must come to the number that the training run reported.
+# A checkpoint is worth something only if it gives the same accuracy to somebody else. Take the one of the short run into your own hands: the arrays go into a model in this kernel, and the model is asked about one picture.
 
 # %%
+from rn50lib.backends.torch.model import load_arrays
+from rn50lib.records.source import open_source
+from rn50lib.tools.predict import prepare, trained_as
+
 prefix = run.dir / "model"
 end = checkpoint.epochs(prefix)[-1]
-score = workshop.train(
-    name="score", model_prefix=str(prefix), load_epoch=end, only_inference=True, num_epochs=1
-).wait()
-again = score.report["metrics"]["val.top1"][-1]
-verdict = "equal" if again == top1 else "NOT equal"
-print(f"Training said {top1}, scoring says {again}: {verdict}.")
+restored = ResNet(checkpoint.read_network(prefix)).eval()
+load_arrays(restored, checkpoint.load(prefix, end).arrays)
+source = open_source(session.data_root, "val")
+pixels = torch.from_numpy(prepare(source, 0, trained_as(prefix, end)).copy())
+normal = (pixels - torch.tensor(recipe.MEAN)) / torch.tensor(recipe.STD)
+with torch.no_grad():
+    answer = restored(normal.permute(2, 0, 1)[None].float()).softmax(dim=1)[0]
+print(f"The picture is a {source.classes[source.labels[0]]}. The model says:")
+for probability, label in zip(*answer.topk(3), strict=True):
+    print(f"{100 * probability:5.1f} %  {source.classes[label]}")
 
 # %% [markdown]
-# ## Right and wrong
+# `rn50 score PREFIX EPOCH` does this for the whole validation set. Below, every picture is asked in a new process, and the sum must come to the number that the training run reported.
 #
-# One number for 1,200 pictures hides what the model has learnt. So look at what it says about each of them. `predict` prepares the pictures as validation does and gives a probability for every class; summed up, the answers must give the same top-1 once more.
+# One number for 1,200 pictures hides what the model has learnt. So look at the right answers that it is surest of, one per class at most: the bars are its three likeliest classes, and green is the truth. Then look at the wrong answers that it is surest of, with the truth above each picture. They teach more: ask of each whether *you* would have known at 64 × 64 pixels, which is all that the model gets.
 
 # %%
-import rn50lib.tools.predict
 from workshop.lessons.single_gpu.predictions import predict_split
 
-workshop.show(rn50lib.tools.predict.prepare)
 answers = predict_split(prefix, end)
-seen = len(answers.labels)
-if "benchmark_iters" in axes:  # profile ci validates on the first pictures only
-    seen = min(seen, axes["benchmark_iters"]["value"] * axes["batch_size"]["value"])
+seen = reading.validated(report, len(answers.labels))
 print(f"{seen:,} pictures: {answers.top1(seen)} % right; the report said {top1} %.")
-
-# %% [markdown]
-# These are the right answers that the model is surest of, one per class at most. The bars are its three likeliest classes, and green is the truth.
-
-# %%
-chosen = shown.most_certain(answers, right=True, count=6)
-fig, alt = shown.gallery(answers, chosen)
-workshop.figure(fig, alt=alt)
-
-# %% [markdown]
-# And these are the wrong answers that it is surest of. Above each picture stands the truth. They teach more than the right ones: ask of each whether *you* would have known at 64 × 64 pixels, which is all that the model gets.
-
-# %%
-chosen = shown.most_certain(answers, right=False, count=12)
-fig, alt = shown.gallery(answers, chosen)
-workshop.figure(fig, alt=alt)
+for right, count in ((True, 6), (False, 12)):
+    fig, alt = shown.gallery(answers, shown.most_certain(answers, right=right, count=count))
+    workshop.figure(fig, alt=alt)
 
 # %% [markdown]
 # ### What kind of mistakes
@@ -413,52 +535,38 @@ workshop.figure(fig, alt=f"Matrix of the true class against the answer. {finding
 print(finding)
 
 # %% [markdown]
-# Signs that differ only in a digit, as speed limits do, need pixels that tell the digits apart. If yours are confused, would a larger picture help, or only a longer run? You can test both: put `image_shape=96` into the cell that trains, or give the notebook more `epochs`.
+# Signs that differ only in a digit, as speed limits do, need pixels that tell the digits apart. If yours are confused, would a larger picture help, or only a longer run? You can test both: put `image_shape=96` into the settings of the cell that trains, or give the notebook more `epochs`.
 
 # %% [markdown]
 # ## Beside the published figures
 #
-# How fast is the network on this machine? The run below is short, does not validate and counts no hits: **speed and accuracy come from separate runs**, so that neither spoils the other.
+# How fast is ResNet-50 on this machine? The run below is short, does not validate and counts no hits: **speed and accuracy come from separate runs**, so that neither spoils the other.
 
 # %%
 pixels = session.pick(cpu=64, gpu=224)
 at_speed = Experiment(
-    num_layers=50, batch_size=batch, image_shape=pixels, num_epochs=2, no_val=True,
-    benchmark_iters=session.pick(ci=2, cpu=30, gpu=100), no_metrics=True, disp_batches=15,
+    num_layers=50, batch_size=batch or reading.speed_batch(session), image_shape=pixels,
+    num_epochs=2, no_val=True, benchmark_iters=session.pick(ci=2, cpu=30, gpu=100),
+    no_metrics=True, disp_batches=15,
 )  # fmt: skip
 speed = workshop.train(at_speed, name="speed").wait()
 ips = speed.report["metrics"]["train.total_ips"][-1]
 session.note("resnet50_ips", ips, "img/s", f"training speed of {speed.report['model']}")
-
-# %%
-flops, axes = speed.report["env"]["model_flops"], speed.report["env"]["axes"]
-what = f"yours, in {axes['dtype']['value']} at {axes['image_shape']['value']} px"
-rows = [[what, ips, flops["per_image"] / 1e9, flops["per_second"] / 1e12, "this machine"]]
-full_size = v15.train_flops(224)
-for precision in ("fp16", "fp32"):
-    key = f"published.v100.1gpu.{precision}.ips"
-    if key in session.results:
-        item = session.results[key]
-        what = f"one V100, in {precision.upper()} at 224 px"
-        rows.append([what, item.value, full_size / 1e9, item.value * full_size / 1e12,
-                     item.provenance])  # fmt: skip
-columns = ["training", "img/s", "GFLOP per image", "TFLOP per second", "from"]
-workshop.table(rows, columns=columns)
-print(f"An image at 224 px is as much work as {full_size / flops['per_image']:.1f} of yours.")
+workshop.table(*reading.beside_published(speed.report, session.results))
 
 # %% [markdown]
-# Images per second cannot be compared one to one when the images differ in size: a picture with a side of 64 pixels has a twelfth of the pixels of one with 224. The last column removes the size and leaves what the hardware did. Even that is not quite fair, because small pictures usually keep a processor less busy than large ones, and because the precision is another one. A speed without model, size, batch and precision beside it means nothing.
+# Images per second cannot be compared one to one when the images differ in size: a picture with a side of 64 pixels has a twelfth of the pixels of one with 224. The column of TFLOP per second removes the size and leaves what the hardware did. Even that is not quite fair where the batch or the precision is another one. A speed without model, size, batch and precision beside it means nothing.
 
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Back to the question. The run above did two things at once, loading and computing. Two more runs do one of them each: `--test-io` loads pictures and throws them away, and the `synthetic` loader gives the model random pictures that need no loading.
+# Back to the question, with the two measurements that you made of your own loop. The run above did both things at once, loading and computing. Two more runs do one of them each: `--test-io` loads pictures and throws them away, and the `synthetic` loader gives the model random pictures that need no loading.
 
 # %%
 loading = workshop.train(
     at_speed, name="input", test_io=True, num_epochs=1, benchmark_iters=None
 ).wait()
-classes = axes["num_classes"]["value"]
+classes = speed.report["env"]["axes"]["num_classes"]["value"]
 computing = workshop.train(
     at_speed, name="model", loader="synthetic", num_classes=classes, num_epochs=1
 ).wait()
@@ -467,36 +575,20 @@ speeds = {
     "model alone": computing.report["metrics"]["train.total_ips"][-1],
     "both together": ips,
 }
+workshop.table(list(speeds.items()), columns=["", "images per second"])
 
 # %% [markdown]
 # The report of the run that did both also counts the seconds of its loop in three parts: in the step, waiting for the next batch, and everything else.
 
 # %%
-seconds = speed.report["env"]["seconds"]
-share = {part: 100 * value / sum(seconds.values()) for part, value in seconds.items()}
-told = f"{share['step']:.0f} % of the loop is the model, {share['data']:.0f} % waiting"
-told += f" for data and {share['loop']:.1f} % everything else."
-names = {"step": "the model", "data": "waiting for a batch", "loop": "everything else"}
-bars = {"the loop": {names[part]: value for part, value in seconds.items()}}
-fig = figures.stacked(bars, "seconds", "Where the time of the loop went")
-workshop.figure(fig, alt=f"Seconds of the loop by part. {told}")
-workshop.table(list(speeds.items()), columns=["", "images per second"])
-print(told)
-steps = speed.progress[0]["steps"]
-first = reading.first_iterations(speed.report, steps)
-print(f"The first iterations, in which the workers start, took {first:.1f} s of the total.")
-
-# %%
+fig, finding = shown.loop(speed.report)
+workshop.figure(fig, alt=f"Seconds of the loop by part. {finding}")
+print(finding)
 times = speeds["input alone"] / speeds["model alone"]
-if times > 1.2:
-    verdict = "the model: computing is the bottleneck, a faster input would gain little"
-elif times < 1 / 1.2:
-    verdict = "the input: the model waits for pictures, a faster processor would gain little"
-else:
-    verdict = "both alike: input and model are about equally fast"
-print(f"The time goes into {verdict}.")
 print(f"The input alone delivers {times:.1f} times what the model alone takes.")
-session.note("data_share", share["data"], "%", "of the training loop spent waiting for data")
+print(reading.verdict(times, session.profile))
+waiting = reading.shares(speed.report)["data"]
+session.note("data_share", waiting, "%", "of the training loop spent waiting for data")
 
 # %% [markdown]
 # Two remarks before you trust the picture. The wait includes the start of the loader's worker processes, which a long run pays once and a short one feels. And on a CPU the loader and the model share the cores: what the loader uses, the model lacks, even while nobody waits. That is why both together can be slower than either alone. On a GPU they are separate, and there the input must keep up with something far faster. Remember your input's images per second: the published V100 took more than 1,400 of them, at 224 pixels.
@@ -504,11 +596,12 @@ session.note("data_share", share["data"], "%", "of the training loop spent waiti
 # %% [markdown]
 # ## What to take with you
 #
+# - A training loop is forty lines. What it takes to trust it with days of computing is the rest.
 # - v1.5 moves one stride: the same parameters, a little more work, and no pixel skipped on the way through the block.
 # - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of the progress.
 # - A loop is fast when nothing in it waits and nothing in it happens per image.
 # - A report says what was measured, with which settings, and why those; the first iteration is left out.
-# - A run that is killed and resumed gives the same bits, and scoring its checkpoint gives the same accuracy.
+# - A checkpoint without the optimizer's memory is half of one. With everything restored, a killed run ends as if nothing had happened.
 # - Before you make anything faster, ask where the time is going.
 #
 # Something to try: run the notebook again with `batch = 16` or `batch = 64` in its second cell, and predict the learning rate and the speed before you look.

@@ -496,7 +496,7 @@ session.expect({key: value for key, value in yours.items() if key in session.res
 # | `training_flag` is never fed in the second recipe | the first step fails: a placeholder has no value | run it once |
 # | no shard, and `seed=42` on every rank | every rank reads the one file from its beginning, and draws the same flips | write down the record numbers of two ranks |
 #
-# The whole program, in today's TensorFlow and with both recipes as solutions, is in [exercises/densenet](../exercises/densenet/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
+# The whole program, in today's TensorFlow and with both recipes as solutions, is in [exercises/recipes](../exercises/recipes/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
 
 # %% [markdown]
 # ## Where is the time going now?

@@ -606,13 +606,15 @@ workshop.table(rows, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} 
 session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GPUs")
 
 # %% [markdown]
-# And why? The published rows cannot say: they agree with each of three readings about as well, and the readings mean different remedies. So ask all three, each fitted to the same rows of the DGX-1:
+# And why? The published rows cannot say. Three readings of them mean different remedies, and notebook 03 showed what the rows decide and what they leave open. So ask all three, each fitted to the same rows of the DGX-1:
 
 # %%
+from workshop.lessons import dgx1
+
 rows, columns = predictions.by_reading(one_gpu, network, (8, 64, 512))
 workshop.table(rows, columns, "Predicted efficiency in %, by the reason that one believes in")
-print("What you see between the columns is what nobody knows before the exchange and the input")
-print("have been measured on the machine itself.")
+print(dgx1.account())
+print("What it is, nobody knows before the exchange and the input have been measured there.")
 
 # %% [markdown]
 # What can be said whichever reading is right is what makes things worse. These are changes to a cluster that loses its time to stragglers; the last one is the input: eight such GPUs ask one host for all the images that they train on, and if its processors cannot deliver them, everything else hardly matters.

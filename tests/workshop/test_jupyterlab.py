@@ -165,7 +165,6 @@ def test_through_the_course_from_its_map_to_a_slider(course):
     course.wait_for_kernel()
     course.run("profile: str =")
     course.run("workshop.start(")
-    course.run("import network as drawn")
     explored = course.run("drawn.explore_schedule()")
     picture = explored.locator(".jp-OutputArea-output img")
     before = picture.get_attribute("src")

@@ -49,6 +49,11 @@ def test_good_master_has_no_finding(checkout):
         ("print(number)", "%pip install x", "a shell line"),
         ("print(number)", "get_ipython().system('ls')", "a shell line"),
         ("print(number)", "\n".join(["x = 1"] * 26), "26 lines of code, at most 25"),
+        (
+            "print(number)",
+            "\n".join(["# %%writefile a.py", *["x = 1"] * 60]),
+            "61 lines of code, at most 60",
+        ),
         ("print(number)", "fig, ax = plt.subplots()", "must be shown with workshop.figure"),
         ("print(number)", "workshop.figure(fig)", "workshop.figure without alt text"),
         ("print(number)", "workshop.figure(fig, alt='')", "workshop.figure without alt text"),

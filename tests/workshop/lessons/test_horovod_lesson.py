@@ -2,75 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rn50lib import comm, hardware, launch, overrides
-from rn50lib.records import order
+from rn50lib import comm, hardware
 from tests import fake_nvidia_smi as fake
-from tests.conftest import clean_environment
-from tests.support import TINY, Photos
-from workshop import expected, session
+from workshop import session
 from workshop.lessons import figures
-from workshop.lessons.horovod import mistakes, scaling
-
-# --- mistakes -------------------------------------------------------------------------------------
-
-
-def test_without_a_shard_every_rank_has_the_same_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RN50_RUNS", str(tmp_path))
-    override = mistakes.put(mistakes.no_shard)
-    whole = order.epoch_order(100, 0, 0)
-    try:
-        for rank in (1, 0):
-            overrides.install((override,))  # as in a process of its own
-            rows = overrides.get("shard")(whole, rank, 2, 8)
-            assert rows.shape == (6, 8)  # as many steps as with the right one
-            overrides.get("shard")(whole[::-1], rank, 2, 8)  # a later epoch changes no note
-    finally:
-        overrides.install(())
-    noted = mistakes.noted(override)
-    assert [list(rows.ravel()) for rows in noted] == 2 * [list(whole[:48])]
-    assert mistakes.seen(noted) == (96, 48)
-    right = [order.shard(whole, rank, 2, 8) for rank in range(2)]
-    assert mistakes.seen(right) == (96, 96)
-
-
-def test_each_mistake_names_its_seam() -> None:
-    for name, seam in mistakes.SEAM.items():
-        function = getattr(mistakes, name)
-        assert function.__code__.co_argcount == len(overrides.REPLACEABLE[seam].parameters)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("horovod")
-def test_the_mistakes_show_in_a_run_of_two_workers(photos: Photos, tmp_path: Path) -> None:
-    """Both at once, in the real loop: what is noted, and what the report and the log say."""
-    env = clean_environment(RN50_RUNS=str(tmp_path), RN50_DATA=str(tmp_path / "none"))
-    overrides = []
-    for function in (mistakes.no_shard, mistakes.own_start):
-        folder = tmp_path / function.__name__
-        folder.mkdir()
-        copy = folder / "mistakes.py"
-        copy.write_bytes(Path(mistakes.__file__).read_bytes())
-        name = function.__name__
-        overrides += ["--override", f"{mistakes.SEAM[name]}={copy}:{name}"]
-    argv = [*launch.program("run"), *TINY, "--data-root", str(photos.root), "-n", "2", "-e", "1"]
-    argv += ["--comm", "horovod", "--no-val", "--report", "r.json", *overrides]
-    run = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert mistakes.seen(mistakes.noted(overrides[1])) == (48, 24)
-    apart = json.loads((tmp_path / "r.json").read_text())["env"]["weights_apart"]
-    assert apart > 0.1
-    assert f"the ranks' weights differ by up to {apart:.3g}" in run.stderr
+from workshop.lessons.horovod import scaling, scripts
 
 
 def test_a_group_of_one_is_never_apart() -> None:
@@ -103,6 +46,15 @@ def test_a_sum_with_a_negative_part_is_written_as_one() -> None:
     assert found.sentence().endswith("381 + 49 + 20 + 10 + 60 − 1 = 519 ms.")
 
 
+def test_a_measurement_that_was_disturbed_is_said_so_and_drawn_within_its_axes() -> None:
+    found = scaling.explain(0.6, 0.529, 2, 16, TIMELINE)
+    figure, text = scaling.figure(found)
+    assert text.endswith("measure again.")
+    axes = figure.axes[0]
+    assert max(bar.get_x() + bar.get_width() for bar in axes.patches) <= axes.get_xlim()[1]
+    assert "measure again" not in scaling.explain(0.381, 0.519, 2, 16, TIMELINE).sentence()
+
+
 @pytest.mark.parametrize("goal", [0.5, 0.8, 0.9, 0.95])
 @pytest.mark.parametrize(("per_image", "overhead"), [(0.0238, 0.148), (0.001, 0.01), (0.5, 0.01)])
 def test_the_wanted_batch_is_the_smallest_that_reaches_the_goal(
@@ -124,17 +76,6 @@ def test_the_batch_of_a_known_machine() -> None:
     )
 
 
-def test_the_published_efficiencies(repository: Path) -> None:
-    results = expected.load(repository / "notebooks" / "expected")
-    rows = scaling.published_rows(results)
-    # the document's own column: 3.74 and 7.11 in FP16, 3.89 and 7.39 in FP32
-    speedups = {(gpus, precision): round(gpus * share, 2) for gpus, precision, _, share in rows}
-    assert speedups == {
-        (1, "FP16"): 1.0, (4, "FP16"): 3.74, (8, "FP16"): 7.11,
-        (1, "FP32"): 1.0, (4, "FP32"): 3.89, (8, "FP32"): 7.39,
-    }  # fmt: skip
-
-
 # --- curves and tables ----------------------------------------------------------------------------
 
 
@@ -152,6 +93,7 @@ def test_two_curves_are_compared_reading_by_reading() -> None:
     text = scaling.difference(progress([3.0, 2.0]), progress([3.1, 2.3]))
     assert text.startswith("At 4 readings the losses differ by 0.200 on average")
     assert text.endswith("changes the loss by 1.50.")
+    assert "too few" in scaling.difference(progress([3.0]), progress([3.1]))
 
 
 def test_curves_tell_the_last_epoch_s_loss() -> None:
@@ -174,6 +116,17 @@ def test_reports_beside_each_other() -> None:
     assert ["train.loss", 2.0, 2.1] in rows and ["batch_size", "32", "16"] in rows
     assert rows[-1] == ["largest difference between the ranks' weights", None, 0.0]
     assert not any(row[0].startswith("val.") for row in rows)
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+def test_a_script_that_cannot_be_run_is_passed_over_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scripts, "horovod_serves", lambda framework: False)
+    scripts.horovodrun(tmp_path / "none.py", np=2)
+    assert "`make horovod` builds it" in capsys.readouterr().out
 
 
 # --- a single GPU ---------------------------------------------------------------------------------

@@ -2,60 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from rn50lib import network, training
 from rn50lib.config import Experiment
-from workshop import pairs
+from workshop import expected, pairs
 from workshop.lessons.single_gpu import figures, reading
-from workshop.lessons.single_gpu import network as drawn
+from workshop.lessons.single_gpu import schedule as drawn
 from workshop.lessons.single_gpu.predictions import Predictions
 
-V1, V15 = network.resnet(50, version="v1"), network.resnet(50)
-
-
-# --- the network, drawn ---------------------------------------------------------------------------
-
-
-def test_the_parts_add_up_to_the_network() -> None:
-    rows = drawn.part_rows(V15, 224)
-    names, blocks, sizes, channels, macs, parameters = zip(*rows, strict=True)
-    assert names == ("stem", "stage 1", "stage 2", "stage 3", "stage 4", "fc")
-    assert blocks == (0, 3, 4, 6, 3, 0)
-    assert sizes == (56, 56, 28, 14, 7, 1)
-    assert channels == (64, 256, 512, 1024, 2048, 1000)
-    assert sum(macs) == pytest.approx(V15.macs(224) / 1e6)
-    assert sum(parameters) == 25_557_032
-
-
-@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
-@pytest.mark.parametrize("size", [7, 8])
-def test_pixels_read_are_those_that_change_an_output(kernel: int, stride: int, size: int) -> None:
-    conv = network.Conv("conv", 1, 1, kernel, stride)
-    expected = np.zeros((size, size), int)
-    for pixel in np.ndindex(size, size):
-        image = np.zeros((size, size))
-        image[pixel] = 1
-        padded = np.pad(image, kernel // 2)
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel))
-        expected[pixel] = np.count_nonzero(windows[::stride, ::stride].sum(axis=(2, 3)))
-    assert np.array_equal(drawn.pixels_read(conv, size), expected)
-
-
-def test_only_v1_leaves_pixels_unread() -> None:
-    _, text = drawn.strides([V1, V15])
-    assert "1×1 convolution with the stride reads 25 %" in text
-    assert "3×3 convolution with the stride reads 100 %" in text
-
-
-@pytest.mark.parametrize("net", [V1, V15], ids=["v1", "v1.5"])
-def test_the_work_in_the_table_is_the_network_s(net: network.Network) -> None:
-    counted = {layer.name: layer.macs / 1e6 for layer in net.layers(224)}
-    rows = drawn.stride_rows(net, 224)
-    assert [row[0] for row in rows] == [net.version] * 3 and rows[0][3] == 56
-    for _, name, _, _, _, macs, _ in rows:
-        assert macs == counted[name.partition(",")[0]]
+# --- the schedule ---------------------------------------------------------------------------------
 
 
 def test_the_schedule_s_sentence_does_the_arithmetic() -> None:
@@ -66,6 +24,17 @@ def test_the_schedule_s_sentence_does_the_arithmetic() -> None:
     values = drawn.preset_values("roadsigns") | {"workers": 64, "batch": 256}
     _, text = drawn.schedule("roadsigns", **values)
     assert text.startswith("A global batch of 16,384 is more than")
+
+
+@pytest.mark.parametrize("workers", [1, 8, 64])
+def test_both_curves_stay_in_the_picture(workers: int) -> None:
+    figure, _ = drawn.schedule(
+        "reference", **drawn.preset_values("reference") | {"workers": workers}
+    )
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        for line in axes.lines:
+            assert low < min(line.get_ydata()) and max(line.get_ydata()) < high
 
 
 def test_the_schedule_counts_the_pictures_that_are_drawn() -> None:
@@ -128,14 +97,39 @@ def test_tables_hold_what_the_report_says() -> None:
     ]  # fmt: skip
     assert rows["cmd"][0] == "2 words" and rows["metrics · train.top1"][0] == 20.0
     assert reading.axes_rows(REPORT, ("lr", "dtype")) == [["lr", "0.1", "given"]]
-    assert reading.iteration_rows(REPORT, 11) == [[1, 10, 0.5, 8], [2, 10, 0.25, 16]]
     assert reading.first_iterations(REPORT, 11) == 10.0 - 7.5
 
 
-def test_calls_are_found_in_the_order_of_the_source() -> None:
-    found = reading.calls(training.train_epoch)
-    assert found.index("batches") < found.index("train_step") < found.index("finish")
-    assert "item" not in found
+def test_a_short_run_is_not_laid_beside_a_full_one() -> None:
+    axes = {"dtype": {"value": "float32"}, "batch_size": {"value": 4}}
+    report = {"model": "resnet50", "metrics": {"val.top1": [10.0, 20.0]}, "env": {"axes": axes}}
+    key = "roadsigns.resnet50.float32.top1"
+    assert reading.full_run(report, epochs=2)[key] == 20.0
+    assert reading.full_run(report, epochs=18)[key] is None
+    assert set(reading.full_run(report, 18).values()) == {None}
+    assert reading.validated(report, 48) == 48
+    axes["benchmark_iters"] = {"value": 2}
+    assert reading.validated(report, 48) == 8
+
+
+def test_a_v100_s_work_is_its_speed_times_the_network_s(repository: Path) -> None:
+    axes = {"dtype": "bfloat16", "image_shape": 64, "batch_size": 32}
+    report = {
+        "model": "resnet50",
+        "metrics": {"train.total_ips": [50.0]},
+        "env": {
+            "axes": {name: {"value": value} for name, value in axes.items()},
+            "model_flops": {"per_image": 2e9, "per_second": 1e11},
+        },
+    }
+    rows, columns = reading.beside_published(
+        report, expected.load(repository / "notebooks" / "expected")
+    )
+    assert [len(row) for row in rows] == 3 * [len(columns)]
+    assert rows[0][1:7] == ["bfloat16", 64, 32, 50.0, 2.0, 0.1]
+    # 4.1 GMAC forward, two operations each, three times that to train: 24.5 GFLOP
+    assert rows[1][5] == pytest.approx(24.5, abs=0.1)
+    assert rows[1][6] == pytest.approx(1442.6 * 24.5e-3, rel=0.01)
 
 
 # --- mistakes -------------------------------------------------------------------------------------

@@ -1,20 +1,19 @@
-"""Weak scaling, for notebook 03: what a step loses, and what would win it back; the bare
-all-reduce, and runs beside each other. All times are seconds per step.
+"""Weak scaling, for notebook 03: what a step loses, and what would win it back; and runs beside
+each other. All times are seconds per step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.tools.doctor.allreduce import MB, SIZES, AllReduceCost
-from workshop import output
-from workshop.lessons.figures import Lines, by_step, readings, stacked
+from rn50lib.config import Experiment
+from workshop.lessons.figures import Lines, by_step, last_loss, readings, stacked
+from workshop.session import Session
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +27,8 @@ PARTS = {  # of a step with several workers, in the order in which they are draw
     "exchange": "the exchange and all that it costs",
     "rest": "not explained",
 }
+NOISE = 0.05  # of a step: a part may be that much below 0
+FEW_READINGS = 4  # of a curve: fewer show nothing
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,17 @@ class Weak:
         one, many = 1000 * self.one, 1000 * self.many
         numbers = [f"{1000 * seconds:.0f}" for seconds in self.parts.values()]
         listed = " + ".join(numbers).replace("+ -", "− ")
+        disturbed = ""
+        if min(self.parts.values()) < -NOISE * self.many:
+            disturbed = (
+                " A part that is clearly negative says that the machine was not equally quiet in"
+                " the two runs: measure again."
+            )
         return (
             f"One worker takes {one:.0f} ms for {self.batch} images, {self.workers} take"
             f" {many:.0f} ms for {self.workers * self.batch}: {self.speedup:.2f} times the speed,"
             f" an efficiency of {100 * self.efficiency:.0f} %. The parts: {listed} ="
-            f" {1000 * sum(self.parts.values()):.0f} ms."
+            f" {1000 * sum(self.parts.values()):.0f} ms.{disturbed}"
         )
 
 
@@ -110,23 +117,13 @@ def wanted_batch(per_image: float, overhead: float, goal: float) -> int:
     return max(1, math.ceil(overhead * goal / (1 - goal) / per_image - 1e-9))
 
 
-def published_rows(results: Mapping[str, Any]) -> list[list[Any]]:
-    """(GPUs, precision, img/s, efficiency) of the published V100 runs, those there are."""
-    rows = []
-    for precision in ("fp16", "fp32"):
-        for gpus in (1, 4, 8):
-            key = f"published.v100.{gpus}gpu.{precision}.ips"
-            first = results.get(f"published.v100.1gpu.{precision}.ips")
-            if key in results and first is not None:
-                ips = results[key].value
-                rows.append([gpus, precision.upper(), ips, ips / (gpus * first.value)])
-    return rows
-
-
 def figure(found: Weak) -> tuple[Figure, str]:
     """The step of one worker above the step of many, in parts that add up to it."""
     one = {PARTS["alone"]: 1000 * found.one}
-    many = {PARTS[name]: 1000 * seconds for name, seconds in found.parts.items()}
+    missing = sum(seconds for seconds in found.parts.values() if seconds < 0)
+    shown = {name: max(0.0, seconds) for name, seconds in found.parts.items()}
+    shown["alone"] += missing  # a negative part cannot be drawn
+    many = {PARTS[name]: 1000 * seconds for name, seconds in shown.items()}
     bars = {"1 worker": one, f"{found.workers} workers": many}
     title = f"A step of {found.batch} images per worker"
     return stacked(bars, "milliseconds", title), found.sentence()
@@ -139,6 +136,8 @@ def difference(one: Lines, many: Lines) -> str:
     """How far the losses of two runs of the same batches are apart."""
     here, there = by_step(one), by_step(many)
     both = [place for place in here if place in there]
+    if len(both) < FEW_READINGS:
+        return f"{len(both)} readings are too few to compare the curves."
     apart = [abs(here[place] - there[place]) for place in both]
     losses = readings(one)[1]
     return (
@@ -166,20 +165,40 @@ def beside(reports: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[Any]], l
     return rows, ["last epoch", *reports]
 
 
-# --- the all-reduce -------------------------------------------------------------------------------
+def recorded_losses(
+    session: Session, one: Mapping[str, Any], many: Mapping[str, Any], epochs: int, workers: int
+) -> dict[str, float | None]:
+    """The recorded losses of one worker and of two by key, with these where they compare."""
+    full = session.profile != "ci" and (epochs, workers) == (3, 2)
+    keys = {"horovod.one_worker.loss": one, "horovod.two_workers.loss": many}
+    return {k: r["metrics"]["train.loss"][-1] if full else None for k, r in keys.items()}
 
 
-def measure_allreduce(workers: int, quick: bool = False) -> AllReduceCost:
-    """What all-reduces of many sizes take between `workers` processes.
+def recorded_batches(session: Session, runs: Mapping[str, Lines]) -> dict[str, float | None]:
+    """The recorded losses of the four runs with larger batches by key, with these beside them where
+    they ran; the two that a warm-up makes different are noted."""
+    names = ("small", "unscaled", "no_warmup", "warmup")
+    ends = dict(zip(names, map(last_loss, runs.values()), strict=False))
+    for name, what in (("no_warmup", "without"), ("warmup", "with")):
+        if name in ends:
+            text = f"training loss at batch 128 {what} warm-up"
+            session.note(f"{name}_loss", ends[name], "", text)
+    return {f"horovod.large_batch.{name}": ends.get(name) for name in names}
 
-    `quick` leaves out the large ones. Raises UserError where the workers cannot be started.
-    """
-    from rn50lib.tools.doctor import allreduce
 
-    slot = output.Slot()
-    slot.line("the workers are starting")
-    lines: Any = output.LineStream(slot)
-    sizes = tuple(size for size in SIZES if size <= (4 * MB if quick else max(SIZES)))
-    with redirect_stderr(lines):
-        found, _ = allreduce.run(workers, sizes=sizes, repeats=5 if quick else 10)
-    return found
+def at_speed(session: Session, workers: int, batch: int, steps: int) -> Experiment:
+    """What is run to measure speed: ResNet-50 on random pictures, with a share of the cores."""
+    common: dict[str, Any] = {
+        "loader": "synthetic", "num_classes": 12, "num_epochs": 1, "no_val": True,
+        "no_metrics": True, "data_nthreads": 0,
+    }  # fmt: skip
+    if session.profile == "ci":  # small, but with steps enough to look into
+        return Experiment(
+            network="tiny", batch_size=4, image_shape=32, benchmark_iters=6, threads=1,
+            profile="cpu", **common,
+        )  # fmt: skip
+    return Experiment(
+        num_layers=50, batch_size=batch, image_shape=session.pick(cpu=64, gpu=224),
+        benchmark_iters=steps, disp_batches=5, threads=max(1, session.machine.cores // workers),
+        **common,
+    )  # fmt: skip

@@ -149,7 +149,10 @@ def held_out_rows() -> tuple[list[list[Any]], list[str]]:
 def by_reading(
     training: Training, network: str, gpus: Sequence[int]
 ) -> tuple[list[list[Any]], list[str]]:
-    """(rows, columns): the efficiency in % by each reading of the published DGX-1 rows."""
+    """(rows, columns): the efficiency in % by each reading of the published DGX-1 rows, with the
+    float16 gradients of those rows."""
+    published = check.load()["DGX-1", "mixed"].training
+    training = replace(published, compute_ips=training.compute_ips, batch=training.batch)
     rows: list[list[Any]] = []
     for reading in check.READINGS:
         value = check.parameter("DGX-1", "mixed", reading)

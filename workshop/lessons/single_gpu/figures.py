@@ -14,6 +14,7 @@ from rn50lib.tools import plot
 from workshop.lessons import figures
 from workshop.lessons.figures import BLUE, GREY, ORANGE, Lines, by_step, readings
 from workshop.lessons.single_gpu.predictions import Predictions
+from workshop.lessons.single_gpu.reading import shares
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +42,18 @@ def resumed(undisturbed: Lines, before: Lines, after: Lines) -> tuple[Figure, st
         f"{same} of its {len(here)} readings after that equal the undisturbed run's to"
         " the last digit."
     )
+
+
+def loop(report: dict[str, Any]) -> tuple[Figure, str]:
+    """Where the seconds of a run's loop went."""
+    names = {"step": "the model", "data": "waiting for a batch", "loop": "everything else"}
+    share = shares(report)
+    text = (
+        f"{share['step']:.0f} % of the loop is the model, {share['data']:.0f} % waiting for data"
+        f" and {share['loop']:.1f} % everything else."
+    )
+    bars = {"the loop": {names[p]: s for p, s in report["env"]["seconds"].items()}}
+    return figures.stacked(bars, "seconds", "Where the time of the loop went"), text
 
 
 # --- predictions ----------------------------------------------------------------------------------

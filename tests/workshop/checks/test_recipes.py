@@ -1,5 +1,6 @@
-"""The slides' script and its two recipes (exercises/densenet), as a reader runs them: processes on
-the built-in road signs, small, with what they print and write as the witness."""
+"""The two recipes of the talk (exercises/recipes), as on the slides and as of today, run as a
+reader runs them: processes on the built-in road signs, small, with what they print and write as
+the witness."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from rn50lib.records.tfrecord import TFRecordReader
 from tests.conftest import ROOT, SmallDataset, clean_environment
 
-FOLDER = ROOT / "exercises" / "densenet"
+FOLDER = ROOT / "exercises" / "recipes"
 SINGLE = FOLDER / "train_single.py"
-HOROVOD = FOLDER / "solutions" / "train_horovod.py"
-TFRECORD = FOLDER / "solutions" / "train_tfrecord.py"
+HOROVOD = FOLDER / "train_horovod.py"
+TFRECORD = FOLDER / "train_tfrecord.py"
 QUICK = {  # one thread each: the sums then come in one order, and two runs agree to the last bit
     "CUDA_VISIBLE_DEVICES": "",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -81,6 +83,54 @@ def shards(two_classes: Path) -> Path:
     command = [sys.executable, "-m", "data_prep.tfrecord", two_classes, "--schema", "slides"]
     run([*command, "--size", 64, "--train-shards", 4, "--jobs", 1], ROOT)
     return two_classes / "tfrecord"
+
+
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np", 2, "--gloo"]
+
+
+def logged(log: str) -> list[list[tuple[int, str]]]:
+    """Step and loss of each line of LoggingTensorHook, rank by rank."""
+    lines = re.findall(r"\[(\d)\]<stderr>:INFO:tensorflow:loss = (\S+), step = (\d+)", log)
+    return [[(int(step), loss) for r, loss, step in lines if r == rank] for rank in "01"]
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_the_slides_recipe_one_runs_and_all_ranks_read_the_same(
+    two_classes: Path, tmp_path: Path
+) -> None:
+    """It stops at 60 // 2 steps and rank 0 saves; its fault shows: one loss on both ranks."""
+    (tmp_path / "train").mkdir()
+    for name, colour in (("stop", "red"), ("yield", "blue")):
+        (tmp_path / "train" / name).symlink_to(two_classes / "train" / colour)
+    script = [sys.executable, FOLDER / "slides_horovod.py", "--data", tmp_path / "train"]
+    flags = ["--image_size", 64, "--batch_size", 4, "--last_step", 60]
+    first, second = logged(run([*HOROVODRUN, *script, *flags], tmp_path).stderr)
+    assert [step for step, _ in first] == [1, 11, 21]
+    assert first == second
+    assert float(first[-1][1]) < float(first[0][1])
+    steps = {path.name.split(".")[1] for path in (tmp_path / "checkpoints").glob("model*.index")}
+    assert steps == {"ckpt-0", "ckpt-30"}
+
+
+@pytest.mark.acceptance
+@needs_horovod
+def test_the_slides_recipe_two_writes_and_trains(
+    roadsigns_small: SmallDataset, tmp_path: Path
+) -> None:
+    signs = roadsigns_small.folder / "train"
+    write = [sys.executable, FOLDER / "slides_write_tfrecord.py", "--data", signs]
+    run([*write, "--image_size", 64], tmp_path)
+    records = list(TFRecordReader(tmp_path / "signs.tfrecords"))
+    assert len(records) == sum(len(list((signs / n).iterdir())) for n in ("stop", "yield"))
+
+    script = [sys.executable, FOLDER / "slides_tfrecord.py", "--image_size", 64]
+    flags = ["--last_step", 60, "--num_epochs", 200]
+    first, second = logged(run([*HOROVODRUN, *script, *flags], tmp_path).stderr)
+    assert [step for step, _ in first] == [step for step, _ in second] == [1, 11, 21]
+    assert first != second, "each rank's queue mixes the file in its own way"
+    assert float(first[-1][1]) < float(first[0][1])
+    assert (tmp_path / "checkpoints" / "model.ckpt-30.index").exists()
 
 
 @pytest.mark.slow
@@ -178,12 +228,12 @@ def test_recipe_two_refuses_keras_3(value: str | None, tmp_path: Path) -> None:
 PROBE = """
 import sys
 from pathlib import Path
-sys.path[:0] = sys.argv[1:3]
+sys.path.insert(0, sys.argv[1])
 import numpy as np, tensorflow as tf
 import train_tfrecord as recipe
 from model import densenet
 
-shards = sorted(map(str, Path(sys.argv[3]).glob("train-*-of-*")))
+shards = sorted(map(str, Path(sys.argv[2]).glob("train-*-of-*")))
 parsed = [recipe.parse(record) for record in tf.data.TFRecordDataset(shards)]
 ramp = tf.image.resize(np.random.default_rng(0).random((9, 9, 3), np.float32), (65, 65)).numpy()
 turned = recipe.rotate(tf.constant(ramp), 7 * np.pi / 180)
@@ -202,7 +252,7 @@ for rank in range(2):
     batches = recipe.read(shards, rank, 2, 4, 0)
     ranks.append([[b[0].numpy() for b in batches] for epoch in range(2)])
 np.savez(
-    sys.argv[4],
+    sys.argv[3],
     images=np.stack([image for image, _ in parsed]),
     labels=np.array([int(label) for _, label in parsed]),
     ramp=ramp, turned=turned, angles=np.degrees(angles), flips=np.array(sorted(flips)),
@@ -216,8 +266,7 @@ np.savez(
 def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """What the functions of the recipe give: one process, because importing TensorFlow is slow."""
     out = tmp_path_factory.mktemp("probe") / "found.npz"
-    folders = [FOLDER, FOLDER / "solutions"]
-    command = [sys.executable, "-c", PROBE, *folders, shards, out]
+    command = [sys.executable, "-c", PROBE, FOLDER, shards, out]
     run(command, out.parent, TF_USE_LEGACY_KERAS="1")
     with np.load(out) as found:
         return dict(found)
@@ -309,7 +358,7 @@ def test_shards_of_another_schema_are_refused(two_classes: Path, tmp_path: Path)
 def test_the_readme_names_what_is_there() -> None:
     text = (FOLDER / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", text)
-    paths = re.findall(r"exercises/densenet/[\w/.]+\.py", text)
+    paths = re.findall(r"exercises/recipes/[\w/.]+\.py", text)
     assert len(links) >= 4 and len(paths) >= 8
     for path in [*(FOLDER / link for link in links), *(ROOT / path for path in paths)]:
         assert path.exists(), path

@@ -1,7 +1,7 @@
 """The slides' training script in today's TensorFlow, for one process: a DenseNet that tells two
 road signs apart.
 
-    python exercises/densenet/train_single.py --data data/roadsigns --classes stop yield
+    python exercises/recipes/train_single.py --data data/roadsigns --classes stop yield
 
 Your work: run it on several GPUs (recipe 1), then let TensorFlow read the data (recipe 2). See
 README.md beside this file.

@@ -2,7 +2,7 @@
 
     python -m data_prep.tfrecord data/two-signs --schema slides --size 223
     TF_USE_LEGACY_KERAS=1 python -m horovod.runner.launch -np 2 --gloo \\
-        python exercises/densenet/solutions/train_tfrecord.py --data data/two-signs/tfrecord
+        python exercises/recipes/train_tfrecord.py --data data/two-signs/tfrecord
 
 The loop of recipe 1 that fed pictures is gone: its work is done by `fit`, by Horovod's optimizer
 and callbacks, and by TensorFlow's own threads, which read ahead while the GPU computes.
@@ -26,9 +26,6 @@ if int(version("keras").split(".")[0]) >= 3 and os.environ.get("TF_USE_LEGACY_KE
 import horovod.tensorflow.keras as hvd
 import numpy as np
 import tensorflow as tf
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where model.py is
-
 from model import densenet
 
 DEGREES = 10  # the slides turn each picture by up to this much to either side

@@ -1,7 +1,7 @@
 """Recipe 1: the same training on several processes, one GPU each, by Horovod.
 
     python -m horovod.runner.launch -np 2 --gloo \\
-        python exercises/densenet/solutions/train_horovod.py --data data/roadsigns
+        python exercises/recipes/train_horovod.py --data data/roadsigns
 
 The five changes against train_single.py are marked "Change 1" to "Change 5". The step is our own
 (GradientTape), so it works with Keras 3 and with Keras 2 alike.
@@ -18,11 +18,8 @@ from pathlib import Path
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from PIL import Image, ImageOps
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where model.py is
-
 from model import densenet
+from PIL import Image, ImageOps
 
 
 def arguments() -> argparse.Namespace:

@@ -1,5 +1,4 @@
-"""What notebook 02 says of the network and of the schedule, from `rn50lib.network` and
-`rn50lib.recipe` alone: rows for tables, and two figures."""
+"""The learning rate's schedule with its controls, from `rn50lib.recipe`, for notebook 02."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.network import Block, Conv, Layer, Network
 from rn50lib.recipe import RECIPES, REFERENCE, Recipe, learning_rate
 from rn50lib.tools import plot
 from workshop.lessons.figures import BLUE, GREY, ORANGE
@@ -16,89 +14,6 @@ from workshop.lessons.figures import BLUE, GREY, ORANGE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# layers outside the stages, by the part that they belong to
-STEM_AND_END = {"conv1": "stem", "bn1": "stem", "relu": "stem", "maxpool": "stem", "avgpool": "fc"}
-
-
-def part_rows(net: Network, image_size: int) -> list[list[Any]]:
-    """(part, blocks, pixels, channels, M multiply-adds, parameters) of stem, stages, classifier."""
-    parts: dict[str, list[Layer]] = {}
-    for layer in net.layers(image_size):
-        name = layer.name.split(".")[0]
-        parts.setdefault(STEM_AND_END.get(name, name), []).append(layer)
-    return [
-        [
-            name.replace("layer", "stage "), sum(layer.kind == "add" for layer in layers),
-            layers[-1].size, layers[-1].channels, sum(layer.macs for layer in layers) / 1e6,
-            sum(layer.parameters for layer in layers),
-        ]
-        for name, layers in parts.items()
-    ]  # fmt: skip
-
-
-# --- the stride -----------------------------------------------------------------------------------
-
-
-def first_downsampling(net: Network) -> Block:
-    """The first block with a stride of 2."""
-    return next(block for block in net.blocks() if any(conv.stride == 2 for conv in block.convs))
-
-
-def stride_rows(net: Network, image_size: int) -> list[list[Any]]:
-    """(version, convolution, stride, pixels in, pixels out, M multiply-adds, per cent of the
-    positions of its input that it reads) of the first block that down-samples."""
-    size = (net.stem.out_size(image_size) + 1) // 2  # stem, then the pool
-    wanted = first_downsampling(net)
-    for block in net.blocks():
-        if block.name == wanted.name:
-            break
-        for conv in block.convs:
-            size = conv.out_size(size)
-    rows: list[list[Any]] = []
-    for conv in wanted.convs:
-        out = conv.out_size(size)
-        macs = out**2 * conv.in_channels * conv.out_channels * conv.kernel**2
-        read = 100 * float((pixels_read(conv, size) > 0).mean())
-        name = f"{conv.name}, {conv.kernel}×{conv.kernel}"
-        rows.append([net.version, name, conv.stride, size, out, macs / 1e6, read])
-        size = out
-    return rows
-
-
-def pixels_read(conv: Conv, size: int) -> np.ndarray:
-    """How many outputs of `conv` read each pixel of a (size, size) input, along both axes."""
-    counts = np.zeros(size + 2 * conv.padding, int)
-    for out in range(conv.out_size(size)):
-        counts[out * conv.stride : out * conv.stride + conv.kernel] += 1
-    line = counts[conv.padding : conv.padding + size]
-    return np.outer(line, line)
-
-
-def strides(networks: list[Network], size: int = 8) -> tuple[Figure, str]:
-    """The corner of a feature map: what the convolution with the stride reads of it."""
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-
-    told = []
-    with plot.style():
-        figure = Figure(figsize=(7.5, 3.3))
-        for axes, net in zip(figure.subplots(1, len(networks)), networks, strict=True):
-            conv = next(conv for conv in first_downsampling(net).convs if conv.stride == 2)
-            read = pixels_read(conv, size) > 0
-            shown = ListedColormap(("white", ORANGE))
-            axes.pcolormesh(read[::-1], cmap=shown, vmin=0, vmax=1, edgecolor=GREY, lw=0.6)
-            for row, column in np.argwhere(~read[::-1]):
-                axes.plot(column + 0.5, row + 0.5, marker="x", color=GREY, ms=4)
-            axes.set(aspect="equal", xticks=[], yticks=[])
-            what = f"the {conv.kernel}×{conv.kernel} convolution with the stride"
-            axes.set_title(f"{net.version}: read by its {conv.kernel}×{conv.kernel}", fontsize=11)
-            told.append(f"in {net.version} {what} reads {100 * read.mean():.0f} % of its input")
-    text = "; ".join(told) + "."
-    return figure, text[0].upper() + text[1:]
-
-
-# --- the schedule ---------------------------------------------------------------------------------
 
 DATA = {"reference": ("ImageNet", 1_281_167), "roadsigns": ("the road signs", 2_400)}
 DECAYS = {
@@ -133,7 +48,8 @@ def schedule(
         zoom.set_title("Its beginning: the warm-up")
         for axes in (whole, zoom):
             axes.set(xlabel="progress, epochs", ylabel="learning rate")
-            axes.set_ylim(-0.04 * peak, 1.36 * peak)
+            top = max(line.get_ydata().max() for line in axes.lines)  # also of the dashed one
+            axes.set_ylim(-0.04 * top, 1.36 * top)
         whole.legend(loc="upper right", fontsize=9)
     return figure, schedule_sentence(preset, recipe, total, workers, batch, peak)
 
