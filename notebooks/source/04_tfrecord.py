@@ -20,19 +20,54 @@ session = workshop.start("04", profile)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The last notebook put more workers on one model, and the workshop slides behind it end with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute eight times as fast, so they also want eight times as many pictures in the same time, from the same processor and the same disk.
+# The last notebook put more workers on one model, and the talk behind it, *AV Datasets & Multi-GPU Training* (2018), ends its first part with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute eight times as fast, so they also want eight times as many pictures in the same time, from the same processor and the same disk.
 #
 # How little time is that? A device that trains on 1,000 pictures a second leaves a thousandth of a second for each of them. In it somebody must read a file, decode a JPEG, cut a random part out, and make it small.
 #
 # ### What a Python loop costs
 #
-# The slides' first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). This is the library's version of such a loop.
+# The talk's first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). Here is such a loop, in ten lines:
 
 # %%
-workshop.show("workshop.lessons.tfrecord.feeding:Feeding.epoch")
+import time
+
+import numpy as np
+from PIL import Image
+
+paths = sorted((session.data_root / "train").rglob("*.jpg"))
+
+
+def fed_by_hand(batch=32, size=224):
+    """Batches of pictures, each cut at random and made `size` pixels large, by one thread."""
+    rng = np.random.default_rng(seed)
+    while True:
+        pictures = []
+        for path in rng.choice(paths, batch):
+            image = Image.open(path).convert("RGB")
+            share = rng.uniform(0.05, 1.0) ** 0.5  # of each side
+            width, height = round(share * image.width), round(share * image.height)
+            left = rng.integers(image.width - width + 1)
+            top = rng.integers(image.height - height + 1)
+            box = (left, top, left + width, top + height)
+            pictures.append(np.asarray(image.resize((size, size), Image.BILINEAR, box)))
+        yield np.stack(pictures)
+
+
+def images_per_second(batches):
+    """The rate of an iterator over batches; its first batch is not counted."""
+    count = session.pick(ci=2, cpu=8)
+    shape = next(batches).shape
+    begin = time.perf_counter()
+    for _ in range(count):
+        next(batches)
+    return count * shape[0] / (time.perf_counter() - begin)
+
+
+by_loop = images_per_second(fed_by_hand())
+print(f"Your loop makes {by_loop:,.0f} pictures a second, one core working.")
 
 # %% [markdown]
-# The cell measures how long it takes for one picture, with the crops of the published recipe, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
+# The library has one too, with the crops of the published recipe and a decoder that leaves out what it can. The cell measures how long it takes for one picture, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
 
 # %%
 from rn50lib.config import Experiment
@@ -78,7 +113,7 @@ workshop.table(
 )
 
 # %% [markdown]
-# Three things can be done, and the rest of this notebook does them: **store** the pictures so that they can be read quickly, **share** the decoding among all cores, and let input and device **overlap**. The slides call it the second recipe, "optimize the fuel flow".
+# Three things can be done, and the rest of this notebook does them: **store** the pictures so that they can be read quickly, **share** the decoding among all cores, and let input and device **overlap**. The talk calls it the second recipe, "optimize the fuel flow".
 #
 # ## Shards of records
 #
@@ -106,7 +141,7 @@ for path in sorted(folder.glob("train-*")):
 # %% [markdown]
 # ### Two kinds of examples
 #
-# What a record holds is a matter of agreement. Most of the field uses the names that the table below calls `imagenet`, with the picture as a JPEG. The slides decode each picture once, store its **raw** pixels, and call them differently. The cell packs a part of the pictures that way too, and shows the first record of each.
+# What a record holds is a matter of agreement. Most of the field uses the names that the table below calls `imagenet`, with the picture as a JPEG. The talk decodes each picture once, stores its **raw** pixels, and calls them differently. The cell packs a part of the pictures that way too, and shows the first record of each.
 
 # %%
 from rn50lib.records.example import parse_example
@@ -213,7 +248,106 @@ print("The same record:", with_index.read(position) == walk())
 # %% [markdown]
 # ## From a loop to a pipeline
 #
-# tf.data takes a description of the work (*read these shards, decode each record, make batches*) and does it in threads of its own, without Python. The library's pipeline has four stages that make it fast, and each can be switched off:
+# tf.data takes a description of the work (*read these shards, decode each record, make batches*) and does it in threads of its own, without Python. You will now write it, a stage at a time, and time each. First reading alone:
+
+# %%
+TF = workshop.has("tensorflow")
+cores = session.machine.cores
+timed = {"your Python loop": by_loop}
+if TF:
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")  # the input works on the processor
+    names = [str(path) for path in sorted(folder.glob("train-*")) if path.is_file()]
+    records = tf.data.TFRecordDataset(names)
+    print(records.element_spec)
+    begin = time.perf_counter()
+    count = sum(1 for _ in records)
+    print(
+        f"{count:,} records read in {time.perf_counter() - begin:.2f} s: reading is not the problem."
+    )
+
+# %% [markdown]
+# A record is a string until somebody takes it apart. `parse_single_example` does, by a description of what to look for; what is not named there is passed over.
+
+# %%
+if TF:
+    description = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parse(record):
+        features = tf.io.parse_single_example(record, description)
+        return features["image/encoded"], features["image/class/label"] - 1  # they count from 1
+
+    for jpeg, label in records.map(parse).take(3):
+        print(f"{len(jpeg.numpy()):,} bytes of JPEG, label {label.numpy()}")
+
+# %% [markdown]
+# Then the work: decode, cut a random part out, make it 224 pixels large, and make batches. One thread does it first.
+
+# %%
+if TF:
+
+    def make(jpeg, label):
+        image = tf.io.decode_jpeg(jpeg, channels=3)
+        begin, extent, _ = tf.image.sample_distorted_bounding_box(
+            tf.shape(image), tf.zeros([1, 0, 4]), area_range=(0.05, 1.0),
+            min_object_covered=0.0, use_image_if_no_bounding_boxes=True,
+        )  # fmt: skip
+        image = tf.image.resize(tf.slice(image, begin, extent), (224, 224), antialias=True)
+        return tf.cast(image, tf.uint8), label
+
+    def rate(dataset):
+        return images_per_second(iter(dataset.map(lambda image, label: image)))
+
+    chain = records.repeat().map(parse).map(make).batch(32)
+    timed["parse, decode, batch"] = rate(chain)
+
+# %% [markdown]
+# Now on all cores; then only the part of the JPEG that is needed is decoded. Guess both factors.
+
+# %%
+if TF:
+
+    def make_part(jpeg, label):
+        begin, extent, _ = tf.image.sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(jpeg), tf.zeros([1, 0, 4]), area_range=(0.05, 1.0),
+            min_object_covered=0.0, use_image_if_no_bounding_boxes=True,
+        )  # fmt: skip
+        box = tf.stack([begin[0], begin[1], extent[0], extent[1]])
+        image = tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)
+        return tf.cast(tf.image.resize(image, (224, 224), antialias=True), tf.uint8), label
+
+    chain = records.repeat().map(parse).map(make, num_parallel_calls=cores).batch(32)
+    timed["map on all cores"] = rate(chain)
+    chain = records.repeat().map(parse).map(make_part, num_parallel_calls=cores).batch(32)
+    timed["decode only the crop"] = rate(chain)
+
+# %% [markdown]
+# Last come the stages that change the order and the timing: `interleave` takes turns among several shards, `shuffle` mixes what they give, and `prefetch` makes the next batch while somebody else works. This somebody is a device that takes as long for a batch as a V100 does; it only waits.
+
+# %%
+if TF:
+    whole = tf.data.Dataset.from_tensor_slices(names).shuffle(len(names), seed=seed).repeat()
+    whole = whole.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
+    whole = whole.shuffle(1000, seed=seed).map(parse).map(make_part, num_parallel_calls=cores)
+    whole = whole.batch(32)
+
+    def behind_a_device(dataset):
+        """Batches that somebody works on for as long as a V100 would take."""
+        for images, _ in dataset:
+            yield images
+            time.sleep(32 / device)
+
+    timed["interleave and shuffle"] = rate(whole)
+    for name, dataset in (("with a device", whole), ("and prefetch(2)", whole.prefetch(2))):
+        timed[name] = images_per_second(behind_a_device(dataset))
+workshop.table([[name, value] for name, value in timed.items()], columns=["yours", "img/s, 224 px"])
+
+# %% [markdown]
+# This chain is what the talk's queues, readers and coordinators have become. The library's has the same stages, and each can be switched off:
 
 # %%
 workshop.show("rn50lib.pipelines.tf_data:Stages")
@@ -310,6 +444,19 @@ session.note("busy_paced", paced.share(best), "%", f"of the time in which {what}
 # Each of n workers should train on another n-th of the pictures. Four programs try it below, on an epoch of your training set and eight workers. They all run, and their losses all fall.
 
 # %%
+if TF:
+    numbers = tf.data.Dataset.range(24)  # in the place of records
+    for rank in (0, 1):
+        own = numbers.shuffle(24, seed=seed + rank).shard(2, rank)
+        print(f"shuffle, then shard, rank {rank}:", sorted(int(n) for n in own))
+    for rank in (0, 1):
+        own = numbers.shard(2, rank).shuffle(24, seed=seed + rank)
+        print(f"shard, then shuffle, rank {rank}:", sorted(int(n) for n in own))
+
+# %% [markdown]
+# Compare the two ranks of each way: which numbers does nobody read? Here is the same with your training set and eight workers:
+
+# %%
 from workshop.lessons.tfrecord import order
 
 workers = 8
@@ -324,14 +471,21 @@ print(f"Without a shard, {100 * lost / len(files):.0f} % of the pictures are not
 session.note("never_seen", 100 * lost / len(files), "%", f"unseen with {workers} workers, no shard")
 
 # %% [markdown]
-# The first is the slides' program. It has no shard at all, and every rank reads what it likes. (With one seed for all it would be worse: eight times the same eighth.) The second looks right, and it is the one that people write: shuffle everything, then take every eighth. But each rank has shuffled with a seed of its own, so the eighth of one rank is not what the others leave over.
+# The first is the talk's program. It has no shard at all, and every rank reads what it likes. (With one seed for all it would be worse: eight times the same eighth.) The second looks right, and it is the one that people write: shuffle everything, then take every eighth. But each rank has shuffled with a seed of its own, so the eighth of one rank is not what the others leave over.
 #
 # The third repairs that with one seed for all, at a price: every rank reads and throws away seven of eight records, so that eight workers read the data eight times. Only the last one is right and cheap: **shard first, then shuffle what is yours.** Then the seeds may differ, and should.
 #
 # ### The shuffle buffer
 #
 # A stream cannot be shuffled as a list can, because nobody knows yet what comes later. tf.data keeps a buffer: fill it, hand out one of its elements by chance, put the next of the stream in its place. So a picture can come out at most one buffer earlier than it stands in the file.
-#
+
+# %%
+if TF:
+    for buffer in (1, 4, 16, 1000):
+        mixed = tf.data.Dataset.range(1000).shuffle(buffer, seed=seed).take(12)
+        print(f"buffer {buffer:4}: {[n.numpy().item() for n in mixed]}")
+
+# %% [markdown]
 # That is harmless where the file is mixed. Below it is sorted, class after class, as one gets it by packing a folder after the other. Each row shows the classes in the first twelve batches.
 
 # %%
@@ -371,37 +525,42 @@ print(f"and epoch 1 with {found.epochs[1][0][:8]}.")
 # %% [markdown]
 # A few pictures are left over in each epoch: those that do not fill a batch on every rank. If one rank went on alone, it would wait for ever for the others' gradients. They are other pictures in every epoch, because each epoch gives the shards to the ranks in another order.
 #
-# ## The slides' augmentations
+# ## The talk's augmentations
 #
 # The second recipe moves the augmentation into the pipeline, where it costs the device no time: a mirror image, a picture upside down, and a rotation by up to 10° to either side. This library has the two last as options, `--flip-up-down` and `--rotate 10`, and they are off unless you ask for them. Two things can go wrong with them.
 #
 # ### Drawn once or drawn each time
 #
-# The slides draw the angle with NumPy, in the function that builds the graph. Such a function runs **once**, whatever the number of pictures. This is as true of tf.data today as it was of TensorFlow 1:
+# The talk draws the angle with NumPy, in the function that builds the graph. Such a function runs **once**, whatever the number of pictures. This is as true of tf.data today as it was of TensorFlow 1:
 
 # %%
 from rn50lib.pipelines.pictures import Pictures
 
-workshop.show("workshop.lessons.tfrecord.streams:drawn_by_numpy")
-workshop.show("workshop.lessons.tfrecord.streams:drawn_by_tensorflow")
+angles = []
+if TF:
+    six = tf.data.Dataset.range(6)
+    by_numpy = six.map(lambda _: tf.constant(np.random.uniform(-10, 10)))
+    in_graph = six.map(lambda _: tf.random.uniform([], -10, 10))
+    angles = [angle.numpy().item() for angle in by_numpy.concatenate(in_graph)]
 level = Pictures(files, False, workshop.session.resolve(Experiment(image_shape=160)))
-chosen = [int((files.labels < label).sum()) for label in range(len(found.by_numpy))]
-crops = [level.image(0, index) for index in chosen]
-angles = found.by_numpy + found.by_tensorflow
-workshop.images(
-    lesson.turned(crops * 2, angles),
-    labels=[f"{angle:+.1f}°" for angle in angles],
-    alt="Six pictures twice: above all turned by the same angle, below each by another one",
-)
-print(f"Drawn by Python: {len(set(found.by_numpy))} angle for {len(chosen)} pictures;")
-print(f"drawn in the graph: {len(set(found.by_tensorflow))} angles.")
+chosen = [int((files.labels < label).sum()) for label in range(len(angles) // 2)]
+if TF:
+    crops = [level.image(0, index) for index in chosen]
+    workshop.images(
+        lesson.turned(crops * 2, angles),
+        columns=6,
+        labels=[f"{angle:+.1f}°" for angle in angles],
+        alt="Six pictures twice: above all turned by the same angle, below each by another one",
+    )
+    print(f"Drawn by Python: {len(set(angles[:6]))} angle for 6 pictures;")
+    print(f"drawn in the graph: {len(set(angles[6:]))} angles.")
 
 # %% [markdown]
-# In the first row all pictures of the whole training lean alike. Nothing fails, and the augmentation adds no variety whatever. The rule is worth keeping: **chance belongs into the graph**, or, as in this library, it is computed for each picture from seed, epoch and number before the graph runs.
+# In the first row all pictures of the whole training lean alike. Nothing fails, and the augmentation adds no variety whatever. The rule is worth keeping: **chance belongs in the graph**, or, as in this library, it is computed for each picture from seed, epoch and number before the graph runs.
 #
 # ### Does it belong to this data?
 #
-# An augmentation says: *the label stays the same*. It is true or false depending on what the pictures show. The slides looked for cracks, and a crack upside down is a crack. Look at signs:
+# An augmentation says: *the label stays the same*. It is true or false depending on what the pictures show. The talk looked for cracks, and a crack upside down is a crack. Look at signs:
 
 # %%
 from PIL import Image
@@ -482,9 +641,32 @@ yours = {
 session.expect({key: value for key, value in yours.items() if key in session.results})
 
 # %% [markdown]
-# ## The slides' code, today
+# ## The talk's code
 #
-# Notebook 03 has the table of what each of the slides' calls is called today. For the input the short form is: queues, readers, coordinators and `feed_dict` have become one chain, `Dataset.from_tensor_slices(shards)`, shard, `interleave(TFRecordDataset)`, `shuffle`, `map`, `batch`, `prefetch`.
+# `exercises/recipes` holds recipe 2 as the slides show it, in the calls of TensorFlow 1, which `tf.compat.v1` still runs: a script that writes the records, and one that trains from them with a `TFRecordReader`, a queue of file names and `shuffle_batch`. Run both, and today's form behind them:
+
+# %%
+import shutil
+
+from workshop.paths import need_checkout
+
+recipes = need_checkout() / "exercises" / "recipes"
+if TF:
+    shutil.rmtree(scratch / "slides", ignore_errors=True)  # it would go on from what it finds
+    (scratch / "slides").mkdir()
+    records_file = scratch / "slides" / "train.tfrecords"
+    workshop.run_script(
+        recipes / "slides_write_tfrecord.py", "--data", session.data_root / "train",
+        "--image_size", 64, "--out", records_file,
+    )  # fmt: skip
+    workshop.run_script(
+        recipes / "slides_tfrecord.py", "--tfrec_fname", records_file, "--image_size", 64,
+        "--last_step", session.pick(ci=4, cpu=20), "--checkpoint_dir", scratch / "slides",
+        np=session.pick(ci=1, cpu=2),
+    )  # fmt: skip
+
+# %% [markdown]
+# The short form of what replaces what: queues, readers, coordinators and `feed_dict` have become one chain, `Dataset.from_tensor_slices(shards)`, shard, `interleave(TFRecordDataset)`, `shuffle`, `map`, `batch`, `prefetch`. You have written it above.
 #
 # The recipe was right, and its code had mistakes. Two of them stop the program with an error; the other three say nothing, and can still be made:
 #
@@ -496,7 +678,7 @@ session.expect({key: value for key, value in yours.items() if key in session.res
 # | `training_flag` is never fed in the second recipe | the first step fails: a placeholder has no value | run it once |
 # | no shard, and `seed=42` on every rank | every rank reads the one file from its beginning, and draws the same flips | write down the record numbers of two ranks |
 #
-# The whole program, in today's TensorFlow and with both recipes as solutions, is in [exercises/recipes](../exercises/recipes/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
+# The scripts and today's forms of them stand side by side in [exercises/recipes](../exercises/recipes/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
 
 # %% [markdown]
 # ## Where is the time going now?

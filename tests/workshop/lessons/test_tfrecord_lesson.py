@@ -179,20 +179,17 @@ def test_a_measurement_that_cannot_be_made_says_why(shards: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("gpus", [False, True])
-def test_what_tensorflow_says_about_records_and_angles(
+def test_what_tensorflow_says_about_records(
     shards: Path, gpus: bool, request: pytest.FixtureRequest
 ) -> None:
     asked = Experiment(**SMALL, data_root=str(shards))
     if gpus:  # which the process that reads does not see
         request.getfixturevalue("two_gpus")
         asked = replace(asked, profile="gpu", dtype="float16")
-    found = streams.look(asked, ranks=2, pictures=5)
+    found = streams.look(asked, ranks=2)
     for ranks in found.epochs:
         together = [number for rank in ranks for number in rank]
         assert [len(rank) for rank in ranks] == [24, 24]
         assert len(set(together)) == len(together)
         assert set(together) <= set(range(48))
     assert found.again == found.epochs[0] != found.epochs[1]
-    assert len(found.by_numpy) == len(found.by_tensorflow) == 5
-    assert len(set(found.by_numpy)) == 1 and len(set(found.by_tensorflow)) == 5
-    assert all(abs(angle) <= 10 for angle in found.by_numpy + found.by_tensorflow)
