@@ -350,7 +350,7 @@ run = workshop.train(
 ).live()
 
 # %% [markdown]
-# Before you go on, look at the curves. The learning rate climbs during the warm-up and then falls in three steps. Does the loss fall faster right after one of them? The last row shows whether the cores were busy all the time. And how does it compare with your small network, which had one epoch at a constant rate? Below, what the full run gave where it was recorded, `rn50 run --preset roadsigns`; your own number stands beside it only if your run was the full one.
+# Before you go on, look at the curves. The learning rate falls in three steps; in a short run the warm-up is over before the first reading. Does the loss fall faster right after a step? The last row shows whether the cores were busy all the time. And how does it compare with your small network, which had one epoch at a constant rate? Below, what the full run gave where it was recorded, `rn50 run --preset roadsigns`; your own number stands beside it only if your run was the full one.
 
 # %%
 from workshop.lessons.single_gpu import reading
