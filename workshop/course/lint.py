@@ -15,6 +15,7 @@ from workshop.checks import table
 from workshop.course import build, catalogue, lint_reading, parameters
 
 MAX_LINES = 25
+MAX_SCRIPT_LINES = 60  # of a cell that writes a file, `%%writefile`
 MAX_PARAMETERS = 7
 TIME_LINE = re.compile(
     r"\*\*Time:\*\* (\d+) minutes · \*\*Needs:\*\* \S.* · \*\*On a CPU:\*\* \S.*"
@@ -148,8 +149,9 @@ def _code(cell: dict[str, Any]) -> list[str]:
     source = cell["source"]
     found = []
     count = len(source.splitlines())
-    if count > MAX_LINES and build.solutions.BEGIN not in source:
-        found.append(f"{count} lines of code, at most {MAX_LINES}")
+    most = MAX_SCRIPT_LINES if source.startswith("%%writefile") else MAX_LINES
+    if count > most and build.solutions.BEGIN not in source:
+        found.append(f"{count} lines of code, at most {most}")
     if not source.strip():
         found.append("the cell is empty")
     if SHELL.search(source):
