@@ -130,6 +130,8 @@ for hook in hooks:
 print(f"{'the loss':15} {loss.dtype}")
 
 # %% [markdown]
+# The weights stay in `float32`, the convolutions answer in 16 bits, and this network computes its last layer and its loss in `float32`.
+#
 # Change the cells: train with `torch.float16` and without a scaler, or write `model.half()` in the place of `autocast`, so that the weights have 16 bits too. What you see then is what the first half of this notebook explains. The seconds are the second half: this network is so small that they say little, and most processors have no instructions for `float16` and imitate it.
 #
 # TensorFlow says the same in other words. A **policy** gives every layer two types, one to compute in and one for its variables, and an optimizer wrapped in `LossScaleOptimizer` does the scaling:

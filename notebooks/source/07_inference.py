@@ -42,10 +42,9 @@ run = workshop.train(
 ).wait()  # fmt: skip
 
 # %% [markdown]
-# A checkpoint is a network's description and a file of arrays. The rest is PyTorch: build, load, switch to evaluation, and ask under `inference_mode`, which keeps nothing for a backward pass. The pictures must be prepared as in validation; the cell does that for a part of them, with the crop from notebook 01.
+# A checkpoint is a network's description and a file of arrays. The rest is PyTorch: build, load, switch to evaluation, and ask under `inference_mode`, which keeps nothing for a backward pass. The pictures must be prepared as in validation; the library's `crop` does it here.
 
 # %%
-
 import torch
 from PIL import Image
 
@@ -62,16 +61,23 @@ model = ResNet(checkpoint.read_network(prefix))
 load_arrays(model, checkpoint.load(prefix, last).arrays)
 model = model.to(device).eval()
 
+# %%
 size = run.report["env"]["axes"]["image_shape"]["value"]
 val = open_source(session.data_root, "val", "recordio")
-some = range(session.pick(ci=16, cpu=192, gpu=600))
-opened = [open_image(val.read(i), val.name(i)) for i in some]
-pixels = [crop(image, center_crop_box(*image.size, size), size, "picture") for image in opened]
-images = torch.stack([torch.tensor(array) for array in pixels]).permute(0, 3, 1, 2)
-images = ((images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)).to(device)
-labels = torch.tensor(val.labels[some.start : some.stop]).to(device)
 
-# %%
+
+def prepared(i):
+    """Validation picture i as the network takes it, (1, 3, size, size)."""
+    image = open_image(val.read(i), val.name(i))
+    array = crop(image, center_crop_box(*image.size, size), size, val.name(i))
+    x = torch.tensor(array).permute(2, 0, 1)[None]
+    x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    return x.to(device)
+
+
+some = range(session.pick(ci=16, cpu=192, gpu=600))
+images = torch.cat([prepared(i) for i in some])
+labels = torch.tensor(val.labels[some.start : some.stop]).to(device)
 with torch.inference_mode():
     logits = torch.cat([model(part) for part in images.split(32)])
 right = (logits.argmax(dim=1) == labels).float().mean()
@@ -164,22 +170,12 @@ print(finding)
 # %% [markdown]
 # ## A clock, written wrongly
 #
-# The answers are right. How long does one take? Here is a benchmark as it is often written. It runs, it prints a number, and there are six things wrong with it. How many do you find before you read on?
+# What the answers are worth is known. How long does one take? Here is a benchmark as it is often written. It runs, it prints a number, and there are six things wrong with it. How many do you find before you read on?
 
 
 # %%
 import copy
 import time
-
-
-def prepared(i):
-    """Validation picture i as the network takes it, (1, 3, size, size)."""
-    image = open_image(val.read(i), val.name(i))
-    array = crop(image, center_crop_box(*image.size, size), size, val.name(i))
-    x = torch.tensor(array).permute(2, 0, 1)[None]
-    x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
-    return x.to(device)
-
 
 net = ResNet(checkpoint.read_network(prefix)).to(device)
 load_arrays(net, checkpoint.load(prefix, last).arrays)
@@ -190,7 +186,7 @@ took = (time.perf_counter() - begin) / 4
 print(f"My network answers a batch of 4 in {1000 * took:.1f} ms!")
 
 # %% [markdown]
-# The first two are in the line that makes the network. A new module is in **training mode**: its batch norms normalise with the mean of these four pictures, so that the answer to one depends on the other three, and every call changes the running averages. And nobody said that there will be no backward pass, so that PyTorch **keeps all activations** for it. Both are mended by a line each. Compare the answers too:
+# The first two lie in the network. A new module is in **training mode**: its batch norms normalise with the mean of these four pictures, so that the answer to one depends on the other three, and every call changes the running averages. And nobody said that there will be no backward pass, so that PyTorch **keeps all activations** for it. Both are mended by a line each. Compare the answers too:
 
 # %%
 batch = torch.cat([prepared(i) for i in range(4)])
@@ -429,7 +425,7 @@ with torch.inference_mode():
         )
 
 # %% [markdown]
-# Both columns are true, and they recommend different batches. `rn50 benchmark --only-inference` is the command of NVIDIA's package: it goes through a list of batches with random pictures of 224 pixels and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
+# Both columns are true, and they recommend different batches. `rn50 benchmark --only-inference` is the command of NVIDIA's training package [ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5): it goes through a list of batches with random pictures of 224 pixels and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
 
 # %%
 batches = session.pick(
@@ -620,14 +616,17 @@ if slow:
 # %% [markdown]
 # ## Take it elsewhere
 #
-# The program that serves is often not the one that trained: another language, another framework, a phone. What they have in common is **ONNX**, a file with the operations and the weights. PyTorch writes one by running the model once and noting what it did:
+# The program that serves is often not the one that trained: another language, another framework, a phone. What they have in common is **ONNX**, a file with the operations and the weights. PyTorch writes one by running the model once and noting what it did. (`dynamo=False` takes the older of its two exporters; the newer one needs the package `onnxscript` too.)
 
 # %%
+import warnings
+
 can = {
     "ONNX": forms.has("onnx") and forms.has("onnxruntime"),
     "TensorFlow": forms.has("tensorflow"),
 }
 if can["ONNX"]:
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the exporter: see above
     mine = scratch / "mine.onnx"
     torch.onnx.export(
         model, (images[:1],), str(mine), dynamo=False,
