@@ -50,7 +50,7 @@ elif session.profile != "gpu":
 # %% [markdown]
 # ## The whole thing in twelve lines
 #
-# Before any theory, do it. These are a few hundred road signs as one tensor:
+# Before any theory, do it. First some road signs as one tensor:
 
 # %%
 import numpy as np
@@ -64,7 +64,7 @@ from rn50lib.records.source import open_source
 
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 signs = open_source(session.data_root, "train", "recordio")  # in mixed order
-count = session.pick(ci=48, cpu=480, gpu=2400)
+count = session.pick(ci=96, cpu=480, gpu=2400)
 images = [Image.open(io.BytesIO(signs.read(i))).convert("RGB") for i in range(count)]
 images = torch.stack([torch.tensor(np.array(ImageOps.fit(image, (32, 32)))) for image in images])
 images = ((images.permute(0, 3, 1, 2).float() - 118) / 58).to(device)
@@ -76,7 +76,7 @@ print(tuple(images.shape), images.dtype)
 
 
 # %%
-def train(dtype, scaler, batch=16):
+def train(dtype, scaler, batch=8):
     torch.manual_seed(seed)
     model = ResNet(network.tiny(12)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
