@@ -42,10 +42,9 @@ run = workshop.train(
 ).wait()  # fmt: skip
 
 # %% [markdown]
-# A checkpoint is a network's description and a file of arrays. The rest is PyTorch: build, load, switch to evaluation, and ask under `inference_mode`, which keeps nothing for a backward pass. The pictures must be prepared as in validation; the cell does that for a part of them, with the crop from notebook 01.
+# A checkpoint is a network's description and a file of arrays. The rest is PyTorch: build, load, switch to evaluation, and ask under `inference_mode`, which keeps nothing for a backward pass. The pictures must be prepared as in validation; the library's `crop` does it here.
 
 # %%
-
 import torch
 from PIL import Image
 
@@ -62,16 +61,23 @@ model = ResNet(checkpoint.read_network(prefix))
 load_arrays(model, checkpoint.load(prefix, last).arrays)
 model = model.to(device).eval()
 
+# %%
 size = run.report["env"]["axes"]["image_shape"]["value"]
 val = open_source(session.data_root, "val", "recordio")
-some = range(session.pick(ci=16, cpu=192, gpu=600))
-opened = [open_image(val.read(i), val.name(i)) for i in some]
-pixels = [crop(image, center_crop_box(*image.size, size), size, "picture") for image in opened]
-images = torch.stack([torch.tensor(array) for array in pixels]).permute(0, 3, 1, 2)
-images = ((images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)).to(device)
-labels = torch.tensor(val.labels[some.start : some.stop]).to(device)
 
-# %%
+
+def prepared(i):
+    """Validation picture i as the network takes it, (1, 3, size, size)."""
+    image = open_image(val.read(i), val.name(i))
+    array = crop(image, center_crop_box(*image.size, size), size, val.name(i))
+    x = torch.tensor(array).permute(2, 0, 1)[None]
+    x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    return x.to(device)
+
+
+some = range(session.pick(ci=16, cpu=192, gpu=600))
+images = torch.cat([prepared(i) for i in some])
+labels = torch.tensor(val.labels[some.start : some.stop]).to(device)
 with torch.inference_mode():
     logits = torch.cat([model(part) for part in images.split(32)])
 right = (logits.argmax(dim=1) == labels).float().mean()
@@ -162,6 +168,74 @@ print(finding)
 # Where the two bars are alike, one may take the network at its word. Where the hatched bar is lower, it is too sure of itself; where it is higher, it is too modest. A network at the beginning of its training is often modest; one that was trained until it knows its training pictures by heart tends to be too sure. Either way: a threshold such as "act from 90 % on" belongs to *this* checkpoint and must be counted again for the next.
 
 # %% [markdown]
+# ## A clock, written wrongly
+#
+# What the answers are worth is known. How long does one take? Here is a benchmark as it is often written. It runs, it prints a number, and there are six things wrong with it. How many do you find before you read on?
+
+
+# %%
+import copy
+import time
+
+net = ResNet(checkpoint.read_network(prefix)).to(device)
+load_arrays(net, checkpoint.load(prefix, last).arrays)
+begin = time.perf_counter()
+for start in range(0, 16, 4):
+    answer = net(torch.cat([prepared(i) for i in range(start, start + 4)]))
+took = (time.perf_counter() - begin) / 4
+print(f"My network answers a batch of 4 in {1000 * took:.1f} ms!")
+
+# %% [markdown]
+# The first two lie in the network. A new module is in **training mode**: its batch norms normalise with the mean of these four pictures, so that the answer to one depends on the other three, and every call changes the running averages. And nobody said that there will be no backward pass, so that PyTorch **keeps all activations** for it. Both are mended by a line each. Compare the answers too:
+
+# %%
+batch = torch.cat([prepared(i) for i in range(4)])
+true = logits[:4]
+answer = net.train()(batch)
+print(f"training mode: logits off by up to {(answer - true).abs().max():.3f},", end=" ")
+print("a graph is kept" if answer.grad_fn else "no graph")
+with torch.inference_mode():
+    answer = model.eval()(batch)
+print(f"evaluation:    logits off by up to {(answer - true).abs().max():.1e},", end=" ")
+print("a graph is kept" if answer.grad_fn else "no graph")
+
+# %% [markdown]
+# Three more are in the way the clock is held. It also times the **JPEG decoder**, which may be asked for but then should be said. It counts the **first calls**, for which memory is fetched and kernels are chosen. And on a GPU it **does not wait**: the call returns when the work has been queued. So prepare before, warm up, and wait:
+
+
+# %%
+def seconds_of(net, batch, rounds, warm_up=3):
+    """Seconds of each of `rounds` answers to a batch that is ready, after some that do not count."""
+    seconds = []
+    with torch.inference_mode():
+        for turn in range(-warm_up, rounds):
+            begin = time.perf_counter()
+            net(batch)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 0:
+                seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+rounds_here = session.pick(ci=5, cpu=50)
+took = 1000 * torch.tensor(seconds_of(model, batch, rounds_here))
+print("the first three, warm:", *(f"{value:.1f}" for value in took[:3].tolist()), "ms")
+
+# %% [markdown]
+# The sixth is the one number. A **mean** says nothing of the answers that took long, and a rate or a time without batch, precision and threads is no result. So:
+
+# %%
+threads = torch.get_num_threads()
+for name, value in (
+    ("mean", took.mean()),
+    *((f"p{q}", took.quantile(q / 100)) for q in (50, 90, 99)),
+):
+    print(f"{name:5} {value:8.2f} ms")
+print(f"batch {len(batch)}, {size} pixels, float32, {threads} threads, {device.type}, ", end="")
+print(f"{len(took)} answers, PyTorch {torch.__version__}")
+
+# %% [markdown]
 # ## Inference is not training without a backward pass
 #
 # One could take the network as it trains, switch it to evaluation, and ask. It would be right and slower than need be. What training keeps apart, inference can put together.
@@ -176,26 +250,37 @@ print(finding)
 from torch.nn.utils import fuse_conv_bn_eval
 
 conv, norm = model.conv1, model.bn1
-folded = fuse_conv_bn_eval(conv, norm)
+one_layer = fuse_conv_bn_eval(conv, norm)
 with torch.inference_mode():
     apart = norm(conv(images[:8]))
-    together = folded(images[:8])
+    together = one_layer(images[:8])
     factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     by_hand = conv.weight * factor.view(-1, 1, 1, 1)
 print(
     f"values up to {apart.abs().max():.2f}, differences up to {(apart - together).abs().max():.1e}"
 )
-print("the folded weights are those by hand:", torch.allclose(folded.weight, by_hand, atol=1e-6))
+print("the folded weights are those by hand:", torch.allclose(one_layer.weight, by_hand, atol=1e-6))
 
 # %% [markdown]
-# The differences are rounding: the same sums in another order. And over the whole network, with all of its batch norms folded, on every validation picture:
+# The differences are rounding: the same sums in another order. And over the whole network, with all of its batch norms folded, on the pictures of before:
 
 # %%
-difference = answers.max_difference(forms.TRAINING, forms.FOLDED)
-largest = np.abs(answers.logits[forms.TRAINING]).max()
-print(f"{len(answers.labels):,} pictures: logits up to {largest:.1f}, apart by {difference:.1e}")
-print(f"The same class for {answers.same(forms.TRAINING, forms.FOLDED):.1f} % of them.")
-session.note("folded_apart", float(difference), "", "largest difference of a logit after folding")
+NAMES = (("conv1", "bn1"), ("conv2", "bn2"), ("conv3", "bn3"), ("downsample", "downsample_bn"))
+folded = copy.deepcopy(model).eval()
+count = 0
+for module in list(folded.modules()):
+    for conv, norm in NAMES:
+        if isinstance(getattr(module, norm, None), torch.nn.BatchNorm2d):
+            fused = fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm))
+            setattr(module, conv, fused)
+            setattr(module, norm, torch.nn.Identity())
+            count += 1
+with torch.inference_mode():
+    again = torch.cat([folded(part) for part in images.split(32)])
+difference = (again - logits).abs().max().item()
+print(f"{count} batch norms folded; {len(images)} pictures:")
+print(f"logits up to {logits.abs().max():.1f}, apart by {difference:.1e}")
+session.note("folded_apart", difference, "", "largest difference of a logit after folding")
 
 # %% [markdown]
 # ### What that saves
@@ -225,35 +310,69 @@ workshop.show("rn50lib.backends.torch.onednn:one_pass")
 workshop.show("rn50lib.backends.torch.onednn:OnePass.forward")
 
 # %% [markdown]
-# What does each step bring? Time your own model: as somebody who forgot two things would run it, then with evaluation, then without keeping anything for a backward pass, then traced and frozen, which folds the batch norms as above.
+# What does it bring? PyTorch's timer warms up, waits for the GPU and repeats until the time is up:
 
 # %%
 from torch.utils import benchmark
 
-threads = torch.get_num_threads()
 one = images[:1]
-traced = torch.jit.trace(model, one)
-frozen = torch.jit.optimize_for_inference(torch.jit.freeze(traced))
 
 
 def milliseconds(statement, **given):
+    """The median time of a statement about a network `m` and a picture `x`."""
     timer = benchmark.Timer(statement, globals={"x": one, **given}, num_threads=threads)
     return 1000 * timer.blocked_autorange(min_run_time=session.pick(ci=0.2, cpu=2)).median
 
 
-print(
-    f"training form, graph kept: {milliseconds('m.train()(x)', m=ResNet(checkpoint.read_network(prefix)).to(device)):.2f} ms"
-)
-print(f"evaluation:                {milliseconds('m(x)', m=model):.2f} ms")
+print(f"with a graph kept: {milliseconds('m(x)', m=model):.2f} ms a picture")
 with torch.inference_mode():
-    print(f"inference_mode:            {milliseconds('m(x)', m=model):.2f} ms")
-    print(f"traced and frozen:         {milliseconds('m(x)', m=frozen):.2f} ms")
+    print(f"inference_mode:    {milliseconds('m(x)', m=model):.2f} ms")
+    print(f"and folded:        {milliseconds('m(x)', m=folded):.2f} ms")
+
+# %% [markdown]
+# The fusing can be left to a compiler. `torch.compile` reads what a module does when it is called for the first time, and writes new code in which ReLU, addition and batch norm share one pass over memory. Here it is on the first block of ResNet-50, in a program of its own. On a processor it needs a C++ compiler, and the first call takes a while.
+
+# %%
+# %%writefile {session.folder}/compiled.py
+import sys
+import time
+
+import torch
+from torch.utils import benchmark
+
+from rn50lib import network
+from rn50lib.backends.torch.model import Bottleneck
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+block = Bottleneck(next(network.resnet(50).blocks())).to(device).eval()
+x = torch.randn(4, 64, 56, 56, device=device)
+compiled = torch.compile(block, backend=sys.argv[1])
+with torch.no_grad():
+    begin = time.perf_counter()
+    compiled(x)
+    print(f"the first call: {time.perf_counter() - begin:.1f} s")
+    for name, form in (("as written", block), ("compiled", compiled)):
+        timer = benchmark.Timer(
+            "form(x)", globals={"form": form, "x": x}, num_threads=torch.get_num_threads()
+        )
+        median = timer.blocked_autorange(min_run_time=float(sys.argv[2])).median
+        print(f"{name:10} {1000 * median:.2f} ms")
+    print(f"largest difference: {(compiled(x) - block(x)).abs().max():.1e}")
+
+# %%
+import shutil
+
+backend = "inductor" if shutil.which("g++") and session.profile != "ci" else "eager"
+workshop.run_script(session.folder / "compiled.py", backend, session.pick(ci=0.1, cpu=1))
+if backend == "eager":
+    print('The backend "eager" only reads the module and compiles nothing (no g++, or profile ci).')
 
 # %% [markdown]
 # The library's forms, larger pictures, and a proper comparison. **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
 
 # %%
 from rn50lib.config import Experiment
+from workshop.pairs import median_interval
 
 half = forms.folded(reduced)
 at_224 = Experiment(
@@ -267,14 +386,11 @@ fig, finding = figures.pairs(pair, lines, "A batch")
 workshop.figure(fig, alt=f"Time of a batch in two forms, in turns, and their ratio. {finding}")
 done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
-
-# %%
-from workshop.pairs import median_interval
-
 faster = median_interval(pair.ratios)[0]
 session.note("folded_faster", faster, "times", "speed of the folded form over the training form")
-print("Only the part of the time that went by moving numbers can be saved,")
-print("and the arithmetic of the convolutions stays.")
+
+# %% [markdown]
+# Only the part of the time that went by moving numbers can be saved; the arithmetic of the convolutions stays.
 
 # %% [markdown]
 # ## One answer, or many
@@ -303,13 +419,13 @@ print("by its data sheet, for its arithmetic to be the limit.")
 with torch.inference_mode():
     for batch in (1, 4, 16):
         x = torch.randn(batch, 3, size, size, device=device)
-        took = milliseconds("m(x)", m=frozen, x=x)
+        took = milliseconds("m(x)", m=folded, x=x)
         print(
             f"batch {batch:2}: {took:7.2f} ms for all, {1000 * batch / took:7.1f} images per second"
         )
 
 # %% [markdown]
-# Both columns are true, and they recommend different batches. `rn50 benchmark --only-inference` is the command of NVIDIA's package: it goes through a list of batches with random pictures of 224 pixels and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
+# Both columns are true, and they recommend different batches. `rn50 benchmark --only-inference` is the command of NVIDIA's training package [ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5): it goes through a list of batches with random pictures of 224 pixels and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
 
 # %%
 batches = session.pick(
@@ -352,17 +468,11 @@ print(finding.replace(". ", ".\n").strip())
 # A request that arrives is a JPEG. It has to be decoded, cut and resized, and only then does the network see it. So the clock starts before the decoder:
 
 # %%
-import time
-
 seconds = []
 with torch.inference_mode():
     for i in some[: session.pick(ci=8, cpu=100)]:
         begin = time.perf_counter()
-        image = open_image(val.read(i), val.name(i))
-        array = crop(image, center_crop_box(*image.size, size), size, val.name(i))
-        x = torch.tensor(array).permute(2, 0, 1)[None]
-        x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
-        answer = frozen(x.to(device)).argmax().item()  # waits for the device
+        answer = folded(prepared(i)).argmax().item()  # waits for the device
         seconds.append(time.perf_counter() - begin)
 took = 1000 * torch.tensor(seconds)
 for q in (0.5, 0.9, 0.99, 1.0):
@@ -386,10 +496,7 @@ decoding = 100 * server.decode.sum() / server.requests.sum()
 print(f"{decoding:.0f} % of the time goes into decoding, the rest into the network.")
 
 # %% [markdown]
-# The squares are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all. The rule is short:
-
-# %%
-workshop.show("rn50lib.tools.benchmark.result:percentile")
+# The squares are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all.
 
 # %% [markdown]
 # ### The mean hides the tail
@@ -412,20 +519,7 @@ for asked in (1, 10, 50):
     )
 
 # %% [markdown]
-# The means are equal up to a hundredth of a millisecond, and nearly all requests are twice as fast with the moody one. But a page that needs ten answers waits for the slowest of them. This is why services promise a p99 and not a mean. `rn50 benchmark` therefore notes the percentiles of every cell; here are those of your sweep, the time of a *batch*:
-
-# %%
-import json
-
-cells = {d: json.loads((scratch / f"{d}.json").read_text())["env"]["cells"]["1"] for d in kinds}
-rows = []
-for dtype, found in cells.items():
-    for b in (batches[0], batches[len(batches) // 2], batches[-1]):
-        cell = found[str(b)].get("val.total_ips")
-        if cell:
-            rows.append([dtype, b, cell["n"], *(cell["latency_ms"][str(p)] for p in PERCENTILES)])
-workshop.table(rows, columns=["", "batch", "iterations", *(f"p{p}, ms" for p in PERCENTILES)])
-print("With n iterations no percentile beyond 100 - 100/n can be told from the longest of them.")
+# The means are equal up to a hundredth of a millisecond, and nearly all requests are twice as fast with the moody one. But a page that needs ten answers waits for the slowest of them. This is why services promise a p99 and not a mean. `rn50 benchmark` therefore notes the percentiles of every cell in its file. With n answers, no percentile beyond 100 - 100/n can be told from the longest of them.
 
 # %% [markdown]
 # ### When requests come as they like
@@ -522,14 +616,17 @@ if slow:
 # %% [markdown]
 # ## Take it elsewhere
 #
-# The program that serves is often not the one that trained: another language, another framework, a phone. What they have in common is **ONNX**, a file with the operations and the weights. PyTorch writes one by running the model once and noting what it did:
+# The program that serves is often not the one that trained: another language, another framework, a phone. What they have in common is **ONNX**, a file with the operations and the weights. PyTorch writes one by running the model once and noting what it did. (`dynamo=False` takes the older of its two exporters; the newer one needs the package `onnxscript` too.)
 
 # %%
+import warnings
+
 can = {
     "ONNX": forms.has("onnx") and forms.has("onnxruntime"),
     "TensorFlow": forms.has("tensorflow"),
 }
 if can["ONNX"]:
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the exporter: see above
     mine = scratch / "mine.onnx"
     torch.onnx.export(
         model, (images[:1],), str(mine), dynamo=False,
@@ -648,6 +745,7 @@ session.note("p99", p99, "ms", "99 of 100 single requests are answered within")
 # - A probability says which of the known classes, never whether it is one of them. How far to trust it can be counted.
 # - Batch norm goes into the weights, ReLU and addition into the convolution: the same answers with less traffic.
 # - Throughput over the batch rises where starting a layer costs much, and belongs to the machine: measure it there.
+# - Before you time: evaluation, no graph, pictures ready, warm, and wait for the GPU.
 # - Promise a p99, not a mean, and leave the server time to spare.
 # - 16 bits change few answers. Count which.
 # - An export is right when a stranger's program agrees.

@@ -72,25 +72,6 @@ def test_limits_of_the_formats() -> None:
     assert BFLOAT16.highest == TF32.highest == FLOAT32.highest == 127
 
 
-def test_a_thousand_small_updates_are_lost_in_16_bits() -> None:
-    for item, end in ((FLOAT32, 1.1), (BFLOAT16, 1.0), (FLOAT16, 1.0)):
-        value = 1.0
-        for _ in range(1000):
-            value = float(formats.added(np.array(value), np.array(1e-4), item))
-        assert value == pytest.approx(end, abs=1e-4)
-
-
-def test_the_share_of_updates_that_change_nothing() -> None:
-    weights = np.array([1.0, 1.0, 1.0, 1.0, 0.0], np.float32)
-    updates = np.array([0.0, 2.0**-10, 2.0**-6, -(2.0**-12), 1e-30], np.float32)
-    # the first is no update; to 1, 2^-10 is below half of 2^-7, and half a step of float16
-    assert formats.lost_share(weights, updates, BFLOAT16) == 2 / 4
-    assert formats.lost_share(weights, updates, FLOAT16) == 2 / 4  # 2^-12, and 1e-30 is zero
-    assert formats.lost_share(weights, updates, FLOAT32) == 0
-    (row,) = figures.lost_rows(weights, 10 * updates, {"now": 0.1})
-    assert row == ["now", "0.1", 0, 50, 50]
-
-
 # --- gradients ------------------------------------------------------------------------------------
 
 
@@ -141,6 +122,21 @@ def test_the_rule_in_a_simulation() -> None:
     assert found.skipped.tolist() == [p > 15 for p in powers]
     _, text = loss_scale.rule(16, 60)
     assert text.startswith("From 2^16, doubling after 60 good steps: ")
+
+
+def test_runs_with_a_loss_scale_are_told_from_their_reports() -> None:
+    lines = [
+        {"phase": "train", "epoch": 0, "step": 2, "steps": 4, "loss": 2.0, "loss_scale": 8.0},
+        {"phase": "train", "epoch": 0, "step": 4, "steps": 4, "loss": 1.0, "loss_scale": 16.0},
+    ]
+    report = {"env": {"loss_scale": {"scale": 16.0, "skipped_updates": 1}}}
+    _, text = loss_scale.scaled_runs({"a": (lines, report), "b": (lines, {"env": {}})})
+    assert text == "a: 1 of 4 updates skipped, the scale ends at 16."
+
+
+def test_the_learners_own_loops_are_told_from_their_scales() -> None:
+    _, text = loss_scale.own_runs({"a": ([2.0, 2.0, 1.5, 1.0], [8.0, 4.0, 4.0, 8.0])})
+    assert text == "a: loss 2.00 to 1.00 in 4 steps, the scale halved 1 times and doubled 1 times."
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -1,15 +1,15 @@
-"""What notebook 06 shows of numbers: what a format holds, which gradients fit, what is lost."""
+"""What notebook 06 shows of numbers: what a format holds, which gradients fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50lib.tools import plot
 from workshop.lessons.figures import BLUE, ORANGE
-from workshop.lessons.precision.formats import BFLOAT16, FLOAT16, FORMATS, Format, lost_share
+from workshop.lessons.precision.formats import BFLOAT16, FLOAT16, FORMATS, Format
 from workshop.lessons.precision.gradients import Gradients
 
 if TYPE_CHECKING:
@@ -73,18 +73,3 @@ def fate(item: Gradients, to: Format, scale: int) -> str:
     if (high := item.overflow(to, scale)) > 0:
         parts.append(f"{100 * high:.2g} % infinite")
     return " and ".join(parts)
-
-
-# -- master weights --------------------------------------------------------------------------------
-
-
-def lost_rows(
-    weights: np.ndarray, velocity: np.ndarray, rates: Mapping[str, float]
-) -> list[list[Any]]:
-    """(name, learning rate, per cent of the weights that an update leaves as they are, by the
-    format that they are kept in). `weights` and `velocity` are float32 of one shape."""
-    formats = [FORMATS[name] for name in ("float32", "bfloat16", "float16")]
-    return [
-        [name, f"{rate:.2g}", *(100 * lost_share(weights, rate * velocity, x) for x in formats)]
-        for name, rate in rates.items()
-    ]

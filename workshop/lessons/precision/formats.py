@@ -73,17 +73,3 @@ def round_to(values: np.ndarray | float, to: Format) -> np.ndarray:
         rounded = np.where(np.isfinite(wide), np.rint(wide / spacing) * spacing, wide)
     too_large = np.abs(rounded) > to.largest
     return np.where(too_large, np.copysign(np.inf, wide), rounded)
-
-
-def added(weights: np.ndarray, updates: np.ndarray, to: Format) -> np.ndarray:
-    """`weights + updates` where the weights are kept in a format: the sum is rounded to it."""
-    kept = round_to(weights, to)
-    return round_to(kept + np.asarray(updates, np.float64), to)
-
-
-def lost_share(weights: np.ndarray, updates: np.ndarray, to: Format) -> float:
-    """The share, 0 to 1, of the weights that an update other than zero leaves as they are."""
-    kept = round_to(weights, to)
-    moved = np.asarray(updates) != 0
-    same = (added(kept, updates, to) == kept) & moved
-    return float(same.sum() / max(1, moved.sum()))
