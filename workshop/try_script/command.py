@@ -38,7 +38,7 @@ LAUNCHERS = ("horovodrun", "torchrun", "python")
 SITE = """\
 import sys
 from importlib import util
-name, file, folder = "rn50_recorder", {file!r}, {folder!r}
+name, file, folder = "workshop.try_script.recorder", {file!r}, {folder!r}
 spec = util.spec_from_file_location(name, file, submodule_search_locations=[folder])
 recorder = sys.modules[name] = util.module_from_spec(spec)
 spec.loader.exec_module(recorder)

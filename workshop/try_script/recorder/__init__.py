@@ -6,7 +6,7 @@ script imports PyTorch, TensorFlow, Keras or Horovod, and then listens: to their
 there are some, to their public functions elsewhere. Each process appends JSON lines to a file of
 its own in the folder `$RN50_TRY`. After `$RN50_TRY_STEPS` updates it listens to files alone.
 
-Standard library only, and independent of the workbook: it is loaded by its path. Nothing that goes
+Standard library only, and loaded by its path: the rest of the workbook is not imported. Nothing that goes
 wrong in here may reach the script: it is written down as "trouble".
 """
 

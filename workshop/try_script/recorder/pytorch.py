@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import Recorder, after, before, digest, quietly, stride
+from workshop.try_script.recorder import Recorder, after, before, digest, quietly, stride
 
 EXCHANGES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
              "all_gather_object", "broadcast", "broadcast_object_list")  # fmt: skip

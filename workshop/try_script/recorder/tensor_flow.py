@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import Recorder, after, before, digest, quietly, stride
+from workshop.try_script.recorder import Recorder, after, before, digest, quietly, stride
 
 HVD = ("broadcast_variables", "broadcast_global_variables", "broadcast_object", "allreduce",
        "grouped_allreduce", "allgather", "DistributedOptimizer", "DistributedGradientTape",
@@ -67,7 +67,8 @@ class Watch:
             kind: Any = getattr(v1.train, name)
             if isinstance(kind, type) and issubclass(kind, v1.train.Optimizer):
                 if "__init__" in vars(kind) and kind is not v1.train.Optimizer:
-                    before(kind, "__init__", self.keeper(inspect.signature(kind.__init__)))
+                    signature = inspect.signature(vars(kind)["__init__"])
+                    before(kind, "__init__", self.keeper(signature))
         before(v1.Session, "run", self.session_runs)
         for owner, name in ((v1.train, "shuffle_batch"), (v1.train, "batch"),
                             (v1.data.Iterator, "get_next")):  # fmt: skip
