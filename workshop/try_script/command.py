@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import json
 import os
 import shlex
@@ -22,7 +23,7 @@ from typing import Any
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
 from rn50lib.launch import group
-from workshop import programs
+from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.try_script import report
 
@@ -92,7 +93,7 @@ def try_script(
         raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
     if np < 2 or steps < 1:
         raise UserError("a script is tried on 2 ranks or more, for 1 step or more")
-    say = say or (lambda line: None)
+    say = say or progress_line()
     why = f"as you said (--launcher {launcher})"
     if launcher == "auto":
         launcher, why = choose_launcher(path)
@@ -116,6 +117,12 @@ def try_script(
     if problem:
         result.unseen.append(f"how it runs on one rank: {problem}")
     return result
+
+
+def progress_line() -> Callable[[str], None]:
+    """Shows a line where the last one stood, in a notebook; elsewhere nothing."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return output.Slot().line if shell is not None else lambda line: None
 
 
 def choose_launcher(path: Path) -> tuple[str, str]:
@@ -242,7 +249,7 @@ class Launch:
 
     def follow(self, job: group.Job, records: Path, np: int, seconds: float) -> bool:
         """Wait until the script has ended or has been watched for long enough; whether it ended."""
-        began, enough, told = time.monotonic(), None, -1
+        began, enough, told = time.monotonic(), None, 0.0
         while job.process.poll() is None:
             if job.ends():
                 try:
@@ -252,11 +259,10 @@ class Launch:
                 return True
             counts = sorted((updates(path) for path in records.iterdir()), reverse=True)[:np]
             done = counts[-1] if len(counts) == np else 0
-            if done > told:
-                told = done
-                if done:
-                    self.say(f"step {done} of {self.steps}")
             now = time.monotonic()
+            if now - told > programs.QUIET_S:
+                told = now
+                self.say(f"{done} of {self.steps} updates, {now - began:.0f} s")
             if done >= self.steps:
                 enough = enough or now
                 if now - enough >= seconds:
@@ -292,7 +298,7 @@ def is_empty(path: Path) -> bool:
     """Whether a file holds nothing, as a lock does, or is gone, as what was only temporary."""
     if path.is_file():
         return path.stat().st_size == 0
-    return not (path.is_dir() or list(path.parent.glob(f"{path.name}*")))
+    return not (path.is_dir() or list(path.parent.glob(f"{glob.escape(path.name)}*")))
 
 
 def copy_folder(folder: Path, to: Path) -> None:
