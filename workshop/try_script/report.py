@@ -124,6 +124,9 @@ def judge(
     alone = by_rank(single)
     unseen = [e["error"] + f" (in {e['place']})" for e in events if e["kind"] == "trouble"][:3]
     rows = [start(ranks, np)]
+    if rows[0].status == MISSING:  # what they call reaches nobody else
+        for update in (update for rank in ranks for update in rank.updates):
+            update |= {"calls": {}, "sent": False}
     if steps:
         rows += [
             Row("share", *share(ranks, steps)),
@@ -137,6 +140,8 @@ def judge(
         rows += [Row(name, NOT_SEEN, nothing) for name in ("share", "rate", "average", "alike")]
         if rows[0].status == MISSING:
             rows[0] = Row("start", NOT_SEEN, rows[0].evidence)
+    if any(row.change == "share" and row.status == SEEN for row in rows):
+        unseen.append("whether two ranks fed the same picture, changed at random by each of them")
     rows.append(Row("writes", *writes(ranks, ended)))
     if not ended:
         unseen.append("files that it would have written later: it was ended (--seconds S waits)")
@@ -206,9 +211,7 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
         if len({row for batch in fed[0] for row in batch}) == 1:
             return NOT_SEEN, "all samples were one and the same, on every rank"
         text = f"every rank was fed the same {count} samples in the same order"
-        if steps > 1 and all(repeated(batches) for batches in fed):
-            return NOT_SEEN, f"{text}, one batch again and again: a benchmark?"
-        return MISSING, text
+        return MISSING, text + ", one batch again and again" * all(map(repeated, fed))
     # an epoch may end within the steps: only the first pass over the data is compared
     passes = [first_pass(batches) for batches in fed]
     sets = [set(one) for one in passes]
@@ -224,7 +227,7 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
 
 def repeated(batches: list[list[str]]) -> bool:
     """Whether it is one batch again and again."""
-    return bool(batches[0]) and len({tuple(batch) for batch in batches}) == 1
+    return bool(batches[0]) and len(batches) > 1 and len({tuple(b) for b in batches}) == 1
 
 
 def first_pass(batches: list[list[str]]) -> list[str]:
@@ -273,7 +276,7 @@ def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[
         )
     if top < 1 - CLOSE:
         return NOT_SEEN, f"{text}: {top:.2f} times as much{grown}"
-    if steps > 1 and all(repeated([u["inputs"] for u in r.updates[:steps]]) for r in ranks):
+    if all(repeated([u["inputs"] for u in r.updates[:steps]]) for r in ranks):
         return NOT_SEEN, f"{text}: not scaled{grown}; one batch again and again: a benchmark?"
     if any(s["by"] == "Horovod" for rank in ranks for s in rank.starts):
         return MISSING, f"{text}: not scaled{grown}"

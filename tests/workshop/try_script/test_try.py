@@ -23,17 +23,20 @@ SCRIPTS = Path(__file__).parent / "scripts"
 KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
 CHANGES = ["start", "share", "rate", "average", "alike", "writes"]
 HVD_RATE, HVD_WRITES = (" * hvd.size()", ""), ("if hvd.rank() == 0:", "if True:")
+HVD_OPTIMIZER = (
+    "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())\n"
+)
 # script, the changes that are missing then, the text that makes them, and what takes its place
 CUTS = [
     ("horovod_pytorch", "share", "num_replicas=hvd.size(), rank=hvd.rank()",
      "num_replicas=1, rank=0, shuffle=False"),
     ("horovod_pytorch", "rate", *HVD_RATE),
-    ("horovod_pytorch", "average", "optimizer = hvd.DistributedOptimizer(", "dict("),
+    ("horovod_pytorch", "average", HVD_OPTIMIZER, ""),
     ("horovod_pytorch", "average", "=model.named_parameters())",
      "=model.named_parameters(), op=hvd.Sum)"),
     ("horovod_pytorch", "alike", "hvd.broadcast_parameters(", "dict("),
     ("horovod_pytorch", "writes", *HVD_WRITES),
-    ("ddp", "start share average alike writes", 'init_process_group("gloo")',
+    ("ddp", "start share average writes", 'init_process_group("gloo")',
      'init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())'),
     ("ddp", "share", "DistributedSampler(data)", "DistributedSampler(data, 1, 0)"),
     ("ddp", "average alike", "model = DistributedDataParallel(model)\n", ""),
