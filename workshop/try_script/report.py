@@ -326,12 +326,14 @@ def average(ranks: list[Rank], size: int, steps: int) -> tuple[str, str]:
         return MISSING, "not exchanged: they were alike only because every rank did the same work"
     if "same" in kinds:
         return SEEN, f"exchanged{by}; all ranks had the same gradients, so the average changes none"
+    if "zero" in kinds:
+        return NOT_SEEN, f"the gradients were all zero{by}"
     return NOT_SEEN, f"the gradients before the exchange could not be compared{by}"
 
 
 def compare(ranks: list[Rank], size: int, step: int) -> str:
     """What became of the gradients in one step: averaged, summed, scaled BY, own (each rank's
-    own), same (alike before and after), other (alike after), or nothing that can be told."""
+    own), same (alike before and after), other (alike after), zero, or nothing that can be told."""
     local, given = [], []
     every = [rank.updates[step] for rank in ranks]
     if len({len(u["given"]) for u in every}) != 1:
@@ -347,8 +349,10 @@ def compare(ranks: list[Rank], size: int, step: int) -> str:
         return "other" if alike and len({tuple(u["inputs"]) for u in every}) > 1 else ""
     before = np.concatenate([np.array(x, dtype=float) for x in local], axis=1)
     now = np.concatenate([np.array(x, dtype=float) for x in given], axis=1)
-    if not (np.isfinite(before).all() and np.isfinite(now).all() and now.any() and before.any()):
+    if not (np.isfinite(before).all() and np.isfinite(now).all()):
         return ""
+    if not (now.any() and before.any()):
+        return "zero"
     same_before, same_after = spread(before) < 1e-4, spread(now) < 1e-4
     mean = before.mean(axis=0)
     if not same_after:

@@ -105,6 +105,7 @@ def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.needs("torch")
 def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:
     path = edited(
         tmp_path, "ddp",
@@ -123,6 +124,7 @@ def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("torch")
 def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text(
@@ -170,7 +172,7 @@ def test_bad_input_is_one_line(words: list[str], said: str) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.needs("horovod")
+@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SCRIPTS.glob("*.py"))])
 def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
     result = attempt(edited(tmp_path, name))
@@ -181,7 +183,7 @@ def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.needs("horovod")
+@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 @pytest.mark.parametrize("name, changes, old, new", CUTS, ids=lambda text: text[:24])
 def test_every_change_taken_out_is_found(
     tmp_path: Path, name: str, changes: str, old: str, new: str
@@ -191,7 +193,7 @@ def test_every_change_taken_out_is_found(
 
 
 @pytest.mark.acceptance
-@pytest.mark.needs("horovod")
+@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 def test_keras_3_and_horovod_do_not_average(tmp_path: Path) -> None:
     path = edited(
         tmp_path, "horovod_keras",

@@ -159,8 +159,8 @@ class Watch:
             self.stepping.pop()
         if not self.stepping and self.state:
             with quietly():
-                # Horovod's broadcast_optimizer_state makes a step without gradients by itself
-                if any(any(numbers) for numbers in self.state["given"] if numbers):
+                # Horovod's broadcast_optimizer_state makes a step by itself, with gradients of zero
+                if self.local or any(any(numbers) for numbers in self.state["given"] if numbers):
                     self.recorder.update(**self.state)
             self.state, self.local = {}, {}
 
