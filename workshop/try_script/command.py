@@ -81,7 +81,7 @@ def try_script(
     itself); "auto" goes by what the script imports. After its last watched update the script may go
     on for `seconds`, so that one sees what it writes, and is ended then. With `single` it also runs
     on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), so
-    nothing of yours is written over. `env` is added to its environment.
+    that your files there stay as they are; large folders in it are links. `env` is added to its environment.
 
     Raises RunFailed, with the script's own traceback as `log`, if it fails; UserError for a script
     or a launcher that does not exist.
@@ -111,6 +111,7 @@ def try_script(
             alone = job.run(1, 0.0)
         except RunFailed as error:
             problem = f"{error}: {error.log.splitlines()[-1] if error.log else ''}"
+    say(f"{path.name} has been watched")
     result = report.judge(seen.events, alone.events if alone else [], np, seen.ended)
     result.script, result.launcher, result.why = path.name, launcher, why
     result.output = seen.lines

@@ -47,7 +47,7 @@ class Row:
     evidence: str
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What a script did on `np` ranks. `result["average"]` is a row; `unseen` says what the
     recorders could not look at; `output` holds the last lines that the script printed."""
@@ -91,6 +91,8 @@ class Result:
             lines += textwrap.wrap(note, width, initial_indent="Could not be seen: ",
                                    subsequent_indent="    ")  # fmt: skip
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from workshop.output import wrap
