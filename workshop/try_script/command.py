@@ -81,7 +81,8 @@ def try_script(
     itself); "auto" goes by what the script imports. After its last watched update the script may go
     on for `seconds`, so that one sees what it writes, and is ended then. With `single` it also runs
     on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), so
-    that your files there stay as they are; large folders in it are links. `env` is added to its environment.
+    that your files there stay as they are; large folders in it are links. `env` is added to the
+    environment.
 
     Raises RunFailed, with the script's own traceback as `log`, if it fails; UserError for a script
     or a launcher that does not exist.

@@ -153,13 +153,12 @@ def judge(
 
 
 def by_rank(events: list[dict[str, Any]]) -> list[Rank]:
-    """The ranks in order. A process without a rank from its launcher has the one of its group."""
+    """The ranks in order; a process that never had a rank is left out."""
     found: dict[int, Rank] = {}
     for event in sorted(events, key=lambda e: e.get("step", -1)):
-        number = event["rank"] if event["rank"] is not None else event.get("group_rank")
-        if number is None:
+        if event["rank"] is None:
             continue
-        rank = found.setdefault(number, Rank([], [], set()))
+        rank = found.setdefault(event["rank"], Rank([], [], set()))
         if event["kind"] == "start":
             rank.starts.append(event)
         elif event["kind"] == "update":
