@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.records.source import Source
+
+if TYPE_CHECKING:
+    from rn50lib.records.source import Source
 
 
 @dataclass(frozen=True)
