@@ -54,33 +54,30 @@ run = workshop.use(shard=shard)
 #
 # *fill in · easy · 6 minutes*
 #
-# Each rank has drawn weights of its own, or rank 0 has read a checkpoint. Before the first step all must have rank 0's. Write `broadcast_start(arrays, comm)`: `arrays` is a dictionary of NumPy arrays by name, and it returns such a dictionary, with rank 0's values.
+# Each rank has drawn weights of its own, or rank 0 has read a checkpoint. Before the first step all must have rank 0's. Horovod has `hvd.broadcast_parameters` for it, and DistributedDataParallel does it by itself; here write it once with what both are made of. `broadcast_start(model)` gets a `torch.nn.Module` and returns nothing: afterwards the model of every rank holds rank 0's numbers.
 #
-# | | |
+# | `import torch.distributed as dist` | |
 # |---|---|
-# | `comm.rank`, `comm.size` | who I am, and how many we are |
-# | `comm.broadcast(arrays)` | rank 0's dictionary of arrays, on every rank |
-# | `comm.sum([array, …])` | a list: each array added up over all ranks, on every rank |
+# | `dist.get_rank()`, `dist.get_world_size()` | who I am, and how many we are |
+# | `dist.broadcast(tensor, src=0)` | overwrites `tensor`, in place, with what rank 0 has |
+# | `dist.all_reduce(tensor)` | overwrites `tensor`, in place, with the sum over all ranks |
 #
-# The last two are conversations of all ranks: they return when every rank has called them.
+# The last two are conversations of all ranks: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and looks at the model of each.
 
 
 # %% tags=["answer", "ex03.start"]
-def broadcast_start(arrays, comm):
-    """Rank 0's arrays, by name, on every rank."""
+def broadcast_start(model):
+    """Rank 0's weights and running statistics in the model of every rank."""
+    import torch.distributed as dist
+
     ### BEGIN SOLUTION
-    return comm.broadcast(arrays)
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
     ### END SOLUTION
 
 
 # %% tags=["check", "ex03.start"]
 workshop.check("ex03.start", broadcast_start)
-
-# %% [markdown]
-# The same run, now with your broadcast at its start. Its losses should be those of the run above, but for last digits on a GPU: your function does what the library's own does.
-
-# %%
-run = workshop.use(broadcast_start=broadcast_start)
 
 # %% [markdown]
 # ## ex03.sums · A wrong accuracy
@@ -89,39 +86,40 @@ run = workshop.use(broadcast_start=broadcast_start)
 #
 # Two ranks validate 40 pictures. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below says something else: 50 %. Run it, and find out why.
 #
-# Each rank calls it with `sums`, an array of four numbers: its summed loss, how many first guesses were right, how many times the right class was among five guesses, and how many images it had.
+# Each rank calls it with `sums`, a tensor of four numbers: its summed loss, how many first guesses were right, how many times the right class was among five guesses, and how many images it had.
+
 
 # %%
-import numpy as np
-
-
-def broken_sums(sums, comm):
+def broken_sums(sums):
     """Loss, top1 and top5 (per cent) over all ranks. Something is wrong here."""
-    loss, top1, top5, images = sums
-    mine = np.array([loss / images, 100 * top1 / images, 100 * top5 / images])
-    (total,) = comm.sum([mine])
-    loss, top1, top5 = total / comm.size
-    return {"loss": loss, "top1": top1, "top5": top5}
+    import torch.distributed as dist
+
+    means = sums[:3] / sums[3]
+    dist.all_reduce(means)
+    loss, top1, top5 = (means / dist.get_world_size()).tolist()
+    return {"loss": loss, "top1": 100 * top1, "top5": 100 * top5}
 
 
-from workshop.checks import ranks
+from workshop.checks import process_ranks
 
-# together(2, f) calls f for two ranks at once; each gets a comm as above
-two = [np.array([64.0, 24, 30, 32]), np.array([16.0, 2, 6, 8])]
-found = ranks.together(2, lambda comm: broken_sums(two[comm.rank], comm))
-for name, value in found[0].items():
-    print(f"{name}: {value:.4g}")
+# two processes, one for each row of sums
+two = {"size": 2, "sums": [[64.0, 24, 30, 32], [16.0, 2, 6, 8]]}
+for rank, found in enumerate(process_ranks.together(broken_sums, "metrics", [two])[0]):
+    print(f"rank {rank}: {found}")
 
 # %% [markdown]
-# Copy it into the next cell as `metric_sums` and mend it. Three more things should hold: a rank without any image is no problem, where there is no image on any rank all three metrics are `None`, and all ranks get the same answer.
+# Copy it into the next cell as `metric_sums` and mend it. Four more things should hold: a rank without any image is no problem, where there is no image on any rank all three metrics are `None`, all ranks get the same answer, and `sums` is left as it was.
 
 
 # %% tags=["answer", "ex03.sums"]
-def metric_sums(sums, comm):
+def metric_sums(sums):
     """Loss, top1 and top5 (per cent) over all ranks; None where there are no images."""
+    import torch.distributed as dist
+
     ### BEGIN SOLUTION
-    (total,) = comm.sum([sums])
-    loss, top1, top5, images = (float(value) for value in total)
+    total = sums.clone()  # all_reduce works in place
+    dist.all_reduce(total)
+    loss, top1, top5, images = total.tolist()
     if not images:
         return {"loss": None, "top1": None, "top5": None}
     return {"loss": loss / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images}
@@ -130,12 +128,6 @@ def metric_sums(sums, comm):
 
 # %% tags=["check", "ex03.sums"]
 workshop.check("ex03.sums", metric_sums)
-
-# %% [markdown]
-# Once more the same run. What it reports for training and validation, your function has added up.
-
-# %%
-run = workshop.use(metric_sums=metric_sums)
 
 # %% [markdown]
 # ## ex03.ring · What travels around the ring
