@@ -13,6 +13,7 @@ from workshop.programs import run_script
 from workshop.runs import Run, train
 from workshop.session import Session, hide_single_gpu, start
 from workshop.source import show
+from workshop.try_script.command import try_script
 
 __all__ = [
     "CheckFailed",
@@ -34,5 +35,6 @@ __all__ = [
     "summary",
     "table",
     "train",
+    "try_script",
     "use",
 ]

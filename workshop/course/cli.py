@@ -63,8 +63,39 @@ def parser() -> Parser:
     status.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well"
     )
+    _try(verbs)
     _classroom(verbs)
     return made
+
+
+def _try(verbs: Any) -> None:
+    """A script of one's own on several ranks."""
+    attempt = verbs.add_parser(
+        "try", help="run a parallel training script and tell what it does, with evidence",
+        usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
+        epilog="exit status: 0 if no change is missing, 1 if one is, 2 if the script failed",
+    )  # fmt: skip
+    attempt.add_argument("script", metavar="SCRIPT")
+    attempt.add_argument("-n", type=count, default=2, metavar="N", help="ranks (2)")
+    attempt.add_argument(
+        "--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
+        help="python: the script starts its ranks itself (default: by what the script imports)",
+    )  # fmt: skip
+    attempt.add_argument(
+        "--steps", type=count, default=5, metavar="K", help="updates that are watched (5)"
+    )
+    attempt.add_argument(
+        "--seconds", type=seconds, default=20.0, metavar="S",
+        help="that the script may go on after these, to see what it writes (20)",
+    )  # fmt: skip
+    attempt.add_argument(
+        "--no-single", action="store_true",
+        help="leave out the run on one rank that the learning rate is compared with",
+    )  # fmt: skip
+    attempt.add_argument("--json", type=Path, metavar="FILE", help="write what was seen to FILE")
+    attempt.add_argument(
+        "-v", "--verbose", action="store_true", help="show what the script printed last"
+    )
 
 
 def _classroom(verbs: Any) -> None:

@@ -22,8 +22,9 @@ PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "
 
 def main(argv: list[str]) -> int:
     """Run one verb; returns the exit status. Raises UserError for bad input."""
-    args = parser().parse_args(argv)
-    args.argv = argv
+    own = argv.index("--") if argv[:1] == ["try"] and "--" in argv else len(argv)
+    args = parser().parse_args(argv[:own])
+    args.argv, args.others = argv, argv[own + 1 :]  # after "--": a script's own arguments
     verbs = {
         "list": list_notebooks,
         "build": build_notebooks,
@@ -31,6 +32,7 @@ def main(argv: list[str]) -> int:
         "run": run_course,
         "reset": reset_notebook,
         "status": show_status,
+        "try": try_script,
         "release": release_course,
         "submit": submit_work,
         "grade": grade_class,
@@ -202,6 +204,30 @@ def reset_notebook(args: argparse.Namespace) -> int:
     if build.is_exercise(matches[0]):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
+
+
+def try_script(args: argparse.Namespace) -> int:
+    import json
+
+    from rn50lib.files import write_file
+    from workshop.errors import RunFailed
+    from workshop.try_script.command import try_script as attempt
+
+    try:
+        result = attempt(
+            args.script, *args.others, np=args.n, launcher=args.launcher, steps=args.steps,
+            seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )  # fmt: skip
+    except RunFailed as failure:
+        print(failure.log, file=sys.stderr)
+        raise
+    if args.verbose:
+        print("\n".join(result.output), file=sys.stderr)
+    print(result)
+    if args.json:
+        write_file(args.json, json.dumps(result.to_dict(), indent=4) + "\n")
+    return 1 if result.missing else 0
 
 
 def release_course(args: argparse.Namespace) -> int:

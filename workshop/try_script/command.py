@@ -1,0 +1,308 @@
+"""Starts a script on several ranks, and on one, with a recorder in each process."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rn50lib import hardware, launch
+from rn50lib.errors import UserError
+from rn50lib.launch import group
+from workshop import programs
+from workshop.errors import RunFailed
+from workshop.try_script import report
+
+STEPS = 5  # updates that are watched
+SECONDS = 20.0  # that the script may go on after these, to see what it writes
+TIME_LIMIT = 300.0
+POLL_S = 0.2
+SMALL = 2**20  # bytes of a file that is copied into the folder where the script runs
+FEW = 300  # entries of a folder below it that is made anew there
+COPIED = 2000  # entries in all; the rest are links
+LAUNCHERS = ("horovodrun", "torchrun", "python")
+
+SITE = """\
+import sys
+from importlib import util
+name, file, folder = "workshop.try_script.recorder", {file!r}, {folder!r}
+spec = util.spec_from_file_location(name, file, submodule_search_locations=[folder])
+recorder = sys.modules[name] = util.module_from_spec(spec)
+spec.loader.exec_module(recorder)
+recorder.begin()
+"""
+
+
+@dataclass
+class Seen:
+    """What the recorders of one launch wrote down, and what the script printed last."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    ended: bool = False  # the script has come to its own end
+
+
+def try_script(
+    script: str | os.PathLike,
+    *arguments: object,
+    np: int = 2,
+    launcher: str = "auto",
+    steps: int = STEPS,
+    seconds: float = SECONDS,
+    single: bool = True,
+    folder: str | os.PathLike | None = None,
+    env: Mapping[str, str] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> report.Result:
+    """Run a script of one's own on `np` ranks, watch its first `steps` updates, and tell which of
+    the changes that a parallel script needs were there.
+
+        result = workshop.try_script("train.py", "--epochs", 1)
+        result.missing                    # [] where nothing is missing
+        result["average"].status          # "seen", "missing" or "not seen"
+        result["average"].evidence        # what was seen, in words
+
+    The rows: "start", "share", "rate", "average", "alike", "writes". In a notebook the result shows
+    itself as a table. The launcher is horovodrun, torchrun or python (the script starts its ranks
+    itself); "auto" goes by what the script imports. After its last watched update the script may go
+    on for `seconds`, so that one sees what it writes, and is ended then. With `single` it also runs
+    on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), so
+    nothing of yours is written over. `env` is added to its environment.
+
+    Raises RunFailed, with the script's own traceback as `log`, if it fails; UserError for a script
+    or a launcher that does not exist.
+    """
+    path = Path(script).absolute()
+    if not path.is_file():
+        raise UserError(f"there is no script {script}")
+    if launcher not in ("auto", *LAUNCHERS):
+        raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
+    if np < 2 or steps < 1:
+        raise UserError("a script is tried on 2 ranks or more, for 1 step or more")
+    say = say or (lambda line: None)
+    why = f"as you said (--launcher {launcher})"
+    if launcher == "auto":
+        launcher, why = choose_launcher(path)
+    if launcher == "horovodrun" and find_spec("horovod") is None:
+        raise UserError(f"{path.name} would need horovodrun ({why}); Horovod is not installed")
+    say(f"{path.name} on {np} ranks by {launcher}: {why}")
+    words = [str(word) for word in arguments]
+    where = Path(folder).absolute() if folder is not None else path.parent
+    job = Launch(path, words, where, launcher, steps, dict(env or {}), say)
+    seen = job.run(np, seconds)
+    alone, problem = None, ""
+    if single and launcher != "python" and any(e["kind"] == "update" for e in seen.events):
+        say("and on one rank, to compare the learning rates")
+        try:
+            alone = job.run(1, 0.0)
+        except RunFailed as error:
+            problem = f"{error}: {error.log.splitlines()[-1] if error.log else ''}"
+    result = report.judge(seen.events, alone.events if alone else [], np, seen.ended)
+    result.script, result.launcher, result.why = path.name, launcher, why
+    result.output = seen.lines
+    if problem:
+        result.unseen.append(f"how it runs on one rank: {problem}")
+    return result
+
+
+def choose_launcher(path: Path) -> tuple[str, str]:
+    """The launcher for a script by what it imports, its neighbours' imports included."""
+    names, spawns = imports(path, set())
+    if any(name.split(".")[0] == "horovod" for name in names):
+        return "horovodrun", "the script imports Horovod"
+    if spawns:
+        return "python", "the script starts its ranks itself, with spawn"
+    if any(name.startswith(("torch.distributed", "torch.nn.parallel")) for name in names):
+        return "torchrun", "the script imports torch.distributed"
+    chosen = "horovodrun" if find_spec("horovod") else "torchrun"
+    return chosen, "the script imports neither Horovod nor torch.distributed"
+
+
+def imports(path: Path, known: set[Path]) -> tuple[set[str], bool]:
+    """The modules that a file and the files beside it import, and whether `spawn` is called."""
+    known.add(path)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return set(), False  # the script will say it itself
+    names, spawns = set(), False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            spawns |= node.func.attr == "spawn"
+    for name in sorted(names):
+        beside = path.parent / f"{name.split('.')[0]}.py"
+        if beside.is_file() and beside not in known:
+            more, also = imports(beside, known)
+            names, spawns = names | more, spawns or also
+    return names, spawns
+
+
+@dataclass(frozen=True)
+class Launch:
+    script: Path
+    arguments: list[str]
+    folder: Path
+    launcher: str
+    steps: int
+    env: dict[str, str]
+    say: Callable[[str], None]
+
+    def command(self, np: int, script: str, logs: Path) -> list[str]:
+        end = [script, *(self.argument(word) for word in self.arguments)]
+        worker = [sys.executable, "-u", *end]
+        rank = [sys.executable, "-m", "rn50lib.rank"]
+        if self.launcher == "python":
+            return worker
+        if self.launcher == "torchrun":
+            words, _ = programs.torchrun(np)
+            return [sys.executable, *words, "--log-dir", str(logs), "--no-python", *rank, *worker]
+        words, _ = programs.horovodrun(np)
+        return [sys.executable, *words, *rank, shlex.join(worker)]
+
+    def argument(self, word: str) -> str:
+        """A path that leads out of the folder still does from the copy."""
+        return str(self.folder / word) if word.startswith("..") else word
+
+    def run(self, np: int, seconds: float) -> Seen:
+        with tempfile.TemporaryDirectory(prefix="rn50-try-", ignore_cleanup_errors=True) as top:
+            return self.run_in(Path(top).resolve(), np, seconds)
+
+    def run_in(self, top: Path, np: int, seconds: float) -> Seen:
+        records, ends, site, work = (top / name for name in ("records", "ends", "site", "work"))
+        for path in (records, ends, site):
+            path.mkdir()
+        copy_folder(self.folder, work)
+        if self.script.is_relative_to(self.folder):
+            script = work / self.script.relative_to(self.folder)
+        else:
+            script = self.script
+        file = Path(__file__).parent / "recorder" / "__init__.py"
+        text = SITE.format(file=str(file), folder=str(file.parent))
+        (site / "sitecustomize.py").write_text(text)
+        name = f"{os.getpid()}-{time.time_ns():x}"
+        env = self.environment(np, site, records, work)
+        process = subprocess.Popen(
+            self.command(np, str(script), top / "logs"),
+            cwd=work,
+            env=env | {group.JOB: name, group.ENDS: str(ends)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=group.follow_parent if sys.platform == "linux" else None,
+        )
+        job = group.Job(process, name, ends)
+        lines: deque[str] = deque(maxlen=200)
+        reader = threading.Thread(target=group.read, args=(job, lines.append), daemon=True)
+        reader.start()
+        try:
+            ended = self.follow(job, records, np, seconds)
+        finally:
+            group.end_all(job)
+        reader.join(group.TERM_S)
+        outcome = group.account(job) if ended else None
+        if outcome is not None and outcome.failure:
+            log = outcome.failure.replace(str(work), str(self.folder))
+            raise RunFailed(f"{self.script.name} failed on {np} rank{'s' * (np > 1)}", log)
+        events = [json.loads(line) for path in records.iterdir() for line in path.open()]
+        for event in events:
+            if "path" in event and Path(event["path"]).is_relative_to(work):
+                event["empty"] = is_empty(Path(event["path"]))
+                event["path"] = str(Path(event["path"]).relative_to(work))
+            elif "path" in event:
+                event["empty"] = is_empty(Path(event["path"]))
+        return Seen(events, list(lines) or list(job.launcher), ended)
+
+    def environment(self, np: int, site: Path, records: Path, work: Path) -> dict[str, str]:
+        threads = str(max(1, hardware.machine().cores // np))
+        env = launch.with_library(dict(os.environ))
+        return env | {
+            "PYTHONPATH": os.pathsep.join([str(site), env["PYTHONPATH"]]),
+            "PYTHONUNBUFFERED": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
+            group.LAUNCHING: f"{os.uname().nodename}:{os.getpid()}",
+            "RN50_TRY": str(records),
+            "RN50_TRY_STEPS": str(self.steps),
+            "RN50_TRY_FOLDER": str(work),
+            **dict.fromkeys(programs.THREADS, threads),
+            **self.env,
+        }
+
+    def follow(self, job: group.Job, records: Path, np: int, seconds: float) -> bool:
+        """Wait until the script has ended or has been watched for long enough; whether it ended."""
+        began, enough, told = time.monotonic(), None, -1
+        while job.process.poll() is None:
+            if job.ends():
+                try:
+                    job.process.wait(group.FOLLOW_S)
+                except subprocess.TimeoutExpired:
+                    pass
+                return True
+            counts = sorted((updates(path) for path in records.iterdir()), reverse=True)[:np]
+            done = counts[-1] if len(counts) == np else 0
+            if done > told:
+                told = done
+                if done:
+                    self.say(f"step {done} of {self.steps}")
+            now = time.monotonic()
+            if done >= self.steps:
+                enough = enough or now
+                if now - enough >= seconds:
+                    return False
+            if now - began > TIME_LIMIT:
+                self.say(f"ended after {TIME_LIMIT:.0f} s")
+                return False
+            time.sleep(POLL_S)
+        return True
+
+
+def updates(path: Path) -> int:
+    """How many updates a recorder has written down."""
+    return sum(line.startswith(b'{"kind": "update"') for line in path.open("rb"))
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a file holds nothing, as a lock does, or is gone, as what was only temporary."""
+    if path.is_file():
+        return path.stat().st_size == 0
+    return not (path.is_dir() or list(path.parent.glob(f"{path.name}*")))
+
+
+def copy_folder(folder: Path, to: Path) -> None:
+    """A folder with the same contents: small files are copied, large files and large folders are
+    links (a recorder takes the link to a file away before the script writes to it)."""
+    budget = [COPIED]
+
+    def copy(folder: Path, to: Path) -> None:
+        to.mkdir()
+        for entry in folder.iterdir():
+            new = to / entry.name
+            budget[0] -= 1
+            if budget[0] < 0 or entry.is_symlink() or entry.name.startswith((".", "__pycache__")):
+                new.symlink_to(entry.absolute())
+            elif entry.is_file() and entry.stat().st_size <= SMALL:
+                shutil.copy2(entry, new)
+            elif entry.is_dir() and sum(1 for _ in entry.iterdir()) <= FEW:
+                copy(entry, new)
+            else:
+                new.symlink_to(entry.absolute())
+
+    copy(folder, to)

@@ -1,0 +1,228 @@
+"""Runs inside a training script's processes and writes down what they do; the script neither helps
+nor knows.
+
+Python loads this before the script (a `sitecustomize` on PYTHONPATH does so). It waits until the
+script imports PyTorch, TensorFlow, Keras or Horovod, and then listens: to their own hooks where
+there are some, to their public functions elsewhere. Each process appends JSON lines to a file of
+its own in the folder `$RN50_TRY`. After `$RN50_TRY_STEPS` updates it listens to files alone.
+
+Standard library only, and loaded by its path: the rest of the workbook is not imported. Nothing that goes
+wrong in here may reach the script: it is written down as "trouble".
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+SAMPLED = 16  # numbers that are kept of each parameter and gradient
+ROWS = 512  # samples of a batch that are told apart
+# by launcher: where a process finds its rank
+RANKS = ("HOROVOD_RANK", "RANK", "OMPI_COMM_WORLD_RANK")
+
+
+class Recorder:
+    """What this process has done since its last update, and the file that it is written to."""
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self.folder = folder
+        self.limit = limit
+        self.steps = 0
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.inputs: list[str] = []  # a hash of each sample that went into the model
+        self.paths: set[str] = set()
+        self.writing = threading.local()
+
+    @property
+    def watching(self) -> bool:
+        return self.steps < self.limit
+
+    def write(self, kind: str, **what: Any) -> None:
+        """Append a line: one system call, so that lines of several threads do not mix."""
+        rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
+        line = json.dumps({"kind": kind, "rank": None if rank is None else int(rank), **what})
+        self.writing.now = True
+        try:
+            name = os.path.join(self.folder, f"{os.getpid()}.jsonl")
+            file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(file, line.encode() + b"\n")
+            os.close(file)
+        finally:
+            self.writing.now = False
+
+    def update(self, **what: Any) -> None:
+        """An optimizer is about to change the weights: write down what led there."""
+        if not self.watching:
+            return
+        self.write("update", step=self.steps, inputs=self.inputs, calls=dict(self.calls), **what)
+        self.steps += 1
+        self.inputs = []
+
+    def fed(self, rows: Iterable[bytes]) -> None:
+        """A batch went into the model: its samples, as bytes."""
+        for _, row in zip(range(ROWS), rows, strict=False):
+            self.inputs.append(digest([row]))
+
+    def audit(self, event: str, details: tuple) -> None:
+        """Python's own account of what it opens, for writing here, and what it renames."""
+        if event == "open":
+            path, mode, flags = details
+            writes = flags & (os.O_WRONLY | os.O_RDWR) if isinstance(flags, int) else 0
+            if isinstance(mode, str):
+                writes = any(letter in mode for letter in "wax+")
+            if writes:
+                self.wrote(path, keep=mode != "w" and not (flags or 0) & os.O_TRUNC)
+        elif event == "os.rename":
+            self.wrote(details[1])
+
+    def wrote(self, path: Any, keep: bool = False) -> None:
+        """This process is about to write to `path`; written down once for each. A link to a file of
+        the user's gives way to a file, with the same contents where they are to be kept."""
+        if isinstance(path, int) or getattr(self.writing, "now", False):
+            return
+        with quietly():
+            whole = os.path.abspath(os.fsdecode(path))
+            if whole in self.paths:
+                return
+            self.paths.add(whole)
+            self.write("file", path=whole)
+            if os.path.islink(whole) and whole.startswith(os.environ["RN50_TRY_FOLDER"]):
+                target = os.path.realpath(whole)
+                os.unlink(whole)
+                if keep:
+                    self.writing.now = True
+                    shutil.copyfile(target, whole)
+                    self.writing.now = False
+
+    def count(self, owner: Any, names: Iterable[str], prefix: str) -> None:
+        """Count the calls of functions (or the making of objects) that `owner` has."""
+        for name in names:
+            found = getattr(owner, name, None)
+            if isinstance(found, type):
+                before(found, "__init__", self.counter(prefix + name))
+            elif callable(found):
+                before(owner, name, self.counter(prefix + name))
+
+    def counter(self, name: str) -> Callable[..., None]:
+        def add(*args: Any, **kwargs: Any) -> None:
+            if self.watching:
+                self.calls[name] += 1
+                for word in ("op", "average"):
+                    if word in kwargs:
+                        self.calls[f"{name}({word}={kwargs[word]})"] += 1
+
+        return add
+
+    def initialised(self, by: str, rank: int, size: int, local_rank: int | None = None) -> None:
+        self.write("start", by=by, group_rank=rank, size=size, local_rank=local_rank)
+
+
+class quietly:
+    """A block whose errors are written down and go no further."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if isinstance(error, Exception):
+            if RECORDER is not None and len(TROUBLE) < 20 and str(error) not in TROUBLE:
+                TROUBLE.append(str(error))
+                place = trace.tb_next.tb_frame.f_code.co_name if trace.tb_next else ""
+                RECORDER.write("trouble", error=f"{kind.__name__}: {error}", place=place)
+            return True
+        return False
+
+
+def before(owner: Any, name: str, listen: Callable[..., None]) -> None:
+    """Let `listen` hear the arguments of `owner.name` each time before it is called."""
+    original = getattr(owner, name)
+    if getattr(original, "rn50_heard", None) == (id(owner), name):
+        return
+
+    @functools.wraps(original)
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        with quietly():
+            listen(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    heard.rn50_heard = (id(owner), name)  # type: ignore[attr-defined]
+    setattr(owner, name, heard)
+
+
+def after(owner: Any, name: str, listen: Callable[..., None]) -> None:
+    """Let `listen` hear the result of `owner.name`, and then its arguments."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with quietly():
+            listen(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, heard)
+
+
+def digest(parts: Iterable[Any]) -> str:
+    made = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        made.update(part)
+    return made.hexdigest()
+
+
+def stride(count: int) -> int:
+    """Every how many numbers one is kept, so that SAMPLED are spread over all."""
+    return max(1, count // SAMPLED)
+
+
+class Imports:
+    """Calls `listen(module)` for some modules as soon as each has been imported."""
+
+    def __init__(self, listeners: dict[str, Callable[[Any], None]]) -> None:
+        self.listeners = listeners
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        listen = self.listeners.pop(name, None)
+        if listen is None:
+            return None
+        spec = None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
+        loader: Any = spec.loader if spec is not None else None
+        if not hasattr(loader, "exec_module"):
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            with quietly():
+                listen(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+RECORDER: Recorder | None = None
+TROUBLE: list[str] = []
+
+
+def begin() -> None:
+    """Listen from now on, in the way that the environment says."""
+    global RECORDER
+    pytorch = importlib.import_module(".pytorch", __name__)
+    tensor_flow = importlib.import_module(".tensor_flow", __name__)
+    RECORDER = Recorder(os.environ["RN50_TRY"], int(os.environ["RN50_TRY_STEPS"]))
+    listeners = {**pytorch.listeners(RECORDER), **tensor_flow.listeners(RECORDER)}
+    sys.meta_path.insert(0, Imports(listeners))  # type: ignore[arg-type]
+    sys.addaudithook(RECORDER.audit)

@@ -1,0 +1,197 @@
+"""What a script does with PyTorch, DDP and Horovod's part for PyTorch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from workshop.try_script.recorder import Recorder, after, before, digest, quietly, stride
+
+EXCHANGES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+             "all_gather_object", "broadcast", "broadcast_object_list")  # fmt: skip
+
+
+def listeners(recorder: Recorder) -> dict[str, Callable[[Any], None]]:
+    watch = Watch(recorder)
+    return {
+        "torch": watch.torch_imported,
+        "torch.distributed.fsdp": watch.fsdp_imported,
+        "horovod.torch.functions": lambda m: recorder.count(
+            m, ("broadcast_parameters", "broadcast_optimizer_state", "broadcast_object"), "hvd."
+        ),
+        "horovod.torch.mpi_ops": watch.horovod_imported,
+        "horovod.torch": watch.horovod_torch_imported,
+    }
+
+
+class Watch:
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.torch: Any = None
+        self.modules: list[Any] = []  # those whose forward pass is under way, the outermost first
+        self.stepping: list[Any] = []  # optimizers whose step is under way
+        self.state: dict[str, Any] = {}
+        self.local: dict[int, Any] = {}  # id of a parameter: its gradient before any exchange
+        self.hooked: set[int] = set()
+        self.adasum: list[Any] = []
+        self.sharded = False
+
+    def torch_imported(self, torch: Any) -> None:
+        self.torch = torch
+        modules = torch.nn.modules.module
+        modules.register_module_forward_pre_hook(self.enter)
+        modules.register_module_forward_hook(self.leave, always_call=True)
+        optimizers = sys.modules["torch.optim.optimizer"]
+        optimizers.register_optimizer_step_pre_hook(self.step_begins)
+        optimizers.register_optimizer_step_post_hook(self.step_ends)
+        before(torch, "save", lambda obj, f, *a, **k: self.saved(f))
+        if torch.distributed.is_available():
+            after(torch.distributed, "init_process_group", self.ddp_started)
+            self.recorder.count(torch.distributed, EXCHANGES, "dist.")
+            self.recorder.count(torch.nn.parallel, ("DistributedDataParallel",), "")
+
+    def fsdp_imported(self, module: Any) -> None:
+        before(module.FullyShardedDataParallel, "__init__", self.shards)
+
+    def shards(self, *args: Any, **kwargs: Any) -> None:
+        self.sharded = True
+
+    def saved(self, file: Any) -> None:
+        """PyTorch opens a file that it is given by name in C++, unseen by Python's audit."""
+        if isinstance(file, str | os.PathLike):
+            self.recorder.wrote(file)
+
+    def ddp_started(self, result: Any, *args: Any, **kwargs: Any) -> None:
+        dist = self.torch.distributed
+        local_rank = os.environ.get("LOCAL_RANK")
+        self.recorder.initialised(
+            "torch.distributed", dist.get_rank(), dist.get_world_size(),
+            None if local_rank is None else int(local_rank),
+        )  # fmt: skip
+
+    def horovod_imported(self, ops: Any) -> None:
+        names = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
+                 "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
+                 "grouped_allreduce_async_", "sparse_allreduce_async", "broadcast", "broadcast_",
+                 "broadcast_async", "broadcast_async_", "allgather")  # fmt: skip
+        self.recorder.count(ops, names, "hvd.")
+        after(ops, "init", lambda *a, **k: self.recorder.initialised(
+            "Horovod", ops.rank(), ops.size(), ops.local_rank()))  # fmt: skip
+
+    def horovod_torch_imported(self, hvd: Any) -> None:
+        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("op", args[4] if len(args) > 4 else None) == hvd.Adasum:
+                self.adasum.append(optimizer)
+                after(optimizer, "step", lambda *a, **k: self.adasum_stepped(optimizer))
+
+        self.recorder.count(hvd, ("DistributedOptimizer",), "hvd.")
+        after(hvd, "DistributedOptimizer", made)
+
+    def adasum_stepped(self, optimizer: Any) -> None:
+        """Adasum's optimizer updates in the middle of the backward pass and combines the updates in
+        its step: the weights can be looked at after that."""
+        if self.recorder.watching:
+            self.recorder.update(**self.look(optimizer) | {"given": [], "adasum": True})
+        self.local = {}
+
+    # the forward pass
+
+    def enter(self, module: Any, inputs: Any) -> None:
+        self.modules.append(module)
+        if len(self.modules) > 1 or not self.recorder.watching:
+            return
+        with quietly():
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            if not (parameters and module.training and self.torch.is_grad_enabled()):
+                return  # a loss, a validation pass
+            for parameter in parameters:
+                if id(parameter) not in self.hooked:
+                    self.hooked.add(id(parameter))
+                    parameter.register_hook(self.collector(parameter))
+            batch = next(self.tensors(inputs), None)
+            if batch is not None:
+                rows = batch.detach().cpu().contiguous()
+                self.recorder.fed(self.bytes_of(row) for row in rows)
+
+    def leave(self, module: Any, inputs: Any, output: Any) -> None:
+        if self.modules:
+            self.modules.pop()
+
+    def tensors(self, value: Any) -> Iterator[Any]:
+        """The tensors among a module's arguments that can be a batch."""
+        if isinstance(value, self.torch.Tensor):
+            if value.ndim:
+                yield value
+        elif isinstance(value, dict):
+            for item in value.values():
+                yield from self.tensors(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                yield from self.tensors(item)
+
+    def collector(self, parameter: Any) -> Callable[[Any], None]:
+        """Adds up the gradients of a parameter as they come out of this rank's backward pass."""
+        key = id(parameter)
+
+        def collect(gradient: Any) -> None:
+            if self.recorder.watching:
+                with quietly():
+                    new = self.sample(gradient)
+                    old = self.local.get(key)
+                    self.local[key] = [a + b for a, b in zip(old, new, strict=True)] if old else new
+
+        return collect
+
+    # the update
+
+    def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Horovod's optimizer exchanges in its `step` and then calls that of the class it was made
+        from: both are heard, and the last one sees what the update gets."""
+        self.stepping.append(optimizer)
+        ours = optimizer is self.stepping[0] and not any(optimizer is one for one in self.adasum)
+        if not self.recorder.watching or not ours:
+            return
+        with quietly():
+            self.state = self.look(optimizer)
+
+    def step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.stepping:
+            self.stepping.pop()
+        if not self.stepping and self.state:
+            with quietly():
+                self.recorder.update(**self.state)
+            self.state, self.local = {}, {}
+
+    def look(self, optimizer: Any) -> dict[str, Any]:
+        torch = self.torch
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        weights = [p.detach() for p in parameters]
+        device = weights[0].device if weights else None
+        name = str(device)
+        if device is not None and device.type == "cuda":
+            name += f" {getattr(torch.cuda.get_device_properties(device), 'uuid', '')}"
+            name += f" of {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
+        return {
+            "framework": "PyTorch",
+            "optimizer": type(optimizer).__name__,
+            "rates": [float(group["lr"]) for group in optimizer.param_groups],
+            "hash": digest(self.bytes_of(w.cpu().contiguous()) for w in weights),
+            "weights": [self.sample(w) for w in weights],
+            "given": [None if p.grad is None else self.sample(p.grad) for p in parameters],
+            "local": [self.local.get(id(p)) for p in parameters],
+            "device": name,
+            "sharded": self.sharded or any(type(p).__name__ == "DTensor" for p in parameters),
+        }
+
+    def sample(self, tensor: Any) -> list[float]:
+        """The sum and some numbers of a tensor, the same ones each time."""
+        flat = (tensor.to_dense() if tensor.is_sparse else tensor).detach().reshape(-1)
+        few = flat[:: stride(flat.numel())].double()
+        return [float(flat.double().sum()), *few.tolist()]
+
+    def bytes_of(self, tensor: Any) -> bytes:
+        flat = tensor.detach().reshape(-1)
+        raw: bytes = flat.view(self.torch.uint8).numpy().tobytes()
+        return raw

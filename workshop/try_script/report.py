@@ -1,0 +1,422 @@
+"""What the recorders wrote down, judged: which changes are there, with the evidence in words.
+
+A change is "seen", "missing", or "not seen" where what passed by does not decide it.
+"""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+SEEN, MISSING, NOT_SEEN = "seen", "missing", "not seen"
+MARKS = {SEEN: "✓", MISSING: "✗", NOT_SEEN: "○"}
+TITLES = {
+    "start": "start, a device each",
+    "share": "share the samples",
+    "rate": "scale the learning rate",
+    "average": "average the gradients",
+    "alike": "start alike",
+    "writes": "rank 0 writes",
+}
+CLOSE = 0.03  # a factor this near (relative) to N is N; float16 on the way costs 0.001
+IGNORED = ("/dev/", "/proc/", "/sys/", "/.cache/", "/.config/", "/__pycache__/", "torchinductor")
+BROADCASTS = ("broadcast", "DistributedDataParallel", "Broadcast")
+EXCHANGES = (
+    "allreduce",
+    "all_reduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "DistributedDataParallel",
+    "DistributedOptimizer",
+    "DistributedGradientTape",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One change: its key in TITLES, seen, missing or not seen, and the evidence."""
+
+    change: str
+    status: str
+    evidence: str
+
+
+@dataclass
+class Result:
+    """What a script did on `np` ranks. `result["average"]` is a row; `unseen` says what the
+    recorders could not look at; `output` holds the last lines that the script printed."""
+
+    np: int
+    steps: int
+    rows: list[Row]
+    unseen: list[str]
+    script: str = ""
+    launcher: str = ""
+    why: str = ""
+    output: list[str] = field(default_factory=list)
+
+    def __getitem__(self, change: str) -> Row:
+        return next(row for row in self.rows if row.change == change)
+
+    @property
+    def missing(self) -> list[str]:
+        """The changes that are missing; empty where none is."""
+        return [row.change for row in self.rows if row.status == MISSING]
+
+    @property
+    def heading(self) -> str:
+        updates = f"{self.steps} update{'s' * (self.steps != 1)}"
+        return f"{self.script} on {self.np} ranks ({self.launcher}), {updates} watched"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"missing": self.missing}
+
+    def __str__(self) -> str:
+        import shutil
+        import textwrap
+
+        width = max(60, min(100, shutil.get_terminal_size().columns))
+        lines = [self.heading]
+        for row in self.rows:
+            head = f"{MARKS[row.status]} {TITLES[row.change]:24} {row.status:9} "
+            lines += textwrap.wrap(row.evidence, width, initial_indent=head,
+                                   subsequent_indent=" " * len(head))  # fmt: skip
+        for note in self.unseen:
+            lines += textwrap.wrap(note, width, initial_indent="Could not be seen: ",
+                                   subsequent_indent="    ")  # fmt: skip
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from workshop.output import wrap
+
+        rows = "".join(
+            f"<tr><td>{MARKS[row.status]} {escape(TITLES[row.change])}</td>"
+            f"<td>{row.status}</td><td>{escape(row.evidence)}</td></tr>"
+            for row in self.rows
+        )
+        head = "<tr><th>change</th><th></th><th>what was seen</th></tr>"
+        notes = "".join(f'<p class="dim">Could not be seen: {escape(n)}</p>' for n in self.unseen)
+        return wrap(f"<table><caption>{escape(self.heading)}</caption>{head}{rows}</table>{notes}")
+
+
+@dataclass
+class Rank:
+    """What one rank did."""
+
+    starts: list[dict[str, Any]]
+    updates: list[dict[str, Any]]
+    files: set[str]
+
+
+def judge(
+    events: list[dict[str, Any]], single: list[dict[str, Any]], np: int, ended: bool
+) -> Result:
+    """The rows for what `np` ranks did; `single` is what the script did on one rank. `ended` says
+    whether it has come to its own end."""
+    ranks = by_rank(events)
+    steps = min((len(rank.updates) for rank in ranks), default=0) if len(ranks) >= np else 0
+    alone = by_rank(single)
+    unseen = [e["error"] + f" (in {e['place']})" for e in events if e["kind"] == "trouble"][:3]
+    rows = [start(ranks, np)]
+    if steps:
+        rows += [
+            Row("share", *share(ranks, steps)),
+            Row("rate", *rate(ranks, alone[0] if alone else None, np, steps)),
+            Row("average", *average(ranks, np, steps)),
+            Row("alike", *alike(ranks, steps)),
+        ]
+        unseen.append(f"whatever comes after the first {steps} updates" + " but files" * ended)
+    else:
+        nothing = "no update of an optimizer of PyTorch, Keras or TensorFlow was seen on each rank"
+        rows += [Row(name, NOT_SEEN, nothing) for name in ("share", "rate", "average", "alike")]
+        if rows[0].status == MISSING:
+            rows[0] = Row("start", NOT_SEEN, rows[0].evidence)
+    rows.append(Row("writes", *writes(ranks, ended)))
+    if not ended:
+        unseen.append("what the script writes later: it was ended (--seconds gives it longer)")
+    if any(u["framework"] == "TensorFlow" for rank in ranks for u in rank.updates):
+        unseen.append("files that TensorFlow's own C++ code writes without its savers and writers")
+    return Result(np, steps, rows, unseen)
+
+
+def by_rank(events: list[dict[str, Any]]) -> list[Rank]:
+    """The ranks in order. A process without a rank from its launcher has the one of its group."""
+    found: dict[int, Rank] = {}
+    for event in sorted(events, key=lambda e: e.get("step", -1)):
+        number = event["rank"] if event["rank"] is not None else event.get("group_rank")
+        if number is None:
+            continue
+        rank = found.setdefault(number, Rank([], [], set()))
+        if event["kind"] == "start":
+            rank.starts.append(event)
+        elif event["kind"] == "update":
+            rank.updates.append(event)
+        elif event["kind"] == "file" and not event["empty"]:
+            rank.files.add(event["path"])
+    return [found[number] for number in sorted(found)]
+
+
+def called(ranks: list[Rank], words: tuple[str, ...]) -> list[str]:
+    """The names of the calls, on every rank, that hold one of `words`."""
+    names = [{n for u in rank.updates[-1:] for n in u["calls"]} for rank in ranks]
+    both = set.intersection(*names) if names else set()
+    found = sorted(n for n in both if any(word in n for word in words) and "(" not in n)
+    # what the script calls, rather than what that calls in turn
+    return [name for name in found if not name.endswith("_") and "async" not in name] or found
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def start(ranks: list[Rank], np: int) -> Row:
+    starts = [rank.starts[-1] for rank in ranks if rank.starts]
+    if len(starts) < np:
+        which = "no process" if not starts else f"only {len(starts)} of {np} processes"
+        calls = "called hvd.init() or torch.distributed.init_process_group()"
+        return Row("start", MISSING, f"{which} {calls}: each trained by itself")
+    sizes = sorted({s["size"] for s in starts})
+    numbers = sorted(s["group_rank"] for s in starts)
+    by = " and ".join(sorted({s["by"] for s in starts}))
+    if sizes != [np] or numbers != list(range(np)):
+        text = f"{by}: the ranks {numbers} in groups of {sizes}, where {np} were started"
+        return Row("start", MISSING, text)
+    devices = [rank.updates[0]["device"] for rank in ranks if rank.updates]
+    text = f"{by}: ranks 0 to {np - 1} of {np}"
+    if not devices or all(d.startswith("cpu") for d in devices):
+        return Row("start", SEEN, text + "; on the CPU, where there is no device to take")
+    if len(set(devices)) < len(devices):
+        return Row("start", MISSING, f"{text}, but several ranks on one device: {devices[0]}")
+    return Row("start", SEEN, f"{text}, each on a device of its own")
+
+
+def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
+    fed = [[u["inputs"] for u in rank.updates[:steps]] for rank in ranks]
+    if not all(any(batches) for batches in fed):
+        return NOT_SEEN, "what went into the model could not be looked at"
+    count = sum(len(batch) for batch in fed[0])
+    same = sum(len({tuple(batches[k]) for batches in fed}) == 1 for k in range(steps))
+    repeats = all(len({tuple(batch) for batch in batches}) == 1 for batches in fed)
+    if same == steps:
+        if len({row for batch in fed[0] for row in batch}) == 1:
+            return NOT_SEEN, "all samples were one and the same, on every rank"
+        text = f"every rank was fed the same {count} samples in the same order"
+        if repeats and steps > 1:
+            return NOT_SEEN, f"{text}, one batch again and again: data made up for a benchmark?"
+        return MISSING, text
+    # an epoch may end within the steps: only the first pass over the data is compared
+    passes = [first_pass(batches) for batches in fed]
+    sets = [set(one) for one in passes]
+    common = sum(count > 1 for count in collections.Counter(r for s in sets for r in s).values())
+    smallest = min(len(one) for one in sets)
+    text = f"{plural(smallest, 'sample')} on each rank, {common or 'none'} of them on another too"
+    if 2 * common > smallest:
+        return MISSING, f"{text}, in another order: the data were not shared out"
+    if common > max(2, 0.02 * smallest):
+        return NOT_SEEN, f"{text}: drawn at random by each rank?"
+    return SEEN, text
+
+
+def first_pass(batches: list[list[str]]) -> list[str]:
+    """The samples of a rank's batches up to the first one that it has seen before."""
+    seen: list[str] = []
+    for batch in batches:
+        if seen and set(batch) & set(seen):
+            break
+        seen += batch
+    return seen
+
+
+def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[str, str]:
+    rates = [[first(u["rates"]) for u in rank.updates[:steps]] for rank in ranks]
+    if np.isnan(rates).any():
+        return NOT_SEEN, "the optimizer did not show its learning rate"
+    group = shown(rates[0])
+    if any(not np_close(values, rates[0]) for values in rates):
+        return MISSING, f"another learning rate on each rank: {', '.join(map(shown, rates))}"
+    if alone is None or not alone.updates:
+        return NOT_SEEN, f"{group} on {size} ranks; it was not run on one rank, to compare"
+    single = [first(u["rates"]) for u in alone.updates[:steps]]
+    steps = min(steps, len(single))
+    ratios = [a / b for a, b in zip(rates[0], single, strict=False) if b]
+    if not ratios:
+        return NOT_SEEN, f"{group} on {size} ranks, {shown(single)} on one"
+    text = f"{group} on {size} ranks, {shown(single)} on one"
+    top, low = max(ratios), ratios[0]
+    if abs(top / size - 1) < CLOSE:
+        return SEEN, f"{text}: {size} times as much"
+    if top > low * 1.0001 and low > 1 - CLOSE:
+        return SEEN, f"{text}: it starts at {low:.2f} times that of one rank and rises (warm-up)"
+    if top > 1 + CLOSE:
+        return SEEN, f"{text}: {top:.2f} times as much"
+    if any(u.get("adasum") for u in ranks[0].updates):
+        return NOT_SEEN, f"{text}; Adasum needs no scaling"
+    batches = [sum(len(u["inputs"]) for r in group_ for u in r.updates[:steps]) for group_ in
+               (ranks, [alone])]  # fmt: skip
+    if batches[0] and batches[0] == batches[1]:
+        return SEEN, f"{text}: rightly, as all ranks together took as many samples as one alone"
+    grown = f", while each update took {batches[0] / batches[1]:.3g} times as many samples" * all(
+        batches
+    )
+    if low < 1 - CLOSE and top > low * 1.0001:
+        return (
+            MISSING,
+            f"{text}: a warm-up from 1/{size} of the rate of one rank to that rate",
+        )
+    if top < 1 - CLOSE:
+        return NOT_SEEN, f"{text}: {top:.2f} times as much{grown}"
+    if any(s["by"] == "Horovod" for rank in ranks for s in rank.starts):
+        return MISSING, f"{text}: not scaled{grown}"
+    return NOT_SEEN, (
+        f"{text}: not scaled{grown}. Horovod's recipe scales it, DDP leaves that to you"
+    )
+
+
+def first(values: list[float]) -> float:
+    """The learning rate of the first group of parameters that has one; NaN for none."""
+    return next((value for value in values if value), values[0] if values else float("nan"))
+
+
+def np_close(a: list[Any], b: list[Any]) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-4))
+
+
+def shown(values: list[Any]) -> str:
+    """A learning rate over some steps, in short."""
+    if np_close(values, [values[0]] * len(values)):
+        return f"{values[0]:.4g}"
+    return f"{values[0]:.4g} … {values[-1]:.4g}"
+
+
+def average(ranks: list[Rank], size: int, steps: int) -> tuple[str, str]:
+    if any(rank.updates[0]["sharded"] for rank in ranks):
+        return NOT_SEEN, "each rank holds a part of the weights (FSDP): not compared"
+    exchanges = called(ranks, EXCHANGES)
+    by = f" ({', '.join(exchanges[:3])})" if exchanges else ""
+    if any(u.get("adasum") for u in ranks[0].updates):
+        last = [rank.updates[steps - 1]["hash"] for rank in ranks]
+        if len(set(last)) == 1:
+            return SEEN, "combined by Adasum: the weights are the same after each update"
+        return MISSING, "Adasum's optimizer was made, and the weights differ after its updates"
+    kinds = [compare(ranks, size, step) for step in range(steps)]
+    if "averaged" in kinds:
+        return SEEN, f"averaged{by}, in {kinds.count('averaged')} of {plural(steps, 'step')}"
+    if "summed" in kinds:
+        text = f"summed, not averaged{by}: {size} times the average went into the update"
+        return MISSING, text + ", which is right only where the loss is divided by the ranks"
+    scaled = next((kind for kind in kinds if kind.startswith("scaled")), None)
+    if scaled:
+        factor = scaled.split()[1]
+        return SEEN, f"exchanged{by}; {factor} times the average went into the update (clipped?)"
+    if "other" in kinds:
+        return SEEN, f"exchanged{by}: the same on every rank, not a plain average"
+    if "own" in kinds:
+        return MISSING, "not exchanged: each rank updated with its own gradients" + (
+            f" although there was {', '.join(exchanges[:2])}" if exchanges else ""
+        )
+    if "same" in kinds and not exchanges:
+        return MISSING, "not exchanged: they were alike only because every rank did the same work"
+    if "same" in kinds:
+        return SEEN, f"exchanged{by}; all ranks had the same gradients, so the average changes none"
+    return NOT_SEEN, f"the gradients before the exchange could not be compared{by}"
+
+
+def compare(ranks: list[Rank], size: int, step: int) -> str:
+    """What became of the gradients in one step: averaged, summed, scaled BY, own (each rank's
+    own), same (alike before and after), other (alike after), or nothing that can be told."""
+    local, given = [], []
+    every = [rank.updates[step] for rank in ranks]
+    if len({len(u["given"]) for u in every}) != 1:
+        return ""
+    for index in range(len(every[0]["given"])):
+        pairs = [(u["local"][index], u["given"][index]) for u in every]
+        if all(a is not None and b is not None and len(a) == len(b) for a, b in pairs):
+            local.append([a for a, _ in pairs])
+            given.append([b for _, b in pairs])
+    after = [u["given"] for u in every]
+    if not local:
+        alike = all(one == after[0] for one in after) and any(after[0])
+        return "other" if alike and len({tuple(u["inputs"]) for u in every}) > 1 else ""
+    before = np.concatenate([np.array(x, dtype=float) for x in local], axis=1)
+    now = np.concatenate([np.array(x, dtype=float) for x in given], axis=1)
+    if not (np.isfinite(before).all() and np.isfinite(now).all() and now.any() and before.any()):
+        return ""
+    same_before, same_after = spread(before) < 1e-4, spread(now) < 1e-4
+    mean = before.mean(axis=0)
+    if not same_after:
+        own = all(fit(now[r], before[r])[1] < 0.02 for r in range(len(ranks)))
+        return "own" if own else ""
+    factor, left = fit(now[0], mean)
+    if left > 0.05:
+        return "other" if not same_before else ""
+    if abs(factor / size - 1) < CLOSE:
+        return "summed"
+    if abs(factor - 1) < CLOSE:
+        return "same" if same_before else "averaged"
+    return "" if same_before else f"scaled {factor:.3g}"
+
+
+def spread(vectors: Any) -> float:
+    """How far rows are apart, relative to their size."""
+    return float(np.abs(vectors - vectors[0]).max() / max(np.abs(vectors).max(), 1e-300))
+
+
+def fit(vector: Any, to: Any) -> tuple[float, float]:
+    """The factor with which `to` comes nearest to `vector`, and what is left then (0 to 1)."""
+    factor = float(vector @ to / max(to @ to, 1e-300))
+    left = float(np.linalg.norm(vector - factor * to))
+    return factor, left / max(float(np.linalg.norm(vector)), 1e-300)
+
+
+def alike(ranks: list[Rank], steps: int) -> tuple[str, str]:
+    if any(rank.updates[0]["sharded"] for rank in ranks):
+        return NOT_SEEN, "each rank holds a part of the weights (FSDP): not compared"
+    same = [len({rank.updates[step]["hash"] for rank in ranks}) == 1 for step in range(steps)]
+    calls = called(ranks, BROADCASTS)
+    by = f" ({', '.join(calls[:3])})" if calls else ""
+    text = "the weights were the same, bit for bit, at the first update"
+    if same[0]:
+        text += " and at the last" if same[-1] else f", apart by update {same.index(False) + 1}"
+        if calls:
+            return SEEN, text + by
+        return NOT_SEEN, f"{text}; nothing was broadcast, so equal seeds (or a file) did that"
+    if any(same):
+        when = same.index(True) + 1
+        text = f"the weights differed at the first update and were the same from update {when} on"
+        return SEEN, f"{text}{by}: Horovod's callback for Keras broadcasts after the first batch"
+    apart = [difference(ranks, step) for step in (0, steps - 1)]
+    text = f"the weights differed at the first update (by {apart[0]:.2g} of their size)"
+    text += f" and at the last (by {apart[1]:.2g})"
+    return MISSING, text + (f", although there was {', '.join(calls[:2])}" if calls else "")
+
+
+def difference(ranks: list[Rank], step: int) -> float:
+    """The largest difference between ranks, relative to the largest weight."""
+    every = [rank.updates[step]["weights"] for rank in ranks]
+    flat = [np.concatenate([np.array(s[1:]) for s in one]) for one in every]
+    if len({len(one) for one in flat}) != 1:
+        return float("nan")
+    return spread(np.array(flat))
+
+
+def writes(ranks: list[Rank], ended: bool) -> tuple[str, str]:
+    files = [{p for p in rank.files if not any(part in p for part in IGNORED)} for rank in ranks]
+    counts = collections.Counter(path for one in files for path in one)
+    several = sorted(path for path, count in counts.items() if count > 1)
+    if several:
+        text = f"{', '.join(several[:3])}{' and more' * (len(several) > 3)}"
+        return MISSING, f"several ranks wrote {text}"
+    if not counts:
+        return NOT_SEEN, "nothing was written" + " while it was watched" * (not ended)
+    parts = []
+    for number, one in enumerate(files):
+        if one:
+            names = sorted(PurePath(path).name for path in one)
+            parts.append(f"rank {number} wrote {', '.join(names[:3])}" + " …" * (len(names) > 3))
+    return SEEN, "; ".join(parts) + "; no file was written by two ranks"
