@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex03 · Many workers
 #
-# After these exercises two workers have trained one model with your own shard, your own start and your own validation.
+# After these exercises two workers have trained one model with your own shard, and you have made a script for one GPU one for many.
 #
-# **Time:** 34 minutes · **Needs:** notebook 03 · **On a CPU:** about a minute to run
+# **Time:** 54 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -160,3 +160,93 @@ for workers in (2, 8, 64):
     _, messages = ring.all_reduce(gradients)
     first = sum(message.bytes for message in messages if message.sender == 0)
     print(f"{workers:2} workers: each sends {first / gradients[0].nbytes:.3f} times the gradients")
+
+# %% [markdown]
+# ## ex03.recipe · Recipe 1
+#
+# *fill in · hard · 20 minutes*
+#
+# Everything together: a script for one GPU, and recipe 1. It trains a small network to tell two signs apart, 96 pictures in batches of 4, one epoch.
+
+
+# %%
+def single(data, out):
+    """Trains a small network for one epoch on the pictures of a file; writes OUT/net.pt."""
+    import numpy as np
+    import torch
+    from torch import nn
+
+    with np.load(data) as file:
+        images, labels = torch.tensor(file["images"]), torch.tensor(file["labels"])
+    layers = [nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    for step in range(len(order) // 4):
+        chosen = order[4 * step : 4 * step + 4]
+        loss = nn.functional.cross_entropy(net(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 6 == 0:
+            print(f"step {step}: loss {loss.item():.3f}")
+    torch.save(net.state_dict(), f"{out}/net.pt")
+
+
+# %%
+from workshop.checks import recipes
+
+data = recipes.signs()
+single(data, data.parent)
+
+# %% [markdown]
+# Copy it into the next cell as `train` and let Horovod (`import horovod.torch as hvd`) run it on as many ranks as there are:
+#
+# 1. **Start** Horovod.
+# 2. **Share** the pictures: each rank takes its own part of the order, and its steps with it.
+# 3. **Scale** the learning rate with the number of ranks. (A warm-up belongs to it; in an epoch of 12 steps it would be over before it has begun.)
+# 4. **Average** the gradients.
+# 5. **Start alike**, from rank 0's weights.
+# 6. **Rank 0** alone writes.
+#
+# The check looks at no line of it. It runs the function as a script on two ranks, and once on one rank to compare the rates. It says what passed by: who started, whose pictures went into the network, which gradients into the update, whether the weights were the same, and who wrote. That takes about half a minute; `rn50 workshop try` does the same for any script of your own.
+
+
+# %% tags=["answer", "ex03.recipe"]
+def train(data, out):
+    """The same on many ranks, by Horovod."""
+    ### BEGIN SOLUTION
+    import horovod.torch as hvd
+    import numpy as np
+    import torch
+    from torch import nn
+
+    hvd.init()  # change 1
+    with np.load(data) as file:
+        images, labels = torch.tensor(file["images"]), torch.tensor(file["labels"])
+    layers = [nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 2))
+    rate = 0.02 * hvd.size()  # change 3
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters())  # change 4
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)  # change 5
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    order = order[hvd.rank() :: hvd.size()]  # change 2
+    for step in range(len(order) // 4):
+        chosen = order[4 * step : 4 * step + 4]
+        loss = nn.functional.cross_entropy(net(images[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 6 == 0 and hvd.rank() == 0:
+            print(f"step {step}: loss {loss.item():.3f}")
+    if hvd.rank() == 0:  # change 6
+        torch.save(net.state_dict(), f"{out}/net.pt")
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex03.recipe"]
+workshop.check("ex03.recipe", train)
+
+# %% [markdown]
+# The talk's own script for recipe 1 is in `exercises/recipes`, as the slides show it. `rn50 workshop try exercises/recipes/slides_horovod.py` finds what is wrong with it.

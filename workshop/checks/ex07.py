@@ -187,7 +187,7 @@ def folded_layer(
 
 
 def layer(number: int, out: int, into: int, side: int) -> tuple[np.ndarray, Norm, np.ndarray]:
-    """A convolution (OIHW), the batch norm behind it by PyTorch's names, and a picture (C, H, W)."""
+    """A convolution (OIHW), the batch norm behind it, and a picture (C, H, W)."""
     draw = np.random.default_rng(number)
     norm = {
         "weight": draw.normal(1, 0.5, out),

@@ -99,14 +99,24 @@ HINTS = {
         "and what is right. Where do they part?",
         "A mean over all images is (sum over all) / (number of all). Add up first, over all ranks, "
         "and divide once, at the end.",
-        "total = sums.clone(); dist.all_reduce(total) leaves the four sums over all ranks in total, on "
-        "every rank. Then loss = total[0] / total[3], and top1 = 100 · total[1] / total[3].",
+        "total = sums.clone(); dist.all_reduce(total) leaves the four sums over all ranks in it, "
+        "on every rank. Then loss = total[0] / total[3], and top1 = 100 · total[1] / total[3].",
     ),
     "ex03.ring": (
         "The gradients are cut into n chunks, and in each step a worker sends one chunk.",
         "It takes n − 1 steps until one chunk is complete everywhere in turn, and n − 1 more until "
         "all have all chunks.",
         "2 · (n − 1) steps of 1/n of the gradients each: 2 (n − 1) / n.",
+    ),
+    "ex03.recipe": (
+        "`rn50 workshop try` runs any script so, and prints a row for each change. Begin with the "
+        "one that the check names, and leave the others as they are.",
+        "Start Horovod, share the order, multiply the rate, wrap the optimizer, send rank 0's "
+        "weights before the first step, and let rank 0 alone write. Every rank makes all of these "
+        "calls but the last.",
+        "hvd.init(); lr=0.02 * hvd.size(); hvd.DistributedOptimizer(optimizer, "
+        "net.named_parameters()); hvd.broadcast_parameters(net.state_dict(), root_rank=0); order = "
+        "order[hvd.rank() :: hvd.size()]; if hvd.rank() == 0: in front of torch.save.",
     ),
     "ex04.hunt": (
         "Go through recipe 1 point by point: the device, the pictures of each rank, the learning "
@@ -206,9 +216,9 @@ HINTS = {
         "it.",
         "std is torch.sqrt(bn.running_var + bn.eps). The channels out are the first axis of the "
         "weight, so the factor must become a column: factor.view(-1, 1, 1, 1).",
-        "factor = bn.weight / torch.sqrt(bn.running_var + bn.eps). Make a torch.nn.Conv2d like conv, "
-        "with a bias, and copy into it: folded.weight.copy_(conv.weight * factor.view(-1, 1, 1, 1)) "
-        "and folded.bias.copy_(bn.bias - bn.running_mean * factor).",
+        "factor = bn.weight / torch.sqrt(bn.running_var + bn.eps). Make a torch.nn.Conv2d like "
+        "conv, with a bias: folded.weight.copy_(conv.weight * factor.view(-1, 1, 1, 1)) and "
+        "folded.bias.copy_(bn.bias - bn.running_mean * factor).",
     ),
     "ex07.likeliest": (
         "Print the probabilities of the batch of one. Over what were they made to add up to 1? "

@@ -87,13 +87,13 @@ def understood(found: Sequence[Any]) -> list[Any]:
             raise Wrong(*entry["wrong"])
         if isinstance(entry, dict) and "error" in entry:
             kind = getattr(builtins, entry["error"], RuntimeError)
-            problem = kind(entry["text"]) if issubclass(kind, Exception) else RuntimeError()
+            problem: Any = (kind if issubclass(kind, Exception) else RuntimeError)(entry["text"])
             problem.learners_place = entry["place"]
             raise problem
     if any(isinstance(entry, dict) and STUCK in entry for entry in found):
         wrong(
             "some ranks called the group and others did not, so that all wait for ever.",
-            "A call of torch.distributed is a conversation of all ranks: each of them must make it.",
+            "A call of torch.distributed is a conversation: every rank must make it.",
         )
     return list(found)
 
