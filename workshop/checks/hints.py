@@ -144,6 +144,16 @@ HINTS = {
         "(tf.cast(image, tf.float32) / 255, label)).batch(batch, drop_remainder=True)"
         ".take(steps).prefetch(tf.data.AUTOTUNE)",
     ),
+    "ex04.recipe": (
+        "Begin with one rank and no shuffling: tf.data.TFRecordDataset(shards) gives the records, "
+        "and map turns each into a picture and a label. Then share, shuffle, batch, read ahead.",
+        "The names of the files are a dataset too: from_tensor_slices(shards).shard(size, rank). "
+        "interleave(tf.data.TFRecordDataset) opens them. Shuffle records, with a buffer as large "
+        "as there is room for, before they are decoded.",
+        "tf.io.parse_single_example(record, {\"img_raw\": tf.io.FixedLenFeature([], tf.string)}); "
+        "tf.io.decode_raw(example[\"img_raw\"], tf.uint8), reshaped to height, width and 3; divided "
+        "by 255; batch(batch, drop_remainder=True) and prefetch(tf.data.AUTOTUNE) at the end.",
+    ),
     "ex05.bottleneck": (
         "How many pictures per second do four cores make, if each of them needs 3.2 + 0.8 ms for "
         "one? Begin with this number, the loader alone.",

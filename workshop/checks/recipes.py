@@ -19,6 +19,35 @@ from workshop.errors import RunFailed
 
 RANKS, BATCH, PICTURES, SIDE = 2, 4, 96, 16
 MORE_STEPS = 60  # than any right script takes: it is watched to its end
+CALL = '\ntrain("signs.npz", "out")\n'
+READING = """
+
+# ---- what stands below your read(): a small network, and recipe 1 ----
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+hvd.init()
+layers = tf.keras.layers
+model = tf.keras.Sequential([layers.Conv2D(8, 3, 2), layers.ReLU(), layers.Flatten()])
+model.add(layers.Dense(2))
+model.build((None, 16, 16, 3))
+loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+optimizer = tf.keras.optimizers.SGD(0.02 * hvd.size())
+optimizer.build(model.trainable_variables)
+for variable in model.variables:
+    variable.assign(hvd.broadcast(tf.convert_to_tensor(variable), root_rank=0))
+shards = sorted(map(str, Path("records").iterdir()))
+steps = 96 // (4 * hvd.size())
+for images, labels in read(shards, hvd.rank(), hvd.size(), 4, 0).take(steps):
+    with tf.GradientTape() as tape:
+        loss = loss_of(labels, model(images, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    gradients = hvd.grouped_allreduce(gradients, op=hvd.Average)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
+"""
 MISSING = {  # a change: what is wrong without it, and what to do
     "start": ("Horovod is not started", "Change 1: hvd.init(), before anything else of Horovod."),
     "share": (
@@ -99,25 +128,24 @@ def failed(found: dict[str, Any]) -> None:
 
 
 @compare.beside
-def run(answer: Callable[..., Any], more: str = "", files: bool = True) -> dict[str, Any]:
-    """The learner's cell as a script on two ranks and on one; what was seen, as plain data.
-
-    `more` is code that stands below the cell; without it the script calls the function with the
-    file of pictures and a folder to write to.
-    """
-    name = answer.__name__
+def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
+    """The learner's cell, and `end` below it, as a script on two ranks and on one; what was seen,
+    as plain data. The pictures lie beside it, in signs.npz."""
     with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
         script = Path(folder) / "train.py"
-        call = more or f'import os\nos.makedirs("out", exist_ok=True)\n{name}("signs.npz", "out")\n'
-        script.write_text(process_ranks.source(answer) + "\n" + call, encoding="utf-8")
-        if files:
-            pictures(Path(folder) / "signs.npz")
+        script.write_text(process_ranks.source(answer) + end, encoding="utf-8")
+        with np.load(pictures(Path(folder) / "signs.npz")) as file:
+            images, labels = file["images"], file["labels"]
+        (Path(folder) / "out").mkdir()
+        if end == READING:
+            write(Path(folder) / "records", (255 * images).astype(np.uint8), labels, 4)
         try:
             seen = try_script(
                 script,
                 np=RANKS,
                 launcher="horovodrun",
                 steps=MORE_STEPS,
+                single=end == CALL,
                 env={"CUDA_VISIBLE_DEVICES": ""},
                 say=capstone.progress("your script"),
             )
@@ -125,6 +153,42 @@ def run(answer: Callable[..., Any], more: str = "", files: bool = True) -> dict[
             return told(problem, script)
     rows = {row.change: [row.status, row.evidence] for row in seen.rows}
     return {"rows": rows, "steps": seen.steps, "printed": seen.output}
+
+
+def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> list[str]:
+    """Pictures (N, 3, H, W), uint8, as TFRecord shards in the slides' schema; their paths."""
+    import tensorflow as tf
+
+    folder.mkdir()
+    train = tf.train
+    paths = [str(folder / f"train-{n:05}-of-{shards:05}") for n in range(shards)]
+    for path, part in zip(paths, np.array_split(np.arange(len(labels)), shards), strict=True):
+        with tf.io.TFRecordWriter(path) as writer:
+            for n in part:
+                pixels = images[n].transpose(1, 2, 0)
+                height, width = (train.Int64List(value=[side]) for side in pixels.shape[:2])
+                feature = {
+                    "height": train.Feature(int64_list=height),
+                    "width": train.Feature(int64_list=width),
+                    "img_raw": train.Feature(bytes_list=train.BytesList(value=[pixels.tobytes()])),
+                    "label": train.Feature(float_list=train.FloatList(value=[labels[n]])),
+                }
+                example = train.Example(features=train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    return paths
+
+
+def tfrecord(read: Callable[..., Any]) -> str:
+    """Check of recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
+    found = run(read, READING)
+    if "error" in found:
+        failed(found)
+    status, evidence = found["rows"]["share"]
+    right = PICTURES // (RANKS * BATCH)
+    if status != "seen" or found["steps"] != right:
+        wrong(f"on two ranks: {found['steps']} of {right} steps, {evidence}.",
+              "Shard the names of the files first, by size and rank.")  # fmt: skip
+    return f"{right} steps on {RANKS} ranks: {evidence}."
 
 
 def told(problem: RunFailed, script: Path) -> dict[str, Any]:
