@@ -221,14 +221,8 @@ class Launch:
         if outcome is not None and outcome.failure:
             log = outcome.failure.replace(str(work), str(self.folder))
             raise RunFailed(f"{self.script.name} failed on {np} rank{'s' * (np > 1)}", log)
-        events = [json.loads(line) for path in records.iterdir() for line in path.open()]
-        for event in events:
-            if "path" in event and Path(event["path"]).is_relative_to(work):
-                event["empty"] = is_empty(Path(event["path"]))
-                event["path"] = str(Path(event["path"]).relative_to(work))
-            elif "path" in event:
-                event["empty"] = is_empty(Path(event["path"]))
-        return Seen(events, list(lines) or list(job.launcher), ended)
+        printed = [line.replace(f"{work}/", "") for line in list(lines) or list(job.launcher)]
+        return Seen(read(records, top, work), printed, ended)
 
     def environment(self, np: int, site: Path, records: Path, work: Path) -> dict[str, str]:
         threads = str(max(1, hardware.machine().cores // np))
@@ -272,6 +266,21 @@ class Launch:
                 return False
             time.sleep(POLL_S)
         return True
+
+
+def read(records: Path, top: Path, work: Path) -> list[dict[str, Any]]:
+    """What the recorders wrote down. Files of the script's folder have a path relative to it, and
+    those that are empty (locks) or gone are left out, as are the launcher's own in `top`."""
+    events = []
+    for event in (json.loads(line) for path in records.iterdir() for line in path.open()):
+        if event["kind"] == "file":
+            path = Path(event["path"])
+            inside = path.is_relative_to(work)
+            if is_empty(path) or (path.is_relative_to(top) and not inside):
+                continue
+            event["path"] = str(path.relative_to(work) if inside else path)
+        events.append(event)
+    return events
 
 
 def updates(path: Path) -> int:

@@ -131,7 +131,7 @@ def judge(
             Row("average", *average(ranks, np, steps)),
             Row("alike", *alike(ranks, steps)),
         ]
-        unseen.append(f"whatever comes after the first {steps} updates" + " but files" * ended)
+        unseen.append(f"whatever comes after the first {plural(steps, 'update')}, but for files")
     else:
         nothing = "no update of an optimizer of PyTorch, Keras or TensorFlow was seen on each rank"
         rows += [Row(name, NOT_SEEN, nothing) for name in ("share", "rate", "average", "alike")]
@@ -139,7 +139,7 @@ def judge(
             rows[0] = Row("start", NOT_SEEN, rows[0].evidence)
     rows.append(Row("writes", *writes(ranks, ended)))
     if not ended:
-        unseen.append("what the script writes later: it was ended (--seconds gives it longer)")
+        unseen.append("files that it would have written later: it was ended (--seconds S waits)")
     if any(u["framework"] == "TensorFlow" for rank in ranks for u in rank.updates):
         unseen.append("files that TensorFlow's own C++ code writes without its savers and writers")
     return Result(np, steps, rows, unseen)
@@ -157,7 +157,7 @@ def by_rank(events: list[dict[str, Any]]) -> list[Rank]:
             rank.starts.append(event)
         elif event["kind"] == "update":
             rank.updates.append(event)
-        elif event["kind"] == "file" and not event["empty"]:
+        elif event["kind"] == "file":
             rank.files.add(event["path"])
     return [found[number] for number in sorted(found)]
 
@@ -202,13 +202,12 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
         return NOT_SEEN, "what went into the model could not be looked at"
     count = sum(len(batch) for batch in fed[0])
     same = sum(len({tuple(batches[k]) for batches in fed}) == 1 for k in range(steps))
-    repeats = all(len({tuple(batch) for batch in batches}) == 1 for batches in fed)
     if same == steps:
         if len({row for batch in fed[0] for row in batch}) == 1:
             return NOT_SEEN, "all samples were one and the same, on every rank"
         text = f"every rank was fed the same {count} samples in the same order"
-        if repeats and steps > 1:
-            return NOT_SEEN, f"{text}, one batch again and again: data made up for a benchmark?"
+        if steps > 1 and all(repeated(batches) for batches in fed):
+            return NOT_SEEN, f"{text}, one batch again and again: a benchmark?"
         return MISSING, text
     # an epoch may end within the steps: only the first pass over the data is compared
     passes = [first_pass(batches) for batches in fed]
@@ -221,6 +220,11 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
     if common > max(2, 0.02 * smallest):
         return NOT_SEEN, f"{text}: drawn at random by each rank?"
     return SEEN, text
+
+
+def repeated(batches: list[list[str]]) -> bool:
+    """Whether it is one batch again and again."""
+    return bool(batches[0]) and len({tuple(batch) for batch in batches}) == 1
 
 
 def first_pass(batches: list[list[str]]) -> list[str]:
@@ -255,8 +259,6 @@ def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[
         return SEEN, f"{text}: it starts at {low:.2f} times that of one rank and rises (warm-up)"
     if top > 1 + CLOSE:
         return SEEN, f"{text}: {top:.2f} times as much"
-    if any(u.get("adasum") for u in ranks[0].updates):
-        return NOT_SEEN, f"{text}; Adasum needs no scaling"
     batches = [sum(len(u["inputs"]) for r in group_ for u in r.updates[:steps]) for group_ in
                (ranks, [alone])]  # fmt: skip
     if batches[0] and batches[0] == batches[1]:
@@ -271,6 +273,8 @@ def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[
         )
     if top < 1 - CLOSE:
         return NOT_SEEN, f"{text}: {top:.2f} times as much{grown}"
+    if steps > 1 and all(repeated([u["inputs"] for u in r.updates[:steps]]) for r in ranks):
+        return NOT_SEEN, f"{text}: not scaled{grown}; one batch again and again: a benchmark?"
     if any(s["by"] == "Horovod" for rank in ranks for s in rank.starts):
         return MISSING, f"{text}: not scaled{grown}"
     return NOT_SEEN, (
@@ -299,11 +303,6 @@ def average(ranks: list[Rank], size: int, steps: int) -> tuple[str, str]:
         return NOT_SEEN, "each rank holds a part of the weights (FSDP): not compared"
     exchanges = called(ranks, EXCHANGES)
     by = f" ({', '.join(exchanges[:3])})" if exchanges else ""
-    if any(u.get("adasum") for u in ranks[0].updates):
-        last = [rank.updates[steps - 1]["hash"] for rank in ranks]
-        if len(set(last)) == 1:
-            return SEEN, "combined by Adasum: the weights are the same after each update"
-        return MISSING, "Adasum's optimizer was made, and the weights differ after its updates"
     kinds = [compare(ranks, size, step) for step in range(steps)]
     if "averaged" in kinds:
         return SEEN, f"averaged{by}, in {kinds.count('averaged')} of {plural(steps, 'step')}"
@@ -378,18 +377,19 @@ def alike(ranks: list[Rank], steps: int) -> tuple[str, str]:
     if any(rank.updates[0]["sharded"] for rank in ranks):
         return NOT_SEEN, "each rank holds a part of the weights (FSDP): not compared"
     same = [len({rank.updates[step]["hash"] for rank in ranks}) == 1 for step in range(steps)]
+    sent = all(rank.updates[steps - 1]["sent"] for rank in ranks)
     calls = called(ranks, BROADCASTS)
     by = f" ({', '.join(calls[:3])})" if calls else ""
     text = "the weights were the same, bit for bit, at the first update"
     if same[0]:
         text += " and at the last" if same[-1] else f", apart by update {same.index(False) + 1}"
-        if calls:
+        if sent:
             return SEEN, text + by
-        return NOT_SEEN, f"{text}; nothing was broadcast, so equal seeds (or a file) did that"
+        return NOT_SEEN, f"{text}; they were not broadcast, so equal seeds (or a file) did that"
     if any(same):
         when = same.index(True) + 1
         text = f"the weights differed at the first update and were the same from update {when} on"
-        return SEEN, f"{text}{by}: Horovod's callback for Keras broadcasts after the first batch"
+        return SEEN, f"{text}{by}: with TensorFlow one broadcasts after the first step"
     apart = [difference(ranks, step) for step in (0, steps - 1)]
     text = f"the weights differed at the first update (by {apart[0]:.2g} of their size)"
     text += f" and at the last (by {apart[1]:.2g})"

@@ -6,8 +6,8 @@ script imports PyTorch, TensorFlow, Keras or Horovod, and then listens: to their
 there are some, to their public functions elsewhere. Each process appends JSON lines to a file of
 its own in the folder `$RN50_TRY`. After `$RN50_TRY_STEPS` updates it listens to files alone.
 
-Standard library only, and loaded by its path: the rest of the workbook is not imported. Nothing that goes
-wrong in here may reach the script: it is written down as "trouble".
+Standard library only, and loaded by its path: the rest of the workbook is not imported. Nothing
+that goes wrong in here may reach the script: it is written down as "trouble".
 """
 
 from __future__ import annotations
@@ -144,8 +144,6 @@ class quietly:
 def before(owner: Any, name: str, listen: Callable[..., None]) -> None:
     """Let `listen` hear the arguments of `owner.name` each time before it is called."""
     original = getattr(owner, name)
-    if getattr(original, "rn50_heard", None) == (id(owner), name):
-        return
 
     @functools.wraps(original)
     def heard(*args: Any, **kwargs: Any) -> Any:
@@ -153,7 +151,6 @@ def before(owner: Any, name: str, listen: Callable[..., None]) -> None:
             listen(*args, **kwargs)
         return original(*args, **kwargs)
 
-    heard.rn50_heard = (id(owner), name)  # type: ignore[attr-defined]
     setattr(owner, name, heard)
 
 
@@ -190,7 +187,7 @@ class Imports:
         self.listeners = listeners
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        listen = self.listeners.pop(name, None)
+        listen = self.listeners.get(name)
         if listen is None:
             return None
         spec = None

@@ -18,11 +18,9 @@ def listeners(recorder: Recorder) -> dict[str, Callable[[Any], None]]:
     return {
         "torch": watch.torch_imported,
         "torch.distributed.fsdp": watch.fsdp_imported,
-        "horovod.torch.functions": lambda m: recorder.count(
-            m, ("broadcast_parameters", "broadcast_optimizer_state", "broadcast_object"), "hvd."
-        ),
+        "horovod.torch.functions": watch.functions_imported,
         "horovod.torch.mpi_ops": watch.horovod_imported,
-        "horovod.torch": watch.horovod_torch_imported,
+        "horovod.torch": lambda hvd: recorder.count(hvd, ("DistributedOptimizer",), "hvd."),
     }
 
 
@@ -35,7 +33,7 @@ class Watch:
         self.state: dict[str, Any] = {}
         self.local: dict[int, Any] = {}  # id of a parameter: its gradient before any exchange
         self.hooked: set[int] = set()
-        self.adasum: list[Any] = []
+        self.sent: set[int] = set()  # addresses of tensors that one rank has sent to all
         self.sharded = False
 
     def torch_imported(self, torch: Any) -> None:
@@ -50,7 +48,10 @@ class Watch:
         if torch.distributed.is_available():
             after(torch.distributed, "init_process_group", self.ddp_started)
             self.recorder.count(torch.distributed, EXCHANGES, "dist.")
+            before(torch.distributed, "broadcast", self.sends)
             self.recorder.count(torch.nn.parallel, ("DistributedDataParallel",), "")
+            ddp = torch.nn.parallel.DistributedDataParallel
+            before(ddp, "__init__", lambda self_, module, *a, **k: self.sends(module))
 
     def fsdp_imported(self, module: Any) -> None:
         before(module.FullyShardedDataParallel, "__init__", self.shards)
@@ -71,30 +72,28 @@ class Watch:
             None if local_rank is None else int(local_rank),
         )  # fmt: skip
 
+    def functions_imported(self, functions: Any) -> None:
+        self.recorder.count(functions, ("broadcast_parameters",), "hvd.")
+        before(functions, "broadcast_parameters", self.sends)
+
     def horovod_imported(self, ops: Any) -> None:
         names = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
                  "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
                  "grouped_allreduce_async_", "sparse_allreduce_async", "broadcast", "broadcast_",
                  "broadcast_async", "broadcast_async_", "allgather")  # fmt: skip
         self.recorder.count(ops, names, "hvd.")
+        before(ops, "broadcast_", self.sends)
+        after(ops, "broadcast", self.sends)
         after(ops, "init", lambda *a, **k: self.recorder.initialised(
             "Horovod", ops.rank(), ops.size(), ops.local_rank()))  # fmt: skip
 
-    def horovod_torch_imported(self, hvd: Any) -> None:
-        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            if kwargs.get("op", args[4] if len(args) > 4 else None) == hvd.Adasum:
-                self.adasum.append(optimizer)
-                after(optimizer, "step", lambda *a, **k: self.adasum_stepped(optimizer))
-
-        self.recorder.count(hvd, ("DistributedOptimizer",), "hvd.")
-        after(hvd, "DistributedOptimizer", made)
-
-    def adasum_stepped(self, optimizer: Any) -> None:
-        """Adasum's optimizer updates in the middle of the backward pass and combines the updates in
-        its step: the weights can be looked at after that."""
-        if self.recorder.watching:
-            self.recorder.update(**self.look(optimizer) | {"given": [], "adasum": True})
-        self.local = {}
+    def sends(self, values: Any, *args: Any, **kwargs: Any) -> None:
+        """These tensors become those of one rank: a state dict, pairs with names, or a tensor."""
+        if not self.recorder.watching:
+            return
+        if isinstance(values, self.torch.nn.Module):
+            values = list(values.parameters())
+        self.sent.update(tensor.data_ptr() for tensor in self.tensors(values))
 
     # the forward pass
 
@@ -150,8 +149,7 @@ class Watch:
         """Horovod's optimizer exchanges in its `step` and then calls that of the class it was made
         from: both are heard, and the last one sees what the update gets."""
         self.stepping.append(optimizer)
-        ours = optimizer is self.stepping[0] and not any(optimizer is one for one in self.adasum)
-        if not self.recorder.watching or not ours:
+        if not self.recorder.watching or optimizer is not self.stepping[0]:
             return
         with quietly():
             self.state = self.look(optimizer)
@@ -182,6 +180,7 @@ class Watch:
             "given": [None if p.grad is None else self.sample(p.grad) for p in parameters],
             "local": [self.local.get(id(p)) for p in parameters],
             "device": name,
+            "sent": sum(w.data_ptr() in self.sent for w in weights) > len(weights) / 2,
             "sharded": self.sharded or any(type(p).__name__ == "DTensor" for p in parameters),
         }
 

@@ -24,6 +24,8 @@ def listeners(recorder: Recorder) -> dict[str, Callable[[Any], None]]:
 
     def counted(module: Any) -> None:
         recorder.count(module, HVD, "hvd.")
+        if hasattr(module, "broadcast_variables"):
+            before(module, "broadcast_variables", watch.sends)
 
     def callbacks(module: Any) -> None:
         recorder.count(module, CALLBACKS, "hvd.callbacks.")
@@ -50,11 +52,15 @@ class Watch:
         self.applying = 0
         self.latest: Callable[[], None] = lambda: None
         self.rates: dict[int, Any] = {}  # id of an optimizer of TensorFlow 1: its learning rate
+        self.sent: dict[int, Any] = {}  # variables that one rank has sent to all, by their id
         self.batches: dict[int, list[Any]] = {}  # id of a graph: what its queues and iterators give
 
     def horovod_imported(self, ops: Any) -> None:
         after(ops, "init", lambda *a, **k: self.recorder.initialised(
             "Horovod", ops.rank(), ops.size(), ops.local_rank()))  # fmt: skip
+
+    def sends(self, variables: Any, *args: Any, **kwargs: Any) -> None:
+        self.sent.update((id(variable), variable) for variable in variables)
 
     def tensorflow_imported(self, tf: Any) -> None:
         self.tf = tf
@@ -236,6 +242,7 @@ class Watch:
                 given=[g.tolist() for g in given],
                 local=before_exchange,
                 device=self.device(),
+                sent=sum(id(v) in self.sent for _, v in pairs) > count / 2,
                 sharded=False,
             )
 

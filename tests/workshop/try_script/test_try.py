@@ -1,0 +1,207 @@
+"""`rn50 workshop try`: scripts that are right, and the same with changes taken out of them.
+
+The scripts stand beside this file and are run on two ranks by their launchers, under the recorder.
+What is right in them, and what is taken out, is known from the text; the verdict comes from what
+they did.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import workshop
+from workshop.errors import RunFailed
+from workshop.try_script import report
+from workshop.try_script.command import choose_launcher
+
+SCRIPTS = Path(__file__).parent / "scripts"
+KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
+CHANGES = ["start", "share", "rate", "average", "alike", "writes"]
+HVD_RATE, HVD_WRITES = (" * hvd.size()", ""), ("if hvd.rank() == 0:", "if True:")
+# what is taken out: script, the change that it was, old text, new text
+CUTS = [
+    ("horovod_pytorch", "share", "num_replicas=hvd.size(), rank=hvd.rank()",
+     "num_replicas=1, rank=0, shuffle=False"),
+    ("horovod_pytorch", "rate", *HVD_RATE),
+    ("horovod_pytorch", "average", "optimizer = hvd.DistributedOptimizer(", "dict("),
+    ("horovod_pytorch", "average", "=model.named_parameters())",
+     "=model.named_parameters(), op=hvd.Sum)"),
+    ("horovod_pytorch", "alike", "hvd.broadcast_parameters(", "dict("),
+    ("horovod_pytorch", "writes", *HVD_WRITES),
+    ("ddp", "start", 'dist.init_process_group("gloo")\n',
+     'dist.init_process_group("gloo", rank=0, world_size=1, init_method="tcp://127.0.0.1:0")\n'),
+    ("ddp", "share", "DistributedSampler(data)", "DistributedSampler(data, 1, 0)"),
+    ("ddp", "average", "model = DistributedDataParallel(model)\n", ""),
+    ("ddp", "alike", "model = DistributedDataParallel(model)\n", ""),
+    ("ddp", "writes", "if rank == 0:", "if True:"),
+    ("by_hand", "average", "dist.all_reduce(parameter.grad)", "pass"),
+    ("by_hand", "average", "        parameter.grad /= size\n", ""),
+    ("by_hand", "share", "[rank::size]", ""),
+    ("by_hand", "writes", "losses-{rank}", "losses"),
+    ("horovod_tape", "share", "data.shard(hvd.size(), hvd.rank()).shuffle(256)", "data"),
+    ("horovod_tape", "rate", *HVD_RATE),
+    ("horovod_tape", "average", "tape = hvd.DistributedGradientTape(tape)", "pass"),
+    ("horovod_tape", "alike", "hvd.broadcast_variables(model.variables, root_rank=0)", "pass"),
+    ("horovod_tape", "writes", *HVD_WRITES),
+    ("horovod_keras", "share", "data.shard(hvd.size(), hvd.rank()).shuffle(256)", "data"),
+    ("horovod_keras", "rate", *HVD_RATE),
+    ("horovod_keras", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
+    ("horovod_keras", "alike", "    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
+    ("horovod_session", "share", "number = hvd.rank()", "number = 0"),
+    ("horovod_session", "rate", *HVD_RATE),
+    ("horovod_session", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
+    ("horovod_session", "alike", "hvd.BroadcastGlobalVariablesHook(0), ", ""),
+    ("horovod_session", "writes", '"checkpoints" if hvd.rank() == 0 else None', '"checkpoints"'),
+]  # fmt: skip
+
+
+def attempt(path: Path, single: bool = True) -> report.Result:
+    return workshop.try_script(path, single=single, env=KERAS_2, seconds=60)
+
+
+def edited(folder: Path, name: str, *edits: tuple[str, str]) -> Path:
+    """A copy of a script in `folder`, with its text changed."""
+    text = (SCRIPTS / f"{name}.py").read_text()
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return path
+
+
+def statuses(result: report.Result) -> dict[str, str]:
+    return {row.change: row.status for row in result.rows}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = edited(tmp_path, "horovod_pytorch")
+    (tmp_path / "model.pt").write_text("trained for a week")
+    told = tmp_path / "told.json"
+    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "try", path.name]
+    done = subprocess.run(
+        [*command, "-n", "2", "--seconds", "60", "--json", told.name, "--", "--ignored", "1"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = {row["change"]: row for row in json.loads(told.read_text())["rows"]}
+    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(CHANGES, "seen")
+    assert "0.02 on 2 ranks, 0.01 on one" in rows["rate"]["evidence"]
+    assert "averaged (hvd.DistributedOptimizer), in 5 of 5 steps" in rows["average"]["evidence"]
+    assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
+    for line in ("✓ start alike", "✓ share the samples", "40 samples on each rank"):
+        assert line in done.stdout
+    assert (tmp_path / "model.pt").read_text() == "trained for a week"
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, "model.pt", told.name])
+
+
+@pytest.mark.slow
+def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:
+    path = edited(
+        tmp_path, "ddp",
+        ("DistributedSampler(data)", "DistributedSampler(data, 1, 0)"),
+        ("model = DistributedDataParallel(model)\n", ""),
+        ("if rank == 0:", "if True:"),
+    )  # fmt: skip
+    result = attempt(path, single=False)
+    assert result.missing == ["share", "average", "alike", "writes"]
+    assert result["start"].status == "seen"
+    assert result["rate"].status == "not seen"
+    assert "each rank updated with its own gradients" in result["average"].evidence
+    assert "the same 40 samples in the same order" in result["share"].evidence
+    assert "several ranks wrote model.pt" in result["writes"].evidence
+    assert "✗ average the gradients" in result._repr_html_()
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\nlabel = 1/0"
+    )
+    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "try", str(path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "label = 1/0" in done.stderr and "ZeroDivisionError" in done.stderr
+    assert done.stderr.rstrip().endswith("error: broken.py failed on 2 ranks")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "text, launcher",
+    [
+        ("import horovod.torch as hvd, torch.distributed", "horovodrun"),
+        ("from horovod import torch", "horovodrun"),
+        ("import torch.distributed as dist", "torchrun"),
+        ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
+        ("import torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(f)", "python"),
+        ("import helper", "torchrun"),
+    ],
+)
+def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:
+    (tmp_path / "helper.py").write_text("import torch.distributed")
+    (tmp_path / "script.py").write_text(text)
+    assert choose_launcher(tmp_path / "script.py")[0] == launcher
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["gone.py"], "there is no script gone.py"),
+        (["-n", "1", __file__], "a script is tried on 2 ranks or more"),
+        ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
+        ([__file__, "--steps", "0"], "'0' must be a whole number of 1 or more"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "try", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod")
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SCRIPTS.glob("*.py"))])
+def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
+    result = attempt(edited(tmp_path, name))
+    expected = dict.fromkeys(CHANGES, "seen")
+    if name == "by_hand":
+        expected["alike"] = "not seen"  # equal seeds, and nobody can tell whether that is meant
+    assert statuses(result) == expected, str(result)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod")
+@pytest.mark.parametrize("name, change, old, new", CUTS, ids=lambda text: text[:24])
+def test_every_change_taken_out_is_found(
+    tmp_path: Path, name: str, change: str, old: str, new: str
+) -> None:
+    result = attempt(edited(tmp_path, name, (old, new)), single=change == "rate")
+    # without its exchange a script has neither equal gradients nor, later on, equal weights
+    expected = {change} | ({"average", "alike"} if old.startswith("model = Distr") else set())
+    assert set(result.missing) == expected, str(result)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod")
+def test_keras_3_and_horovod_do_not_average(tmp_path: Path) -> None:
+    path = edited(
+        tmp_path, "horovod_keras",
+        ("optimizers.legacy.SGD", "optimizers.SGD"),
+        ("    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
+        ("    hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=2),\n", ""),
+    )  # fmt: skip
+    try:
+        result = workshop.try_script(path, single=False, seconds=0)
+    except RunFailed as failure:
+        pytest.fail(failure.log)
+    assert result["average"].status == "missing"
+    assert "although there was hvd.DistributedOptimizer" in result["average"].evidence
