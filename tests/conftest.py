@@ -30,6 +30,10 @@ from tests.skips import (  # noqa: F401 - pytest finds its hooks here
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Several tests compute at once: threads that spin while they wait would take the cores from each
+# other's work (a step of 25 ms took 10 s so). The frameworks' OpenMP reads this when it loads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # No test may fail because the machine is busy.
 hypothesis.settings.register_profile("rn50", deadline=None)
 hypothesis.settings.load_profile("rn50")

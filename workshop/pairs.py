@@ -81,19 +81,6 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
     return Pairs(first, second, seconds, configs[first])
 
 
-def first_steps(experiment: Experiment, count: int) -> list[float]:
-    """Seconds of each of the first `count` training steps of a process, on random images.
-
-    The profile of the session holds where none is given. Raises UserError when the process that
-    measures fails.
-    """
-    config = session.resolve(replace(experiment, loader="synthetic", no_metrics=True, n=1))
-    env = launch.rank_environment(config)
-    with Worker("workshop.pairs:stepper", env, config=pack(config), steps=1) as worker:
-        worker.wait("a process is starting")
-        return [worker.ask(doing=f"step {i} of {count}") for i in range(1, count + 1)]
-
-
 # --- in the process -------------------------------------------------------------------------------
 
 

@@ -21,7 +21,66 @@ session = workshop.start("01", profile)
 #
 # A model learns what stands in the files, which is not always what one believes to stand there. Ten minutes of looking are the cheapest part of a training run, so the notebook begins with that.
 #
-# The layout is ImageNet's: a folder for each split, in it a folder for each class, and in that the pictures. Here are the first two pictures of every class.
+# The layout is ImageNet's: a folder for each split, in it a folder for each class, and in that the pictures. Nothing more is needed to feed a network. Here is a whole data set for PyTorch, without any help: a length, and a way to get picture number `i` with its label. The cell is yours to change.
+
+# %%
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+
+class Folder(torch.utils.data.Dataset):
+    """The pictures of ROOT/CLASS/*, each cut to a square, and the number of its class."""
+
+    def __init__(self, root, size=64):
+        self.classes = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
+        self.files = [
+            (path, label)
+            for label, name in enumerate(self.classes)
+            for path in sorted((root / name).iterdir())
+        ]
+        self.size = size
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        path, label = self.files[i]
+        image = ImageOps.fit(Image.open(path).convert("RGB"), (self.size, self.size))
+        return torch.from_numpy(np.array(image)), label
+
+
+# %% [markdown]
+# A `DataLoader` draws the numbers in random order, calls the data set in several processes at once and stacks what comes back into a batch. These eight pictures are the first batch of an epoch, as a network would get them:
+
+# %%
+signs = Folder(session.data_root / "train")
+torch.manual_seed(seed)
+loader = torch.utils.data.DataLoader(signs, batch_size=8, shuffle=True, num_workers=2)
+images, labels = next(iter(loader))
+print(f"{len(signs):,} pictures; a batch: {tuple(images.shape)} {images.dtype}, labels", labels)
+workshop.images(
+    list(images.numpy()),
+    labels=[signs.classes[label] for label in labels],
+    columns=8,
+    alt="Eight small square pictures, the first batch of an epoch",
+)
+
+# %% [markdown]
+# Networks want numbers around 0, so the mean colour is subtracted from every pixel and the result divided by the spread. The published recipe does that with ImageNet's numbers. Are they right for these pictures?
+
+# %%
+from rn50lib import recipe
+
+pixels = images.float().flatten(0, 2)  # one row for each pixel
+print("mean of red, green and blue, here: ", [round(x) for x in pixels.mean(0).tolist()])
+print("standard deviation, here:          ", [round(x) for x in pixels.std(0).tolist()])
+print("ImageNet's, in the recipe:", *([round(x) for x in of] for of in (recipe.MEAN, recipe.STD)))
+
+# %% [markdown]
+# Eight pictures are few, and still the numbers are near enough: the first layers of a network learn whatever factor remains.
+#
+# The library opens the same folders with `open_source`, which also checks that both splits fit together, and reads record files through the same few methods. Here are the first two pictures of every class.
 
 # %%
 from rn50lib.records.source import open_source
@@ -99,34 +158,33 @@ print("\nanother example:", sorted(["speed-30", "speed-100", "apple", "Zebra"]))
 #
 # The rule has a weakness. Suppose that one folder is missing from val, because it held no pictures or the copy was interrupted. Before you run the next cell, guess: a model that never errs is scored on such a validation set. What accuracy is reported?
 #
-# The cell makes that data set out of links to the pictures, in a folder among the runs, and lists both splits with `im2rec`, the program that will pack them later.
+# The cell makes that data set out of links to the pictures, in a folder among the runs. Then TensorFlow opens both splits as its users do, with `image_dataset_from_directory`, which follows the same rule.
 
 # %%
+import os
 import shutil
 from pathlib import Path
 
-from data_prep.lists import read_list
-from workshop.programs import program
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+import tensorflow as tf
 
-scratch = session.runs / "01-dataset-preparation"  # made anew each time
+scratch = session.folder / "scratch"  # made anew each time
 shutil.rmtree(scratch, ignore_errors=True)  # of the links to the data, only the links
-(scratch / "lists").mkdir(parents=True)
-gap = f"without-{left_out}"
+gap = scratch / f"without-{left_out}"
+label_of = {}
 for split in ("train", "val"):
-    (scratch / gap / split).mkdir(parents=True)
+    (gap / split).mkdir(parents=True)
     for name in classes:
         if (split, name) != ("val", left_out):
-            (scratch / gap / split / name).symlink_to(session.data_root / split / name)
-    program("data_prep.im2rec", "--list", "--recursive", f"lists/{split}", f"{gap}/{split}",
-            folder=scratch)  # fmt: skip
+            (gap / split / name).symlink_to(session.data_root / split / name)
+    pictures = tf.keras.utils.image_dataset_from_directory(
+        gap / split, follow_links=True, image_size=(64, 64), verbose=False
+    )
+    label_of[split] = {name: label for label, name in enumerate(pictures.class_names)}
 
 # %%
-entries = {split: read_list(scratch / "lists" / f"{split}.lst") for split in ("train", "val")}
-label_of = {
-    split: {entry.path.split("/")[0]: int(entry.labels[0]) for entry in listed}
-    for split, listed in entries.items()
-}
-right = [label_of["train"][entry.path.split("/")[0]] == entry.labels[0] for entry in entries["val"]]
+scored = [classes[label] for label in val.labels if classes[label] != left_out]
+right = [label_of["train"][name] == label_of["val"][name] for name in scored]
 perfect = 100 * sum(right) / len(right)
 workshop.table(
     [[name, label, label_of["val"].get(name)] for name, label in label_of["train"].items()],
@@ -138,13 +196,13 @@ session.note("perfect_top1", perfect, "%", f"top-1 of a perfect model when val l
 # %% [markdown]
 # One missing folder moves every label behind it. Nothing crashes, the loss of training looks healthy, and only the validation accuracy is poor: such an error can cost a week. Three habits avoid it: list both splits from folders with the same names, keep the list of classes (`classes.txt` here) beside the data, and look at a few validation pictures with their labels.
 #
-# Opened as folders, the library compares both splits and refuses this data set:
+# The library compares both splits and refuses this data set:
 
 # %%
 from rn50lib.errors import UserError
 
 try:
-    open_source(scratch / gap, "train", "files")
+    open_source(gap, "train", "files")
 except UserError as error:
     print(f"error: {error}")
 
@@ -191,7 +249,43 @@ print(f"{len(decoded)} of {len(twins)} files decode; the others are refused with
 # %% [markdown]
 # The decoder looks at the first bytes of a file and never at its name, so the PNG is no problem. It brings CMYK and grey pictures to three channels, which the network needs. The corrupt EXIF block brings a warning and leaves the pixels as they are.
 #
-# One of them passes without a word and still deserves a thought: `turned.JPEG` says that it should be turned by 90 degrees, and the decoder leaves it as it is stored. Image libraries do not agree here: Pillow leaves the pixels alone, OpenCV turns them. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
+# Other decoders decide otherwise. Here are the same bytes in TensorFlow's and in DALI's, each called as in a pipeline:
+
+# %%
+from nvidia.dali import fn, pipeline_def
+
+
+@pipeline_def(batch_size=1, num_threads=1, device_id=None)
+def decode_one(data):
+    encoded = fn.external_source(source=lambda: [np.frombuffer(data, np.uint8)])
+    return fn.decoders.image(encoded, device="cpu")
+
+
+def by_dali(data):
+    pipe = decode_one(data)
+    pipe.build()
+    return pipe.run()[0].at(0)
+
+
+def by_tensorflow(data):
+    return tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+
+
+# %%
+rows = []
+for twin in twins:
+    row = [twin.name]
+    for decode in (by_tensorflow, by_dali):
+        try:
+            pixels = decode(twin.data)
+            row.append(f"{pixels.shape[1]} × {pixels.shape[0]}, mean {pixels.mean():.0f}")
+        except (tf.errors.InvalidArgumentError, RuntimeError):
+            row.append("refused")
+    rows.append(row)
+workshop.table(rows, columns=["file", "TensorFlow", "DALI"])
+
+# %% [markdown]
+# Two rows deserve a thought. `cut.JPEG` ends in the middle: a strict decoder refuses it, a lenient one fills the rest with grey and goes on. And `turned.JPEG` says that it should be turned by 90 degrees. Nobody agrees here: Pillow, and so our decoder, leaves the pixels as they are stored, OpenCV turns them, and where one of the two above obeys, width and height have changed places. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
 
 # %% [markdown]
 # ### What packing does with them
@@ -199,14 +293,16 @@ print(f"{len(decoded)} of {len(twins)} files decode; the others are refused with
 # `im2rec --pass-through` copies the bytes of a file into the record and decodes nothing, which makes it fast. It looks at each file's size, and refuses what can be no picture at all:
 
 # %%
-(scratch / "odd" / "any").mkdir(parents=True, exist_ok=True)
+from data_prep.lists import read_list
+from workshop.programs import program
+
+(scratch / "odd" / "any").mkdir(parents=True)
+(scratch / "lists").mkdir()
 for twin in twins:
     (scratch / "odd" / "any" / twin.name).write_bytes(twin.data)
 
 program("data_prep.im2rec", "--list", "--recursive", "lists/odd", "odd", folder=scratch)
 program("data_prep.im2rec", "--pass-through", "lists/odd", "odd", folder=scratch, status=2)
-
-# %%
 program("data_prep.im2rec", "--pass-through", "--skip-bad", "lists/odd", "odd", folder=scratch)
 
 from rn50lib.records.recordio import Reader
@@ -279,7 +375,7 @@ print(f"At 1 ms, opening takes one reader {IMAGENET_TRAIN / 60_000:.0f} minutes 
 print(f"8 V100 train an epoch in {minutes[8]:.1f} minutes (published: {speed[8]:,.0f} img/s).")
 
 # %% [markdown]
-# The reference used 40 reader threads, which divide that time while the storage can serve them all. This is the last column.
+# NVIDIA's training command uses 40 reader threads, which divide that time while the storage can serve them all. This is the last column.
 #
 # ### The order in the file
 #
@@ -347,17 +443,6 @@ hexdump(
 )
 
 # %% [markdown]
-# Does the library agree, and is the picture untouched? Compare with its reader and with the file that was packed:
-
-# %%
-listed = {e.key: e.path for e in read_list(session.data_root / "records" / "train.lst")}
-source_file = session.data_root / "train" / listed[record["key"]]
-their_label, their_image = reader[position]
-print("label as the library reads it:", their_label == record["label"])
-print("picture as the library reads it:", their_image == record["image"])
-print(f"the same bytes as {listed[record['key']]}:", source_file.read_bytes() == record["image"])
-
-# %% [markdown]
 # ### When a picture contains the magic
 #
 # The magic has a purpose: a reader that has lost its place, or that starts in the middle of a file, looks for it at every fourth byte and goes on from there. That works only if the magic stands nowhere else. So where the content contains it at such a place, the writer ends the part there, leaves those four bytes out, and begins a new part; the reader puts them back. This is what the kinds are for: 0 is a whole record, 1, 2 and 3 are the first, a middle and the last part of one.
@@ -391,8 +476,6 @@ print("the reader gives back the same content:", back == content)
 # How often does that happen? Count it in your own file: the number of places that look like a start, and the number of records.
 
 # %%
-import numpy as np
-
 words = np.memmap(reader.path_rec, dtype="<u4", mode="r")
 starts = int((words == 0xCED7230A).sum())
 expected = IMAGENET_TAR / 4 / 2**32
@@ -411,6 +494,10 @@ images = session.data_root / "val"
 program("data_prep.im2rec", "--list", "--recursive", "records/val", images, folder=scratch)
 program("data_prep.im2rec", "--pass-through", "--num-thread", session.machine.cores,
         "records/val", images, folder=scratch)  # fmt: skip
+packed = scratch / "records"
+for name in ("val.lst", "val.idx"):
+    with open(packed / name) as file:
+        print(f"{name}:", *[next(file).expandtabs(12).rstrip() for _ in range(4)], "", sep="\n")
 
 # %% [markdown]
 # ### The list and the index
@@ -419,71 +506,94 @@ program("data_prep.im2rec", "--pass-through", "--num-thread", session.machine.co
 #
 # The **records** (`.rec`) you know. The **index** (`.idx`) has a line per record: the number from the list, and the byte at which the record starts. With it, a loader jumps to any picture at once; without it, it would have to walk through the file.
 
+# %% [markdown]
+# That is all one needs to train from a record file. This data set takes the offsets from the index and reads each record with your `parse`:
+
 # %%
-packed = scratch / "records"
-for name in ("val.lst", "val.idx"):
-    with open(packed / name) as file:
-        print(f"{name}:", *[next(file).expandtabs(12).rstrip() for _ in range(4)], "", sep="\n")
+import io
+
+
+class Records(torch.utils.data.Dataset):
+    """The pictures of PREFIX.rec, found by PREFIX.idx, each cut to a square, and its label."""
+
+    def __init__(self, prefix, size=64):
+        lines = prefix.with_suffix(".idx").read_text().splitlines()
+        self.offsets = sorted(int(line.split()[1]) for line in lines)
+        self.bytes = np.memmap(prefix.with_suffix(".rec"), np.uint8, "r")
+        self.size = size
+
+    def __len__(self):
+        return len(self.offsets)
+
+    def __getitem__(self, i):
+        end = self.offsets[i + 1] if i + 1 < len(self) else len(self.bytes)
+        record = parse(self.bytes[self.offsets[i] : end].tobytes())
+        image = Image.open(io.BytesIO(record["image"])).convert("RGB")
+        image = ImageOps.fit(image, (self.size, self.size))
+        return torch.from_numpy(np.array(image)), int(record["label"])
+
 
 # %% [markdown]
-# Follow four pictures through all three files: from the list to the index, from there to the byte in the record file, and back to the JPEG on disk.
+# Do two other readers agree? `Folder` reads the validation pictures in the order of the folders, DALI's `mxnet` reader takes the same two files as yours, and it is not ours.
+
 
 # %%
-offset_of = dict(line.split() for line in (packed / "val.idx").read_text().splitlines())
-rows = []
-with open(packed / "val.rec", "rb") as file:
-    for entry in read_list(packed / "val.lst")[:4]:
-        file.seek(int(offset_of[str(entry.key)]))
-        record = parse(file.read(1 << 21))
-        same = record["image"] == (images / entry.path).read_bytes()
-        rows.append([entry.key, entry.path, int(offset_of[str(entry.key)]),
-                     record["key"], int(record["label"]), same])  # fmt: skip
-workshop.table(
-    rows,
-    columns=["number", "path in the list", "offset in the index",
-             "id in the record", "label", "same bytes as the file"],
-)  # fmt: skip
+@pipeline_def(batch_size=16, num_threads=2, device_id=None)
+def dali_records(prefix):
+    jpegs, labels = fn.readers.mxnet(path=f"{prefix}.rec", index_path=f"{prefix}.idx", name="rec")
+    return fn.decoders.image(jpegs), labels
 
-# %%
-import filecmp
 
-for name in ("val.lst", "val.rec", "val.idx"):
-    same = filecmp.cmp(packed / name, session.data_root / "records" / name, shallow=False)
-    size = (packed / name).stat().st_size
-    print(f"{name}: {size:,} bytes, equal to the one that the set-up made: {same}")
+records_val = Records(packed / "val")
+pipe = dali_records(str(packed / "val"))
+pipe.build()
+by_dali = np.concatenate([label.ravel() for label in pipe.run()[1].as_array()]).astype(int)
+yours = [records_val[i][1] for i in range(16)]
+print("the first labels, yours:", yours)
+print("the first labels, DALI: ", by_dali.tolist())
+
+by_folder = Folder(session.data_root / "val")
+there = np.bincount([label for _, label in by_folder.files]).tolist()
+batches = torch.utils.data.DataLoader(records_val, batch_size=64)
+here = torch.cat([labels for _, labels in batches]).bincount().tolist()
+print("pictures of each class, from folders and from records, are equal:", there == here)
 
 # %% [markdown]
 # ## TFRecord, the other packing
 #
-# TensorFlow has a format of its own, which DALI reads as well. Two things are different. A data set is cut into several files, the **shards**, so that several readers can work side by side. And every record carries **checksums**, so that damage is noticed.
-#
-# The next cell takes a few pictures of each class, again as links, and writes them as shards.
+# TensorFlow has a format of its own, which DALI reads as well. A record is a message of named features, a `tf.train.Example`, and it carries **checksums**, so that damage is noticed. Six lines write a file of three pictures:
 
 # %%
-small = scratch / "small"
-each = session.pick(ci=4, cpu=20)
-for split, source in (("train", train), ("val", val)):
-    for label, name in enumerate(classes):
-        folder = small / split / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for i in np.flatnonzero(source.labels == label)[:each]:
-            link = folder / Path(source.name(int(i))).name
-            if not link.exists():
-                link.symlink_to(source.name(int(i)))
-program("data_prep.tfrecord", "small", "--train-shards", 4, "--val-shards", 2, folder=scratch)
-for path in sorted((small / "tfrecord").rglob("*-of-*")):
-    print(f"{path.stat().st_size:12,} bytes  {path.relative_to(scratch)}")
+shard = scratch / "three.tfrecord"
+with tf.io.TFRecordWriter(str(shard)) as writer:
+    for i in (0, 1, 2):
+        features = {
+            "image/encoded": tf.train.Feature(bytes_list={"value": [train.read(i)]}),
+            "image/class/label": tf.train.Feature(int64_list={"value": [train.labels[i] + 1]}),
+        }
+        example = tf.train.Example(features={"feature": features})
+        writer.write(example.SerializeToString())
+print(f"{shard.name}: {shard.stat().st_size:,} bytes")
+
+# %% [markdown]
+# And these read it again. The description says which features there are and of which type; what is not named in it is passed over.
 
 # %%
-from rn50lib.records.tfrecord import masked_crc
+description = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+for message in tf.data.TFRecordDataset(str(shard)):
+    features = tf.io.parse_single_example(message, description)
+    pixels = tf.io.decode_jpeg(features["image/encoded"], channels=3)
+    print("label", int(features["image/class/label"]), "picture", tuple(pixels.shape))
 
-shard = small / "tfrecord" / "train-00000-of-00004"
+# %% [markdown]
+# The bytes of the first record, in four parts:
+
+# %%
 raw = shard.read_bytes()
-length, length_sum = struct.unpack_from("<QI", raw)
-example = raw[12 : 12 + length]
-(data_sum,) = struct.unpack_from("<I", raw, 12 + length)
-index_line = (small / "tfrecord" / "index" / f"{shard.name}.idx").read_text().split("\n")[0]
-
+(length,) = struct.unpack_from("<Q", raw)
 hexdump(
     raw[: 16 + length],
     [
@@ -494,50 +604,69 @@ hexdump(
     ],
     caption="The first record of a shard",
 )
-print(
-    "the checksums are right:", masked_crc(raw[:8]) == length_sum, masked_crc(example) == data_sum
-)
-print(f"first line of the index: {index_line!r} (offset and size, {length:,} + 16 bytes)")
 
 # %% [markdown]
-# The data is a message of named features. These names are the ones that most of the field uses:
+# `data_prep.tfrecord` packs a whole data set with the feature names that most of the field uses. It cuts it into several files, the **shards**, so that several readers can work side by side. The next cell takes a few pictures of each class, again as links, and packs them.
 
 # %%
-from rn50lib.records.example import parse_example
+small = scratch / "small"
+each = session.pick(ci=4, cpu=20)
+for split, source in (("train", train), ("val", val)):
+    for label, name in enumerate(classes):
+        (small / split / name).mkdir(parents=True)
+        for i in np.flatnonzero(source.labels == label)[:each]:
+            path = Path(source.name(int(i)))
+            (small / split / name / path.name).symlink_to(path)
+program("data_prep.tfrecord", "small", "--train-shards", 4, "--val-shards", 2, folder=scratch)
 
-
-def as_text(value):
-    """A feature's first value as text."""
-    if isinstance(value[0], bytes):
-        return value[0].decode() if len(value[0]) < 100 else f"{len(value[0]):,} bytes"
-    return str(value[0])
-
-
-features = parse_example(example)
-workshop.table(
-    [[name, as_text(value)] for name, value in sorted(features.items())],
-    columns=["feature", "value"],
-)
-synset, number = features["image/class/synset"][0].decode(), features["image/class/label"][0]
-print(f"{synset} has label {classes.index(synset)} in the records and {number} here.")
+# %%
+first = small / "tfrecord" / "train-00000-of-00004"
+example = tf.train.Example.FromString(next(iter(tf.data.TFRecordDataset(str(first)))).numpy())
+for name, feature in sorted(example.features.feature.items()):
+    kind = feature.WhichOneof("kind")
+    value = getattr(feature, kind).value[0]
+    text = f"{len(value):,} bytes" if isinstance(value, bytes) and len(value) > 99 else value
+    print(f"{name:24} {kind:12} {text}")
 
 # %% [markdown]
-# Look at the last line: **in TFRecord the labels count from 1**, and 0 is not used. Who takes the labels from one format and the pictures from the other is wrong by one everywhere.
+# Look at `image/class/label`: **in TFRecord the labels count from 1**, and 0 is not used. Mix the labels of one format with the pictures of the other, and every label is wrong by one.
 #
+# DALI reads the same shards. It wants an index beside each of them, which `data_prep.tfrecord` has written, because it jumps to where a worker's part begins:
+
+# %%
+import nvidia.dali.tfrecord as tfrec
+
+
+@pipeline_def(batch_size=8, num_threads=2, device_id=None)
+def dali_tfrecord(shard, index):
+    found = fn.readers.tfrecord(
+        path=str(shard),
+        index_path=str(index),
+        features={
+            "image/encoded": tfrec.FixedLenFeature((), tfrec.string, ""),
+            "image/class/label": tfrec.FixedLenFeature([1], tfrec.int64, -1),
+        },
+    )
+    return fn.decoders.image(found["image/encoded"]), found["image/class/label"]
+
+
+pipe = dali_tfrecord(first, small / "tfrecord" / "index" / f"{first.name}.idx")
+pipe.build()
+print("the first labels of the shard:", pipe.run()[1].as_array().ravel().tolist())
+
+# %% [markdown]
 # ### One wrong bit
 #
 # What are the checksums worth? Turn over a single bit in the middle of a picture, in both formats, and read.
 
 # %%
-from rn50lib.records.tfrecord import TFRecordReader
-
 bad = bytearray(raw)
 bad[12 + length // 2] ^= 1
 (scratch / "bad-shard").write_bytes(bad)
 try:
-    next(iter(TFRecordReader(scratch / "bad-shard")))
-except UserError as error:
-    print(f"TFRecord: {error}")
+    next(iter(tf.data.TFRecordDataset(str(scratch / "bad-shard"))))
+except tf.errors.DataLossError as error:
+    print(f"TFRecord: {error.message}")
 
 from data_prep.recordwriter import Writer
 from rn50lib.records.recordio import pack_header
@@ -608,10 +737,27 @@ program("data_prep.verify", "broken", "train-00000-of-00001", folder=scratch, st
 # In the recipe, a model sees every ImageNet picture 90 times. Were it the same picture each time, the model would learn it by heart. So each time it sees another crop, in another shape, and half of the time mirrored. In the published recipe the crop holds **5 to 100 %** of the area, its width is **3/4 to 4/3** of its height, and it is resized to 224 × 224 pixels.
 #
 # Mirroring is a decision about the data. It is right here because no sign of these classes is the mirror image of another one's; with arrows to the left and to the right it would be wrong.
+#
+# TensorFlow has the whole of it in four calls. Run the cell with other numbers: what is left of the sign with `area_range=(0.05, 0.1)`?
 
 # %%
-from rn50lib import recipe
+whole = tf.io.decode_jpeg(picture, channels=3)
+no_boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
+crops = []
+for epoch in range(6):
+    start, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.shape(whole), no_boxes, seed=(seed, epoch), min_object_covered=0.0,
+        area_range=(0.05, 1.0), aspect_ratio_range=(3 / 4, 4 / 3),
+    )  # fmt: skip
+    crop = tf.image.resize(tf.slice(whole, start, extent), (224, 224), antialias=True)
+    crop = tf.image.stateless_random_flip_left_right(crop, seed=(seed, epoch))
+    crops.append(tf.cast(tf.round(crop), tf.uint8).numpy())
+workshop.images(crops, columns=6, alt="Six random crops of one picture, all of the same size")
 
+# %% [markdown]
+# The library draws the box itself, for all its loaders, and from the seed, the epoch and the picture's number alone: whoever resumes a run gets the crops that it would have had.
+
+# %%
 workshop.show(recipe.random_crop_box)
 
 # %% [markdown]
@@ -657,13 +803,14 @@ for each_recipe in (recipe.REFERENCE, recipe.ROADSIGNS):
 # Validation must give the same answer every time, so there is no chance in it: the shorter side is resized to 256 pixels, and the 224 × 224 pixels in the centre are taken. The pipeline cuts first and resizes what is left, which shows the same part of the picture for less work. This is the box that it cuts:
 
 # %%
-workshop.show(recipe.center_crop_box)
 size = recipe.REFERENCE.image_size
-opened = decoder.open_image(picture, subject)
-width, height = opened.size
+height, width = whole.shape[:2]
 box = recipe.center_crop_box(width, height, size)
+left, top, box_width, box_height = map(round, box)
+cut = tf.image.crop_to_bounding_box(whole, top, left, box_height, box_width)
+cut = tf.image.resize(cut, (size, size), antialias=True)
 workshop.images(
-    [train.name(first_of[subject]), decoder.crop(opened, box, size, subject)],
+    [whole.numpy(), tf.cast(cut, tf.uint8).numpy()],
     labels=["on the disk", f"the part that stays, {size} × {size}"],
     columns=2,
     alt="A picture, and its centre as validation sees it",
@@ -674,7 +821,25 @@ print(f"The box holds {100 * share:.0f} % of the picture's area.")
 # %% [markdown]
 # ## What ImageNet costs
 #
-# Before one starts a training run of days, one multiplies. The missing factor is the speed at which this machine can read, decode, crop and resize training pictures. `--test-io` measures that: the real input pipeline with the published recipe's crops, and no model behind it.
+# Before one starts a training run of days, one multiplies. The missing factor is the speed at which this machine can read, decode, crop and resize training pictures. First with your own data set and a worker process for each core; the first batch is not counted, because the processes have to start.
+
+# %%
+import time
+
+big = Folder(session.data_root / "train", size=224)
+batch = session.pick(ci=8, cpu=32)
+loader = torch.utils.data.DataLoader(big, batch, shuffle=True, num_workers=session.machine.cores)
+batches = iter(loader)
+next(batches)
+begin, count = time.perf_counter(), session.pick(ci=4, cpu=40)
+for _ in range(count):
+    images, labels = next(batches)
+own_rate = count * batch / (time.perf_counter() - begin)
+del batches  # ends the worker processes
+print(f"Your data set delivers {own_rate:,.0f} pictures a second at 224 × 224.")
+
+# %% [markdown]
+# And the library's, which decodes no more than the crop needs. `--test-io` runs the real input pipeline with the published recipe's crops, and no model behind it.
 
 # %%
 from workshop.lessons.single_gpu.reading import input_speed

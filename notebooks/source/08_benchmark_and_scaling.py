@@ -17,41 +17,247 @@ price: float = 2.0  # of one GPU for one hour
 # %%
 import workshop
 
-profile = workshop.hide_single_gpu(
-    profile
-)  # several workers need a GPU each, or share the processor
 session = workshop.start("08", profile)
 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Every notebook so far changed one thing and looked where the time went: the input, the exchange, the bits. This one puts it all into numbers that leave the house. The reference, NVIDIA's document on ResNet-50 v1.5 for MXNet that this course follows, ends with three tables: training performance, weak scaling, inference. Here you make the same three from your own machine, find out in how many ways such tables go wrong, and then use them for the question that a budget asks: *what would more hardware bring?*
+# Every notebook so far changed one thing and looked where the time went: the input, the exchange, the bits. This one puts it all into numbers that leave the house. NVIDIA's training package [ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5), whose recipe this course follows, ends with three tables: training performance, weak scaling, inference. Here you make the same three from your own machine, find out in how many ways such tables go wrong, and then use them for the question that a budget asks: *what would more hardware bring?*
 #
-# ## A sweep
+# ## A benchmark in ten lines
 #
-# `rn50 benchmark` is the reference's command with its flags: `-n` and `-b` are lists, `-i` the iterations of an epoch, `-e` the epochs, `-w` how many of them are left out. Every pair of workers and batch is a **cell**. The images are random ones that need no decoding, so that the cell measures training and not the disk; each worker has the same number of cores.
+# Almost everybody has written this program once. A model, a batch, one training step, and a clock:
+
+# %%
+import os
+import subprocess
+import time
+from pathlib import Path
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler: no lines of its own
+import torch
+from torch.nn.functional import cross_entropy
+
+from rn50lib import network as networks
+from rn50lib.backends.torch.model import ResNet
+
+small, on_gpu = session.profile == "ci", session.profile == "gpu"
+size, batches = session.pick(ci=(32, (2, 4)), cpu=(64, (8, 16)), gpu=(224, (64, 128)))
+described = networks.tiny(12) if small else networks.resnet(50, 12)
+device = torch.device("cuda" if on_gpu else "cpu")
+model = ResNet(described).to(device, memory_format=torch.channels_last)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def step(batch, dtype=torch.float32):
+    """Train on `batch` random pictures, once."""
+    images = torch.randn(batch, 3, size, size, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(12, (batch,), device=device)
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        loss = cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+# %%
+rates = []
+for _ in range(session.pick(ci=3, cpu=5, gpu=10)):
+    begin = time.perf_counter()
+    step(batches[0])
+    rates.append(batches[0] / (time.perf_counter() - begin))
+print("img/s of each step:", *(f"{rate:.1f}" for rate in rates))
+print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
+
+# %% [markdown]
+# Is the last line true? At least four things are wrong with it, and you will put them right one after the other. Look for them now, before you read on: what do the first steps have in common, which of the numbers was chosen, what does the clock wait for on a GPU, and what is missing beside the number?
+#
+# ## Six ways to a wrong number
+#
+# None of the following is far-fetched: the last three are in NVIDIA's own program or table. Each is shown with your own numbers.
+#
+# ### 1. No warm-up, and a clock that does not wait
+#
+# A process that has just begun is not what you want to know about: memory is fetched from the system, libraries choose their kernels, GPUs raise their clock. And a GPU works through a queue: `step` returns when the work has been handed over, long before it is done. So the clock must wait for the queue, with `torch.cuda.synchronize`, and the first steps must not count.
+#
+# The program below does both, as a file, because a fresh process shows what warming up means. It trains on one worker or on several (`torchrun` tells each process its number by `WORLD_SIZE` and `LOCAL_RANK`), and its last line is its result. You will use it to the end of this notebook.
+
+# %%
+# %%writefile {session.folder}/bench.py
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from rn50lib import network
+from rn50lib.backends.torch.model import ResNet
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=8)  # of each worker
+parser.add_argument("--steps", type=int, default=10)
+parser.add_argument("--warm-up", type=int, default=3)
+parser.add_argument("--size", type=int, default=64)
+parser.add_argument("--threads", type=int, default=0)
+parser.add_argument("--dtype", default="float32")
+parser.add_argument("--tiny", action="store_true")
+args = parser.parse_args()
+
+world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+cuda = torch.cuda.is_available()
+device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+if args.threads:
+    torch.set_num_threads(args.threads)
+if cuda:
+    torch.cuda.set_device(device)
+model = ResNet(network.tiny(12) if args.tiny else network.resnet(50, 12))
+model = model.to(device, memory_format=torch.channels_last)
+if world > 1:
+    dist.init_process_group("nccl" if cuda else "gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+images = torch.randn(args.batch, 3, args.size, args.size, device=device)
+images = images.contiguous(memory_format=torch.channels_last)
+labels = torch.randint(12, (args.batch,), device=device)
+dtype = getattr(torch, args.dtype)
+seconds = []
+for _ in range(args.warm_up + args.steps):
+    begin = time.perf_counter()
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        loss = cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if cuda:
+        torch.cuda.synchronize()
+    seconds.append(time.perf_counter() - begin)
+
+counted = seconds[args.warm_up :]
+if rank == 0:
+    rate = world * args.batch * len(counted) / sum(counted)
+    print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}))
+if world > 1:
+    dist.destroy_process_group()
+
+# %%
+import json
+
+from workshop.lessons.scaling import figures
+
+bench = session.folder / "bench.py"
+flags = ["--size", size, *(["--tiny"] if small else [])]
+steps = session.pick(ci=4, cpu=12, gpu=30)
+said = workshop.run_script(bench, "--batch", batches[0], "--steps", steps, "--warm-up", 0, *flags)
+seconds = json.loads(said[-1])["seconds"]
+fig, finding = figures.cold_start(seconds, batches[0])
+workshop.figure(fig, alt=f"Milliseconds of the first steps of a process. {finding}")
+print(finding)
+session.note("first_step", seconds[0] / min(seconds), "times", "first step over the fastest one")
+
+# %% [markdown]
+# ### 2. The wrong mean
+#
+# If half of the images run at 100 images per second and half at 50, what is the speed? Not 75. The first half takes 1 second for each 100 images, the second half takes 2, and 200 images in 3 seconds are 66.7. **Rates over equal work are averaged by the harmonic mean**, which is nothing else than all images over all seconds; the arithmetic mean is always higher, the more so the more the rates vary. Here are your own steps, the cold ones included, so that they vary:
+
+# %%
+took = torch.tensor(seconds)
+rates = batches[0] / took
+print(f"all images over all seconds: {batches[0] * len(took) / took.sum():8.1f} img/s")
+print(f"harmonic mean of the rates:  {1 / (1 / rates).mean():8.1f}")
+print(f"arithmetic mean:             {rates.mean():8.1f}")
+print(f"median:                      {rates.median():8.1f}")
+print(f"the best step:               {rates.max():8.1f}")
+
+# %% [markdown]
+# The median forgets the slow steps altogether, and those took real time. It is a good description of a typical step, and a bad one of a run.
+#
+# ### 3. The best of n
+#
+# "We report the best of five runs." The best of many is not a property of the program. It is a property of the noise and of your patience, and it never gets lower. Draw from your own warm steps again and again, and nothing about the machine changes:
+
+# %%
+warm = rates[len(rates) // 2 :]
+torch.manual_seed(0)
+for n in (1, 5, 30):
+    draws = warm[torch.randint(len(warm), (10_000, n))]  # 10,000 times the rates of n steps
+    best = draws.max(dim=1).values.mean()
+    print(f"The best of {n:2} is {100 * (best * (1 / warm).mean() - 1):4.1f} % above the mean.")
+
+# %% [markdown]
+# PyTorch has a timer that does the warm-up, the waiting for a GPU and the statistics for you. It repeats a statement until the time is up and reports the median with its spread (IQR: the middle half of the measurements lies that close together).
+
+# %%
+from torch.utils import benchmark
+
+threads = torch.get_num_threads()
+timer = benchmark.Timer(
+    "step(batch)", globals={"step": step, "batch": batches[0]}, num_threads=threads
+)
+timed = timer.blocked_autorange(min_run_time=session.pick(ci=0.5, cpu=5, gpu=5))
+print(timed)
+print(
+    f"\n{batches[0] / timed.median:.1f} img/s, training, batch {batches[0]}, float32, {size} px,",
+    end=" ",
+)
+print(f"{threads} threads, PyTorch {torch.__version__}")
+
+# %% [markdown]
+# The last line says what a rate needs beside it: what was done, with which batch, in which precision, on what. A rate without its batch is no result.
+#
+# ### 4. Batch 208 against batch 96
+#
+# NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). Time both precisions with both batches, and divide twice:
+
+# %%
+from rn50lib import precision
+
+reduced = precision.best_dtype(session.machine, "reference")[0] if on_gpu else "bfloat16"
+emulated = not (on_gpu or session.machine.bfloat16)
+rate = {}
+for dtype in ("float32", reduced):
+    for batch in batches:
+        given = {"step": step, "batch": batch, "dtype": getattr(torch, dtype)}
+        timer = benchmark.Timer("step(batch, dtype)", globals=given, num_threads=threads)
+        timed = timer.blocked_autorange(min_run_time=session.pick(ci=0.3, cpu=3, gpu=3))
+        rate[dtype, batch] = batch / timed.median
+equal = rate[reduced, batches[1]] / rate["float32", batches[1]]
+best = rate[reduced, batches[1]] / rate["float32", batches[0]]
+print(f"{reduced} over float32, both with {batches[1]} images: {equal:.2f} times as fast;")
+print(f"with {batches[1]} images over float32 with {batches[0]}: {best:.2f} times.")
+if emulated:
+    print("This processor imitates bfloat16, so expect it to be the slower of the two.")
+
+# %% [markdown]
+# So a table needs both columns, and each by its name: *equal batch* for the precision, *best batch* for the gain.
+#
+# ## The same, hardened: a sweep
+#
+# `rn50 benchmark` does all this and takes the flags of NVIDIA's `benchmark.py`: `-n` and `-b` are lists, `-i` the iterations of an epoch, `-e` the epochs, `-w` how many of them are left out. Every pair of workers and batch is a **cell**, and each cell a process of its own. Three iterations that nobody times come before a cell begins, and the first iteration of every epoch is left out. The images are random ones that need no decoding, so that the cell measures training and not the disk; each worker has the same number of cores.
 #
 # Before you run it: a worker that is given twice the batch, how much faster will it be? And two workers, each with the same batch?
 
 # %%
-from rn50lib import precision
 from workshop.lessons.scaling import sweeps
 
-small, on_gpu = session.profile == "ci", session.profile == "gpu"
-workers = workers or session.pick(cpu=2, gpu=min(8, len(session.machine.gpus)))
-reduced = precision.best_dtype(session.machine, "reference")[0] if on_gpu else "bfloat16"
-emulated = not (on_gpu or session.machine.bfloat16)
-scratch = session.runs / "08-benchmark"
-scratch.mkdir(parents=True, exist_ok=True)
-size, batches = session.pick(ci=(32, (2, 4)), cpu=(64, (8, 16)), gpu=(224, (64, 128)))
-net = ["--network", "tiny"] if small else ["--num-layers", 50]
+gpus = len(session.machine.gpus)
+workers = workers or (min(8, gpus) if gpus > 1 else 2)
+hidden = {"CUDA_VISIBLE_DEVICES": ""} if gpus < workers else {}  # they share the processor
+swept_workers = "1" if gpus == 1 else f"1,{workers}"
+scratch = session.folder / "sweeps"
+scratch.mkdir(exist_ok=True)
 cores = max(1, session.machine.cores // workers)
 common = [
-    *("-e", 3, "-w", 1, "-i", iterations or session.pick(ci=4, cpu=5, gpu=50)), *net,
+    *("-e", 3, "-w", 1, "-i", iterations or session.pick(ci=4, cpu=5, gpu=50)),
+    *(["--network", "tiny"] if small else ["--num-layers", 50]),
     *("--image-shape", size, "--num-classes", 12, "--loader", "synthetic"),
     *(() if on_gpu else ("--threads", cores, "--data-nthreads", 0)),
 ]  # fmt: skip
-training = ["-n", f"1,{workers}", "-b", ",".join(map(str, batches)), "--no-val", *common]
+training = ["-n", swept_workers, "-b", ",".join(map(str, batches)), "--no-val", *common]
 training += [] if on_gpu else ["--bind", "core"]
 files = {dtype: scratch / f"training-{dtype}.json" for dtype in (reduced, "float32")}
 swept = {reduced: sweeps.run(files[reduced], *training, "--dtype", reduced)}
@@ -61,20 +267,15 @@ swept = {reduced: sweeps.run(files[reduced], *training, "--dtype", reduced)}
 
 # %%
 swept["float32"] = sweeps.run(files["float32"], *training, "--dtype", "float32")
-if emulated:
-    print("This processor imitates bfloat16: expect it to be the slower of the two.")
-
 # %% [markdown]
 # ### What stands in the file
 #
-# The file has the reference's keys in the reference's order, so that a program written for it reads yours. `metrics` holds one number a cell: the **harmonic mean over the epochs** that were not left out. Everything else that was noted about a cell stands under one more key, `env`.
+# The file has the keys of NVIDIA's `benchmark.py` in its order, so that a program written for it reads yours. `metrics` holds one number a cell: the **harmonic mean over the epochs** that were not left out. Everything else that was noted about a cell stands under one more key, `env`.
 
 # %%
-import json
-
 print(json.dumps({k: v for k, v in swept[reduced].items() if k != "env"}, indent=1))
-cell = swept[reduced]["env"]["cells"][str(workers)][str(batches[-1])]
-print(f"\nand of the cell n {workers}, batch {batches[-1]}:")
+cell = swept[reduced]["env"]["cells"]["1"][str(batches[-1])]
+print(f"\nand of the cell n 1, batch {batches[-1]}:")
 print(json.dumps(cell[sweeps.TRAIN], indent=1))
 
 # %% [markdown]
@@ -82,7 +283,7 @@ print(json.dumps(cell[sweeps.TRAIN], indent=1))
 #
 # ### Training performance and weak scaling
 #
-# The reference's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one.
+# NVIDIA's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one.
 
 # %%
 from rn50lib.tools import compare
@@ -120,8 +321,6 @@ for dtype in files:
     answers.append(compare.read(str(path), dtype))
 
 # %%
-from workshop.lessons.scaling import figures
-
 rows, columns = sweeps.batch_table(answers)
 workshop.table(rows, columns, "Inference, images per second: yours")
 print(sweeps.markdown(rows, columns))  # the same, for a README
@@ -140,84 +339,13 @@ program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--la
         "--published", "DGX-1/mixed", folder=scratch)  # fmt: skip
 
 # %% [markdown]
-# ## Six ways to a wrong number
+# ## Two more ways to a wrong number
 #
-# None of the following is far-fetched: the last three are in the reference's own program or table. Each is shown with your own numbers.
-#
-# ### 1. No warm-up
-#
-# A process that has just begun is not what you want to know about: memory is fetched from the system, libraries choose their kernels, GPUs raise their clock. The cell starts a fresh process and times each of its first steps. How many of them would you leave out?
-
-# %%
-from rn50lib.config import Experiment
-from workshop.pairs import first_steps
-
-fresh = Experiment(
-    network="tiny" if small else "resnet", num_classes=12, image_shape=size, dtype=reduced,
-    batch_size=batches[0], threads=None if on_gpu else cores,
-)  # fmt: skip
-seconds = first_steps(fresh, session.pick(ci=6, cpu=16, gpu=30))
-fig, finding = figures.cold_start(seconds, batches[0])
-workshop.figure(fig, alt=f"Milliseconds of the first steps of a process. {finding}")
-print(finding)
-session.note("first_step", seconds[0] / min(seconds), "times", "first step over the fastest one")
-
-# %% [markdown]
-# `rn50 benchmark` takes three iterations that nobody times before a cell begins, leaves out the first iteration of every epoch as the reference does, and then whole epochs with `-w`.
-#
-# ### 2. The wrong mean
-#
-# If half of the images run at 100 images per second and half at 50, what is the speed? Not 75. The first half takes 1 second for each 100 images, the second half takes 2, and 200 images in 3 seconds are 66.7. **Rates over equal work are averaged by the harmonic mean**; the arithmetic mean is always higher, the more so the more they vary. Try it with your own two batches, then with every single iteration of a cell:
-
-# %%
-slow, fast = (yours[1].rates[sweeps.TRAIN, 1, b] for b in batches)
-means = sweeps.means([slow, fast])
-took = 1000 / slow + 1000 / fast
-print(f"1,000 images with batch {batches[0]} and 1,000 with {batches[1]}, float32, one worker:")
-print(f"they take {took:.1f} s, which is {2000 / took:.2f} images per second.")
-print(f"Harmonic mean {means['harmonic mean']:.2f}, arithmetic {means['arithmetic mean']:.2f}.")
-rates = sweeps.rates(swept["float32"], workers, batches[-1])
-found = sweeps.means(rates)
-print(f"\nAll {len(rates)} iterations of the cell n {workers}, batch {batches[-1]}, float32:")
-for name, value in found.items():
-    print(f"{name:16} {value:8.1f} images per second")
-
-# %% [markdown]
-# ### 3. The best of n
-#
-# "We report the best of five runs." The best of many is not a property of the program. It is a property of the noise and of your patience, and it never gets lower. These are the iterations of your own cell, drawn again and again, and nothing about the machine changes.
-
-# %%
-for n in (1, 5, 30):
-    gain = 100 * (sweeps.expected_best(rates, n) / found["harmonic mean"] - 1)
-    print(f"The best of {n:2} is expected to be {gain:.1f} % above the harmonic mean.")
-
-# %% [markdown]
-# The median has not this fault, but it has another: it forgets the slow iterations altogether, and those took real time. So the file gives the harmonic mean as the result, and median and quartiles beside it as a sign of how far to trust it.
-#
-# ### 4. Batch 208 against batch 96
-#
-# The published table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). The training table has no common batch, but the inference table has. Guess the speed-up at batch 96 before you look.
-
-# %%
-fig, finding = figures.by_batch(theirs)
-workshop.figure(fig, alt=f"Published inference over the batch in both precisions. {finding}")
-print(finding)
-equal = [yours[0].rates[sweeps.TRAIN, 1, batches[-1]] / yours[1].rates[sweeps.TRAIN, 1, b]
-         for b in batches]  # fmt: skip
-print(
-    f"Yours, training with {batches[-1]} in {reduced}: {equal[-1]:.2f} times float32 with the same"
-)
-print(
-    f"batch, and {equal[0]:.2f} times float32 with {batches[0]}. Which one would you put on a slide?"
-)
-
-# %% [markdown]
-# So a table needs both columns, and each by its name: *equal batch* for the precision, *best batch* for the gain. `rn50 benchmark` prints "weak scaling, equal batch" and "speed-up, best batches".
+# The last two of the six lie in the file, not in the clock.
 #
 # ### 5. A stale report
 #
-# The reference's benchmark starts a run for each cell, does not look at how it ended, and reads the report file. What if the run failed, and a file of the same name is still there from yesterday? The cell below puts a report there, starts a run that cannot work, and reads.
+# NVIDIA's benchmark starts a run for each cell, does not look at how it ended, and reads the report file. What if the run failed, and a file of the same name is still there from yesterday? The cell below puts a report there, starts a run that cannot work, and reads.
 
 # %%
 import shutil
@@ -235,7 +363,7 @@ print("for a run that never started.")
 #
 # ### 6. A failed cell that counts
 #
-# Now a sweep in which a cell fails. In the place of the model stands a wait as long as the GPU of the second cell would need (`--step paced:RATE`), and there are 24 images. With a batch of 24 an epoch has a single iteration. The first iteration is never timed, so there is nothing to report. What should stand in the file? The reference writes `NaN`, which is not even JSON. Zero would be worse.
+# Now a sweep in which a cell fails. In the place of the model stands a wait as long as the GPU of the second cell would need (`--step paced:RATE`), and there are 24 images. With a batch of 24 an epoch has a single iteration. The first iteration is never timed, so there is nothing to report. What should stand in the file? NVIDIA's program writes `NaN`, which is not even JSON. Zero would be worse.
 
 # %%
 paced = ["--network", "tiny", "--image-shape", 32, "--loader", "synthetic", "--threads", 1]
@@ -246,7 +374,7 @@ failing = sweeps.run(
 cells = {b: cell[sweeps.TRAIN] for b, cell in failing["metrics"]["1"].items()}
 measured = [rate for rate in cells.values() if rate is not None]
 print(json.dumps(cells))
-mean = sweeps.means(measured)["harmonic mean"]
+mean = len(measured) / sum(1 / rate for rate in measured)  # harmonic
 print(f"Mean of what was measured: {mean:.1f} images per second.")
 zeros = sum(measured) / len(cells)
 print(f"With the failed cell as 0 the arithmetic mean says {zeros:.1f}. Nothing ran at that speed,")
@@ -257,10 +385,11 @@ print("and the harmonic mean cannot even be computed.")
 #
 # ## Curves
 #
-# A table of speeds is worth nothing if the faster run learns less. So the reference shows three curves for both precisions: training loss, training accuracy, validation accuracy. They are drawn from the report files alone. The cell trains the small network twice, on a part of the road signs, with the same seed. Will you be able to tell the two apart?
+# A table of speeds is worth nothing if the faster run learns less. So NVIDIA's document shows three curves for both precisions: training loss, training accuracy, validation accuracy. They are drawn from the report files alone. The cell trains the small network twice, on a part of the road signs, with the same seed. Will you be able to tell the two apart?
 
 # %%
 from rn50lib import recipe
+from rn50lib.config import Experiment
 
 epochs = epochs or session.pick(ci=1, cpu=4, gpu=recipe.ROADSIGNS.epochs)
 learning = Experiment(
@@ -279,23 +408,75 @@ workshop.figure(fig, alt=f"Loss and accuracies over the epochs in both precision
 print(finding)
 
 # %% [markdown]
-# `rn50 plot R1.json R2.json -o curves.png` draws the same picture from any reports. Two runs that begin alike drift apart for no other reason than rounding, so differences of this size mean nothing (notebook 06). The speeds of these two runs mean nothing either: they decode pictures and validate. **Accuracy and speed come from separate runs.**
+# `rn50 plot R1.json R2.json -o curves.png` draws the same picture from any reports. Two runs that begin alike drift apart for no other reason than rounding, so small differences between the curves mean nothing (notebook 06). The speeds of these two runs mean nothing either: they decode pictures and validate. **Accuracy and speed come from separate runs.**
 #
 # ## Weak and strong scaling
 #
-# There are two ways to use more workers. With **weak scaling** every worker keeps its batch, so the global batch grows. With **strong scaling** the global batch stays and is shared, so each worker gets less to do in every step, while the exchange stays as large as it was. Your sweep may hold both: two workers with half of the larger batch each are the strong version of one worker with all of it.
+# There are two ways to use more workers. With **weak scaling** every worker keeps its batch, so the global batch grows. With **strong scaling** the global batch stays and is shared, so each worker gets less to do in every step, while the exchange stays as large as it was. `bench.py` measures both. One worker takes the larger batch; then several take the same batch each, and then they share it. `torchrun` starts them, and `DistributedDataParallel` averages their gradients.
 
 # %%
-if workers > 1:
-    rows = figures.weak_and_strong_rows(yours[0], workers)
-    columns = [
-        "images in a step of one worker",
-        "weak: each has this batch",
-        "strong: they share it",
-    ]
-    workshop.table(rows, columns, f"{workers} workers, times as fast as one, {reduced}")
-    weak = yours[0].weak_scaling(sweeps.TRAIN, workers, batches[-1])
-    session.note("weak_scaling", weak, "times", f"{workers} workers over one, {reduced}")
+flags += ["--steps", session.pick(ci=4, cpu=8, gpu=50), "--threads", cores]
+
+
+def images_per_second(workers, batch):
+    """The rate of bench.py with this many workers, each with `batch` images."""
+    said = workshop.run_script(
+        bench, "--batch", batch, *flags, np=workers, launcher="torchrun", env=hidden
+    )
+    return json.loads(next(line for line in said if line.startswith("{")))["rate"]
+
+
+alone = images_per_second(1, batches[1])
+together = images_per_second(workers, batches[1])
+shared = images_per_second(workers, batches[1] // workers)
+rows = [["weak: each has the batch", workers * batches[1], together, together / alone],
+        ["strong: they share it", batches[1], shared, shared / alone]]  # fmt: skip
+columns = [f"{workers} workers", "images a step", "img/s", "times as fast as one"]
+workshop.table(rows, columns, f"One worker with {batches[1]} images: {alone:.1f} img/s, float32")
+session.note("weak_scaling", together / alone, "times", f"{workers} workers over one, float32")
+if hidden and gpus:
+    print(f"{workers} workers need a GPU each; here they shared the processor instead.")
+
+# %% [markdown]
+# ### Look inside a step
+#
+# Where did the time go? A profiler takes a step apart. The ranges that you name with `record_function` stand in the table beside the framework's own operations, so that you can tell your parts of the program from each other.
+
+# %%
+from torch.profiler import ProfilerActivity, profile, record_function
+
+activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+images = torch.randn(batches[0], 3, size, size, device=device)
+labels = torch.randint(12, (batches[0],), device=device)
+with profile(activities=activities) as profiler:
+    for _ in range(3):
+        with record_function("MY forward"):
+            loss = cross_entropy(model(images), labels)
+        with record_function("MY backward"):
+            loss.backward()
+        with record_function("MY update"):
+            optimizer.step()
+            optimizer.zero_grad()
+key = "device_time_total" if on_gpu else "cpu_time_total"
+found = sorted(profiler.key_averages(), key=lambda row: -getattr(row, key))
+workshop.table(
+    [[row.key[:60], row.count, getattr(row, key) / 3e3] for row in found[:9]],
+    columns=["range or operation", "calls", "ms a step"],
+)
+
+# %% [markdown]
+# On a GPU the same ranges appear in Nsight Systems, which draws every kernel on a line of time: name them with `torch.cuda.nvtx.range_push`, and start the program under `nsys`. And on a machine with two processors each GPU hangs on one of them: a worker whose threads run on the other one reaches its GPU through the link between the two. The cell prints the command, and which cores belong to which half (a NUMA node) of your machine; `rn50 run --bind core` keeps each worker to its own.
+
+# %%
+print(f"nsys profile --trace=cuda,nvtx,osrt -o step python {bench.name} --batch {batches[0]}")
+for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
+    print(node.name, "has the cores", (node / "cpulist").read_text().strip())
+if on_gpu:
+    with torch.autograd.profiler.emit_nvtx():  # nothing to see without nsys
+        torch.cuda.nvtx.range_push("one step")
+        step(batches[0])
+        torch.cuda.nvtx.range_pop()
+    print(subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True).stdout)
 
 # %% [markdown]
 # Whoever reads "we scale to 512 GPUs" should ask which of the two is meant. Weak scaling is the easier one, and it has a hidden price, to which this notebook comes at its end: a larger global batch is another training.
@@ -328,7 +509,7 @@ workshop.figure(fig, alt=f"Milliseconds of an all-reduce over the GPUs. {finding
 print(finding)
 
 # %% [markdown]
-# Now all of it, as a stack. The speed of one GPU is that of the second cell. Hosts have 8 GPUs, joined by NVLink, with 100 Gbit/s between them; bandwidths and latencies are those by which NCCL itself decides. The one number that no source gives, how much the step times of the workers vary, was fitted on the published rows of 1 and 4 GPUs.
+# Now all of it, as a stack. The speed of one GPU is that of the second cell. Hosts have 8 GPUs, joined by NVLink, with 100 Gbit/s between them; bandwidths and latencies are those by which NCCL itself decides. The one number that no source gives, how much the step times of the workers vary, was fitted on the published rows of 1 and 4 GPUs: this is one reading of them, and two others follow.
 
 # %%
 fig, finding = predictions.predicted(512, gpu_batch, network, True, price, ips)
@@ -338,22 +519,54 @@ print(finding)
 # %% [markdown]
 # ### With your own machine
 #
-# Does the sum hold where you can check it? The cell measures the bare all-reduce between your workers and lets the model add it to the step of one worker, with **nothing fitted**. Then it compares with the cell of your sweep that it has not seen. Predict: will it be too fast or too slow?
+# Does the sum hold where you can check it? First measure the exchange by itself. The program below sums arrays of several sizes over the workers, and nothing else.
 
 # %%
-from rn50lib import network as networks
-from workshop.lessons.horovod.scaling import measure_allreduce
+# %%writefile {session.folder}/allreduce.py
+import json
+import os
+import time
 
-if workers > 1:
-    bare = measure_allreduce(workers, quick=small)
-    alone, together = (yours[1].rates[sweeps.TRAIN, n, batches[-1]] for n in (1, workers))
-    net_here = networks.tiny(12) if small else networks.resnet(50, 12)
-    own = Training(alone, batches[-1], 4, net_here, size)
-    here = predictions.predict_here(own, bare, together)
-    workshop.table(here.rows(), ["float32, your machine", "ms"])
-    print(f"Predicted {here.predicted.ips:.1f}, measured {together:.1f} images per second:")
-    print(f"the model is {abs(100 * here.error):.0f} % too {'fast' if here.error > 0 else 'slow'}.")
-    session.note("own_error", 100 * here.error, "%", "error of the model on this machine")
+import torch
+import torch.distributed as dist
+
+cuda = torch.cuda.is_available()
+dist.init_process_group("nccl" if cuda else "gloo")
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+for megabytes in (0.004, 1, 4, 16, 64):
+    array = torch.ones(int(megabytes * 2**18), device=device)  # of 4 bytes each
+    seconds = []
+    for _ in range(8):
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(array)
+        if cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    if dist.get_rank() == 0:
+        print(json.dumps([array.nbytes, sorted(seconds)[4]]))
+dist.destroy_process_group()
+
+# %% [markdown]
+# A line through these points has two numbers: what an all-reduce costs however small it is (the **latency**), and how many bytes a second it moves (the **bandwidth**). The model adds that to the step of one worker, with **nothing fitted** to what you measured with several. Predict: will it be too fast or too slow?
+
+# %%
+script = session.folder / "allreduce.py"
+said = workshop.run_script(script, np=workers, launcher="torchrun", env=hidden)
+points = torch.tensor([json.loads(line) for line in said if line.startswith("[")])
+design = torch.stack([torch.ones(len(points)), points[:, 0]], dim=1).double()
+weight = 1 / points[:, 1:].double()  # so that the small sizes count as much as the large ones
+latency, per_byte = (
+    torch.linalg.lstsq(design * weight, points[:, 1:] * weight).solution.ravel().tolist()
+)
+print(f"latency {1000 * latency:.2f} ms, bandwidth {1e-9 / per_byte:.2f} GB/s")
+
+own = Training(alone, batches[1], 4, described, size)
+here = predictions.predict_here(own, workers, max(latency, 0), 1 / per_byte, together)
+workshop.table(here.rows(), ["float32, your machine", "ms"])
+print(f"Predicted {here.predicted.ips:.1f}, measured {together:.1f} images per second:")
+print(f"the model is {abs(100 * here.error):.0f} % too {'fast' if here.error > 0 else 'slow'}.")
+session.note("own_error", 100 * here.error, "%", "error of the model on this machine")
 
 # %% [markdown]
 # On a processor expect a remainder, and its name is known: two workers share memory and caches, so each computes more slowly than alone (notebook 03 measured that), and the exchange runs on the very cores that compute, so that what the model hides beneath the backward pass is not hidden at all. GPUs have memory and wires of their own. A model is only as good as the list of what it contains.
@@ -392,14 +605,19 @@ workshop.table(rows, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} 
 session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GPUs")
 
 # %% [markdown]
-# And why? First two causes are taken away, one at a time: the larger the gain over the first line, the more the cause weighs. Then come things that one may do wrong. The last of them is the input: eight such GPUs ask one host for all the images that they train on, and if its processors cannot deliver them, everything else hardly matters.
+# And why? The published rows cannot say: they agree with each of three readings about as well, and the readings mean different remedies. So ask all three, each fitted to the same rows of the DGX-1:
 
 # %%
-causes = predictions.why(one_gpu, network, 512)
-workshop.table(causes, ["512 GPUs", "efficiency, %"])
-gains = {name: value - causes[0][1] for name, value in causes[1:3]}
-largest = max(gains, key=lambda name: gains[name])
-print(f"The largest gain, {gains[largest]:.1f} points, is “{largest}”.")
+rows, columns = predictions.by_reading(one_gpu, network, (8, 64, 512))
+workshop.table(rows, columns, "Predicted efficiency in %, by the reason that one believes in")
+print("What you see between the columns is what nobody knows before the exchange and the input")
+print("have been measured on the machine itself.")
+
+# %% [markdown]
+# What can be said whichever reading is right is what makes things worse. These are changes to a cluster that loses its time to stragglers; the last one is the input: eight such GPUs ask one host for all the images that they train on, and if its processors cannot deliver them, everything else hardly matters.
+
+# %%
+workshop.table(predictions.changes(one_gpu, network, 512), ["512 GPUs", "efficiency, %"])
 
 # %% [markdown]
 # Here is the whole model with its controls. One assumption to keep in mind: images per second of one GPU are taken as the **same for every batch**. In truth small batches are slower (your inference table shows how much), so a small batch looks better here than it is. Three things to try: from how many GPUs on are PCIe and 10 Gbit/s too little? What does overlap bring, at batch 32 and at 208? Does any network bring 512 GPUs to 90 %, and if not, what holds them up?
@@ -453,16 +671,61 @@ workshop.table(
 print(f"With LARS: {lars.value} % at 32,768 ({lars.source}).")
 
 # %% [markdown]
-# Beyond 8,192 the recipe breaks. One reason is that a single rate must fit all layers. **LARS** (layer-wise adaptive rate scaling, [You et al., 2017](https://arxiv.org/abs/1708.03888)) compares, for each layer, the size of its weights with the size of its gradient, and gives it a rate in proportion to their ratio. How different are the layers really? Here they are in the run that you have just trained; the gradient is the mean that the momentum keeps.
+# Beyond 8,192 the recipe breaks. One reason is that a single rate must fit all layers. **LARS** (layer-wise adaptive rate scaling, [You et al., 2017](https://arxiv.org/abs/1708.03888)) compares, for each layer, the size of its weights with the size of its gradient, and gives it a rate in proportion to their ratio. How different are the layers really? Here are the first gradients of a fresh network; it has a look at one batch, and no step is taken.
 
 # %%
-from rn50lib import checkpoint
+torch.manual_seed(0)
+fresh = ResNet(described).to(device)
+images = torch.randn(16, 3, size, size, device=device)
+labels = torch.randint(12, (16,), device=device)
+cross_entropy(fresh(images), labels).backward()
+ratio = {
+    name: float(weight.norm() / weight.grad.norm())
+    for name, weight in fresh.named_parameters()
+    if weight.ndim == 4  # the convolutions
+}
+low, high = min(ratio, key=ratio.get), max(ratio, key=ratio.get)
+print(f"|weights| / |gradient| is {ratio[low]:.3g} in {low} and {ratio[high]:.3g} in {high}:")
+print(f"a step that is right for one is {ratio[high] / ratio[low]:.0f} times off for the other.")
 
-prefix = runs["float32"].dir / "model"
-arrays = checkpoint.load(prefix, checkpoint.epochs(prefix)[-1]).arrays
-weights = {k: a for k, a in arrays.items() if a.ndim == 4 and not k.startswith("velocity/")}
-gradients = {k: (1 - recipe.REFERENCE.momentum) * arrays[f"velocity/{k}"] for k in weights}
-print(predictions.layer_rates(weights, gradients))
+# %% [markdown]
+# The whole of LARS is four lines more than SGD. `trust` is the share of its own size by which a layer may change in a step at rate 1:
+
+
+# %%
+def lars_step(model, lr, trust=0.001, decay=1e-4):
+    """One update by LARS, without momentum; biases and batch norm go on as in SGD."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            change = weight.grad + decay * weight
+            if weight.ndim > 1:
+                change *= trust * weight.norm() / (change.norm() + 1e-9)
+            weight -= lr * change
+
+
+before = {name: weight.detach().clone() for name, weight in fresh.named_parameters()}
+lars_step(fresh, lr=1.0)
+for name in (low, high):
+    moved = (fresh.get_parameter(name) - before[name]).norm() / before[name].norm()
+    print(f"{name} changed by {100 * moved:.2f} % of its size")
+
+# %% [markdown]
+# Now the rate itself, as PyTorch's schedulers say it: a linear warm-up, then a tenth after epochs 30, 60 and 80, for a global batch of 8,192.
+
+# %%
+from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
+
+peak = 0.1 * 8192 / 256
+sgd = torch.optim.SGD(fresh.parameters(), lr=peak, momentum=0.9)
+warm_up = LinearLR(sgd, start_factor=1 / 32, total_iters=5)
+decay = MultiStepLR(sgd, milestones=[30 - 5, 60 - 5, 80 - 5], gamma=0.1)
+schedule = SequentialLR(sgd, [warm_up, decay], milestones=[5])
+rate = []
+for _ in range(90):
+    rate.append(schedule.get_last_lr()[0])
+    sgd.step()
+    schedule.step()
+print("epoch: rate", {epoch: round(rate[epoch], 4) for epoch in (0, 1, 4, 5, 29, 30, 60, 80)})
 
 # %% [markdown]
 # The library has LARS as a flag, `rn50 run --optimizer lars`, and with it what else large batches are trained with: `--lr-schedule cosine` or `poly`, `--label-smoothing`, `--zero-gamma` and `--no-bn-decay`. Recipes that were published with them are presets:
@@ -485,18 +748,9 @@ workshop.table(
 # ## Where is the time going now?
 
 # %%
-last = predictions.steps(512, gpu_batch, network, True, ips)
-kinds = {"computing": "compute_s", "waiting for the slowest": "stragglers_s",
-         "exchange that is not hidden": "exposed_s"}  # fmt: skip
-shown = [step for step in last if step.gpus in (1, 8, 64, 512)]
-workshop.table(
-    [[name, *(100 * getattr(step, field) / step.step_s for step in shown)]
-     for name, field in kinds.items()],
-    columns=["% of a step, predicted", *(f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}" for step in shown)],
-)  # fmt: skip
-if workers > 1:
-    lost = 100 * (1 - together / (workers * alone))
-    print(f"Measured here, {workers} workers in float32: {lost:.0f} % of the time is lost.")
+lost = 100 * (1 - together / (workers * alone))
+print(f"Measured here, {workers} workers in float32: {lost:.0f} % of the time is lost;")
+print(f"the all-reduce alone takes {100 * here.exchange_share:.0f} % of a step of theirs.")
 
 # %% [markdown]
 # ## What to take with you
@@ -505,7 +759,7 @@ if workers > 1:
 # - Warm up, average rates harmonically, show the spread, never the best of n; a failed cell is neither 0 nor yesterday's number.
 # - Equal batch for the precision, best batch for the gain, and each by its name.
 # - Weak scaling flatters, strong scaling ends: the exchange does not shrink with the batch.
-# - A model of a step is a sum. It predicted the total to several per cent, as far as there were rows to check it, and cannot tell its parts apart without measurements of them.
+# - A model of a step is a sum. It predicted the total to several per cent, as far as there were rows to check it; why time is lost it cannot say before the parts have been measured.
 # - Large batches need a scaled rate and a warm-up; beyond about 8,192 images a plain recipe loses accuracy.
 #
 # Something to try: measure your own GPU, put its speed and batch into the second cell, and run the notebook again from "What would my training do?".

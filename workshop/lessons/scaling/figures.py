@@ -79,16 +79,6 @@ def by_batch(sides: Sequence[Side], key: str = sweeps.VAL) -> tuple[Figure, str]
     )
 
 
-def weak_and_strong_rows(side: Side, workers: int) -> list[list[object]]:
-    """(images in a step of one worker, how many times as fast several workers are: each with this
-    batch, and sharing it); None where that was not measured."""
-    batches = sorted({b for k, n, b in side.rates if k == sweeps.TRAIN and n == 1})
-    shared = {b: many / one for b, one, many in sweeps.strong(side, workers)}
-    return [
-        [b, side.weak_scaling(sweeps.TRAIN, workers, b) or None, shared.get(b)] for b in batches
-    ]
-
-
 def curves(reports: Mapping[str, dict]) -> tuple[Figure, str]:
     """`rn50 plot`'s figure of reports by name, and where they end."""
     ends = []

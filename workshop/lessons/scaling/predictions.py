@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rn50lib.tools import plot
-from rn50lib.tools.doctor.allreduce import AllReduceCost
 from rn50lib.tools.scaling import Cluster, PredictedStep, Training, check, links, predict
 from rn50lib.tools.scaling.check import MODEL
 from rn50lib.tools.scaling.command import large_batch
@@ -106,6 +103,13 @@ class Here:
         """Predicted over measured, less 1."""
         return self.predicted.ips / self.measured - 1
 
+    @property
+    def exchange_share(self) -> float:
+        """The exchange, hidden or not, over the measured step."""
+        step = self.predicted
+        took = step.gpus * step.batch / self.measured
+        return (step.exposed_s + step.hidden_s) / took
+
     def rows(self) -> list[list[Any]]:
         """The parts of the predicted step beside the measured one, in milliseconds."""
         step, took = self.predicted, self.predicted.gpus * self.predicted.batch / self.measured
@@ -119,11 +123,14 @@ class Here:
         ]
 
 
-def predict_here(training: Training, measured: AllReduceCost, ips: float) -> Here:
-    """The model with nothing fitted: one worker's speed, the all-reduce, and no noise."""
-    link = links.measured(measured.n, measured.latency_s, measured.bytes_per_s)
-    own = Cluster(link, gpus_per_host=measured.n, start_s=0.0)
-    return Here(predict(training, own, measured.n), ips)
+def predict_here(
+    training: Training, workers: int, latency_s: float, bytes_per_s: float, ips: float
+) -> Here:
+    """The model with nothing fitted: one worker's speed, the line through the times of `workers`
+    workers' all-reduces, and no noise; beside the measured `ips`."""
+    link = links.measured(workers, latency_s, bytes_per_s)
+    own = Cluster(link, gpus_per_host=workers, start_s=0.0)
+    return Here(predict(training, own, workers), ips)
 
 
 # --- published rows -------------------------------------------------------------------------------
@@ -139,34 +146,32 @@ def held_out_rows() -> tuple[list[list[Any]], list[str]]:
     return rows, ["measured by", "GPUs", "img/s published", *(f"{n}, %" for n in check.NAMES)]
 
 
-def why(training: Training, network: str, gpus: int) -> list[list[Any]]:
-    """(what is changed, efficiency in %) of a prediction: one cause at a time taken away."""
+def by_reading(
+    training: Training, network: str, gpus: Sequence[int]
+) -> tuple[list[list[Any]], list[str]]:
+    """(rows, columns): the efficiency in % by each reading of the published DGX-1 rows."""
+    rows: list[list[Any]] = []
+    for reading in check.READINGS:
+        value = check.parameter("DGX-1", "mixed", reading)
+        entered = reading.enter(cluster(network), value)
+        found = [100 * predict(training, entered, n).efficiency for n in gpus]
+        rows.append([reading.name, reading.describe(value), *found])
+    spread = [max(column) - min(column) for column in list(zip(*rows, strict=True))[2:]]
+    rows.append(["between the highest and the lowest, points", "", *spread])
+    return rows, ["time is lost to", "fitted", *(f"{n} GPUs" for n in gpus)]
+
+
+def changes(training: Training, network: str, gpus: int) -> list[list[Any]]:
+    """(what is changed, efficiency in %) of a prediction, one change for the worse at a time."""
     real = cluster(network)
-    assert real.between is not None
-    free = replace(real.between, bytes_per_s=1e18, latency_s=0.0)
     cases = {
         "as it is": (training, real),
-        "without stragglers": (training, replace(real, noise=0.0)),
-        "network between hosts infinitely fast": (training, replace(real, between=free)),
         "a quarter of the batch": (replace(training, batch=max(1, training.batch // 4)), real),
         "no overlap with backward": (training, replace(real, overlap=False)),
         "one ring instead of hierarchical": (training, replace(real, algorithm="ring")),
         "loaders that deliver 8,000 img/s a host": (training, replace(real, input_ips=8000.0)),
     }
     return [[name, 100 * predict(*case, gpus).efficiency] for name, case in cases.items()]
-
-
-def layer_rates(weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> str:
-    """LARS looks at this: the norm of each layer's weights over that of its gradient."""
-    ratio = {
-        name: float(np.linalg.norm(w)) / max(float(np.linalg.norm(gradients[name])), 1e-12)
-        for name, w in weights.items()
-    }
-    low, high = min(ratio, key=lambda n: ratio[n]), max(ratio, key=lambda n: ratio[n])
-    return (
-        f"The ratio is {ratio[low]:.3g} in {low} and {ratio[high]:.3g} in {high}:"
-        f" a step that is right for one is {ratio[high] / ratio[low]:.0f} times off for the other."
-    )
 
 
 # --- what more GPUs would do ----------------------------------------------------------------------

@@ -7,12 +7,10 @@ program that does.
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rn50lib.metrics import harmonic_mean
 from rn50lib.tools.sides import Side
 from workshop import output
 from workshop.programs import program
@@ -27,37 +25,6 @@ def run(file: Path, *flags: object, status: int = 0) -> dict[str, Any]:
     """
     program("rn50lib.cli", "benchmark", *flags, "-o", file.name, folder=file.parent, status=status)
     return dict(json.loads(file.read_text(encoding="utf-8")))
-
-
-# --- the iterations behind a figure ---------------------------------------------------------------
-
-
-def rates(result: Mapping[str, Any], n: int, batch: int) -> list[float]:
-    """Images per second of each timed training iteration of a cell, which its folder keeps; those
-    of the warm-up epochs do not count."""
-    cell = result["env"]["cells"][str(n)][str(batch)]
-    phases = json.loads((Path(cell["report"]).parent / "measured.json").read_text())
-    dropped = result["env"]["warm_up"]["epochs_left_out"]
-    counted = [p for p in phases if p["phase"] == "train" and p["epoch"] >= dropped]
-    return [n * batch / seconds for phase in counted for seconds in phase["seconds"]]
-
-
-def means(values: Sequence[float]) -> dict[str, float]:
-    """One set of rates, each over as many images, in four numbers. The harmonic mean is what a
-    clock would say: all images over all seconds."""
-    ordered = sorted(values)
-    return {
-        "harmonic mean": harmonic_mean(ordered),
-        "arithmetic mean": sum(ordered) / len(ordered),
-        "median": statistics.median(ordered),
-        "best": ordered[-1],
-    }
-
-
-def expected_best(values: Sequence[float], n: int) -> float:
-    """The expected largest of `n` values drawn from these, each as likely, with replacement."""
-    ordered, m = sorted(values), len(values)
-    return sum(v * ((i / m) ** n - ((i - 1) / m) ** n) for i, v in enumerate(ordered, 1))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -121,16 +88,6 @@ def equal_and_best(
     one, two = common[most]
     best = [pair[1] for side in (first, second) if (pair := best_batch(side, key, n))]
     return most, one / two, best[0] / best[1]
-
-
-def strong(side: Side, n: int) -> list[tuple[int, float, float]]:
-    """(global batch, rate of one worker, rate of n workers that share the batch) as measured."""
-    found = []
-    for key, m, b in sorted(side.rates):
-        one, many = side.rates[key, m, b], side.rates.get((key, n, b // n))
-        if key == TRAIN and m == 1 and b % n == 0 and one and many:
-            found.append((b, one, many))
-    return found
 
 
 def markdown(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
