@@ -134,6 +134,12 @@ def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
         return
     if rank and all_are(own[rank]):
         wrong(f"rank {rank} keeps its own weights.", "Each tensor must be overwritten in place.")
+    if rank and all_are(own[rank], off):
+        wrong(
+            f"{off[0]} was not sent: rank {rank} keeps its own.",
+            "Send all of model.state_dict(): running statistics belong to the model too, and"
+            " model.parameters() has none of them.",
+        )
     if all_are({name: sum(values[name] for values in own) / size for name in off}, off):
         wrong(
             "all ranks get the average of their weights.",
@@ -144,12 +150,6 @@ def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
         wrong("all ranks get the sum of their weights.", "Nothing is to be added: dist.broadcast.")
     if all_are(own[-1], off):
         wrong("the last rank's weights went to all.", "Rank 0 is the one that reads checkpoints.")
-    if all_are(own[rank], off):
-        wrong(
-            f"{off[0]} was not sent: rank {rank} keeps its own.",
-            "Send all of model.state_dict(): running statistics belong to the model too, and"
-            " model.parameters() has none of them.",
-        )
     wrong(f"{off[0]} on rank {rank} of {size} is neither rank 0's nor its own.", "Only send it.")
 
 

@@ -152,7 +152,7 @@ def folded_layer(
     import torch
 
     out, into, side, _ = weight.shape
-    conv = torch.nn.Conv2d(into, out, side, stride, padding, bias=False).double()
+    conv = torch.nn.Conv2d(into, out, side, stride, padding, bias=False).double().eval()
     bn = torch.nn.BatchNorm2d(out, eps=EPS).double().eval()
     given = {f"conv.{n}": t for n, t in conv.state_dict().items()}
     given |= {f"bn.{n}": t for n, t in bn.state_dict().items()}
@@ -163,7 +163,15 @@ def folded_layer(
         for name, tensor in bn.named_buffers():
             tensor.copy_(torch.tensor(norm.get(name, np.array(5))))
         before = {name: tensor.clone() for name, tensor in given.items()}
-        layer = answer(conv, bn)
+        try:
+            layer = answer(conv, bn)
+        except RuntimeError as problem:
+            if "must match" not in str(problem):
+                raise
+            wrong(
+                f"{str(problem).splitlines()[0]}.",
+                "A factor for each channel *out* is a column: factor.view(-1, 1, 1, 1).",
+            )
         for name, tensor in given.items():
             if not torch.equal(tensor, before[name]):
                 wrong(
@@ -175,15 +183,15 @@ def folded_layer(
             compare.returns_nothing()
         if not isinstance(layer, torch.nn.Conv2d):
             wrong(f"what comes back is a {type(layer).__name__}.", "Return a torch.nn.Conv2d.")
-        kind = layer.weight.dtype
+        half = layer.weight.dtype == torch.float16
+        folded = layer.weight.double().numpy()
         bias = None if layer.bias is None else layer.bias.double().numpy()
         try:
             output = layer.float()(torch.tensor(x[None]).float())[0].double().numpy()
         except RuntimeError as problem:
             wrong(f"the new layer cannot be called: {str(problem).splitlines()[0]}.",
                   "A Conv2d of the same channels, with weight and bias copied in.")  # fmt: skip
-    double = layer.weight.double().numpy()
-    return {"weight": double, "bias": bias, "output": output, "half": kind == torch.float16}
+    return {"weight": folded, "bias": bias, "output": output, "half": half}
 
 
 def layer(number: int, out: int, into: int, side: int) -> tuple[np.ndarray, Norm, np.ndarray]:

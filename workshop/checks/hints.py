@@ -151,8 +151,8 @@ HINTS = {
         "interleave(tf.data.TFRecordDataset) opens them. Shuffle records, with a buffer as large "
         "as there is room for, before they are decoded.",
         "tf.io.parse_single_example(record, {\"img_raw\": tf.io.FixedLenFeature([], tf.string)}); "
-        "tf.io.decode_raw(example[\"img_raw\"], tf.uint8), reshaped to height, width and 3; divided "
-        "by 255; batch(batch, drop_remainder=True) and prefetch(tf.data.AUTOTUNE) at the end.",
+        "tf.io.decode_raw(example[\"img_raw\"], tf.uint8), reshaped to (height, width, 3); "
+        "divided by 255; then batch(batch, drop_remainder=True) and prefetch(tf.data.AUTOTUNE).",
     ),
     "ex05.bottleneck": (
         "How many pictures per second do four cores make, if each of them needs 3.2 + 0.8 ms for "

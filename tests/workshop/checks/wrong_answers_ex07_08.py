@@ -61,12 +61,6 @@ def folded(factor=None, bias=None, axis=0):
     return fold
 
 
-def folded_plainly(weight, norm, eps):
-    gamma, beta, mean, var = norm.values()
-    scale = gamma / np.sqrt(var + eps)
-    return weight * scale, beta - scale * mean
-
-
 def probabilities(logits, axis=1):
     power = np.exp(logits - logits.max(axis=axis, keepdims=True))
     return power / power.sum(axis=axis, keepdims=True)
@@ -200,7 +194,6 @@ WRONG_07_08 = [
     ("ex07.percentile", interpolated, "was never measured"),
     ("ex07.percentile", from_the_slow_end, "counts from the slowest"),
     ("ex07.percentile", sorts_the_callers, "`seconds` is changed by your function"),
-    ("ex07.fold", on_layers(folded_plainly), "must match the size of tensor"),
     ("ex07.fold", on_layers(folded(axis=1)), "the factor is put on the channels in"),
     ("ex07.fold", on_layers(folded(lambda g, v, e: g / np.sqrt(v))), "eps is forgotten"),
     (
