@@ -42,7 +42,7 @@ class Exercise:
     goal: str
     function: bool = True  # whether the answer is a function, else a value
     needs: str = ""  # a package without which the check cannot run
-    launches: bool = False  # whether the check starts a script on two ranks, which takes longer
+    launches: bool = False  # whether the check starts ranks as processes, which takes longer
 
     @property
     def notebook(self) -> str:
@@ -96,10 +96,10 @@ EXERCISES = (
     Exercise("ex03.shard", "shard", FILL, "medium", 10,
              "give every rank its own pictures, and all the same number of steps"),
     Exercise("ex03.start", "broadcast_start", FILL, "easy", 6,
-             "make all ranks start from the same weights", needs="torch"),
+             "make all ranks start from the same weights", needs="torch", launches=True),
     Exercise("ex03.sums", "metric_sums", HUNT, "medium", 10,
              "find out why the validation accuracy of two ranks is wrong, and mend it",
-             needs="torch"),
+             needs="torch", launches=True),
     Exercise("ex03.ring", "sent", PREDICT, "medium", 8,
              "predict what a worker sends in a ring all-reduce, then count it", function=False),
     Exercise("ex03.recipe", "train", FILL, "hard", 20,

@@ -211,7 +211,7 @@ class Checker:
 
 def limits_of(item: table.Exercise, limits: box.Limits) -> box.Limits:
     """The limits of one exercise: more time for one that is large for the learner too, and for one
-    whose check starts a script on two ranks and on one."""
+    whose check starts ranks as processes."""
     longer = LAUNCHES if item.launches else 1.0
     return replace(limits, seconds=limits.seconds * max(longer, item.minutes / LARGE_MINUTES))
 

@@ -269,7 +269,7 @@ def both_layers(conv, bn):
 
 
 def nothing_folded(conv, bn):
-    pass
+    conv.weight * bn.weight.view(-1, 1, 1, 1)
 
 
 def by_pytorch(conv, bn):
