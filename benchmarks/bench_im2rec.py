@@ -3,8 +3,8 @@ rounds.
 
     python benchmarks/bench_im2rec.py --mxnet-python /path/to/mxnet-venv/bin/python
 
-Start-up is left out of the rates and stated by itself. MXNet does not sync its files, so the
-comparison is with --no-fsync; with syncing stands beside it. `--cpu` compares processor seconds
+Start-up is left out of the rates and stated by itself. MXNet does not sync its files, ours do.
+`--cpu` compares processor seconds
 instead, for a machine that is busy with other things.
 """
 
@@ -72,9 +72,8 @@ def run(args: argparse.Namespace, work: Path) -> None:
         timed(child(*ours, *listing), measure)
     pack, where = ["--pass-through", "--num-thread"], [str(work / "t"), str(images)]
     commands = {
-        "ours, 1 thread": child(*ours, "--no-fsync", *pack, 1, *where),
-        "ours, 2 threads": child(*ours, "--no-fsync", *pack, 2, *where),
-        "ours, 1 thread, fsync": child(*ours, *pack, 1, *where),
+        "ours, 1 thread": child(*ours, *pack, 1, *where),
+        "ours, 2 threads": child(*ours, *pack, 2, *where),
     }
     if args.mxnet_python:
         peer = [args.mxnet_python, str(ROOT / "benchmarks" / "peer_mxnet_im2rec.py")]
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace, work: Path) -> None:
     seconds = run_rounds(contestants, args.rounds, clear)
     print(f"{args.images:,} files, {total / 1e6:,.0f} MB, {args.rounds} rounds, {measure}")
     print_table(seconds, "ours, 1 thread", args.images, "images")
-    single = ["--no-fsync", "--quiet", *pack, "1", str(work / "s"), str(tiny)]
+    single = ["--quiet", *pack, "1", str(work / "s"), str(tiny)]
     begin = start_up([sys.executable, "-m", "data_prep.im2rec", *single])
     tool = "import numpy, runpy; runpy.run_module('data_prep.im2rec', run_name='__main__')"
     large = start_up([sys.executable, "-c", tool, *single])

@@ -1,34 +1,20 @@
-"""What the data preparation programs share: errors as one line, disk room, cores, and progress.
+"""What the data preparation programs share: errors as one line, disk room, and progress.
 
 It imports little, so that a program that only prints its help starts at once.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, status_of
 from rn50lib.files import FULL, flush_output, whole_output
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, `error: ...`, with exit status 2."""
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help; argparse itself would pass over a failure."""
-        print(self.format_help(), end="", file=file)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and where help is found, then exit."""
-        self.exit(2, f"error: {message} (`{self.prog} --help` lists the flags)\n")
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
@@ -45,40 +31,13 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 def _status(main: Callable[[], int | None]) -> int:
     """Run a program's ``main``; its exit status."""
     try:
-        code = main() or 0
-    except UserError as error:
-        code = _say(str(error))
-    except KeyboardInterrupt:
-        _say("interrupted; what was there before is untouched, and running it again starts anew")
-        code = 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); nothing more can or need be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        return status_of(lambda: main() or 0)
     except OSError as error:
         flush_output(error)  # says so and ends, where it was what we printed
         if error.errno not in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        code = _say(f"{error.filename or 'standard output'}: {error.strerror}")
-    return code
-
-
-def _say(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity, cut by the CPU quota of its cgroup."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no such cgroup file, or "max": no quota
-    return cores
+        print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def format_bytes(count: float) -> str:
@@ -110,7 +69,7 @@ class Progress:
 
     def __init__(self, total: int, what: str, unit: str = "images", quiet: bool = False) -> None:
         self.total, self.what, self.unit, self.quiet = total, what, unit, quiet
-        self.done = 0
+        self.count = 0
         self._start = self._last = time.monotonic()
         self._bar: Any = None
         if not quiet and sys.stderr.isatty():
@@ -129,17 +88,17 @@ class Progress:
 
     def add(self, count: int) -> None:
         """Count what was done since the last call."""
-        self.done += count
+        self.count += count
         if self._bar is not None:
             self._bar.update(count)
         elif not self.quiet:
             now = time.monotonic()
             if now - self._last >= 2:
                 self._last = now
-                rate = self.done / (now - self._start)
-                left = int((self.total - self.done) / rate) if rate else 0
+                rate = self.count / (now - self._start)
+                left = int((self.total - self.count) / rate) if rate else 0
                 print(
-                    f"{self.what}: {self.done:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
+                    f"{self.what}: {self.count:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
                     f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left",
                     file=sys.stderr,
                     flush=True,

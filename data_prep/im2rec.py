@@ -19,27 +19,20 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
+from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
-from data_prep.output_set import OutputSet
-from data_prep.packing import (
-    BadImages,
-    Filler,
-    Framed,
-    Packer,
-    PassThrough,
-    check_files,
-    checksum,
-    cut_runs,
-    record_sizes,
-)
+from data_prep.packing import Bad, Packer, check_files, describe, record_bytes
+from data_prep.recordwriter import Writer
 from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
-from rn50lib.records.checksums import checksum_path, crc32c, format_checksums
-from rn50lib.records.framing import frame
+from rn50lib.hardware import usable_cores
+from rn50lib.parser import Parser
+from rn50lib.records.checksums import checksum_path, crc32c
 
 
 def make_list(
@@ -50,33 +43,29 @@ def make_list(
     shuffle: bool = True,
     extensions: tuple[str, ...] = EXTENSIONS,
     split: Split | None = None,
-    fsync: bool = True,
-) -> dict[Path, int]:
-    """Write PREFIX.lst (or several, after ``split``); returns the number of images in each."""
+) -> None:
+    """Write PREFIX.lst (or several, after ``split``), and say what it holds."""
     found = find_images(root, recursive, extensions)
     for folder in found.empty:
-        print(
-            f"note: {folder} holds no images and gets no label, so the labels after it are one "
-            "lower than in a split where it holds some",
-            file=sys.stderr,
+        note(
+            f"{folder} holds no images and gets no label, so the labels after it are one lower "
+            "than in a split where it holds some"
         )
     for folder in found.classes:
         if any(name.startswith(".") and name != "." for name in folder.split("/")):
-            print(
-                f"note: {folder} is a hidden folder and becomes a class; is it one?",
-                file=sys.stderr,
-            )
+            note(f"{folder} is a hidden folder and becomes a class; is it one?")
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    lists = write_lists(prefix, found, shuffle, split, fsync)
+    lists = write_lists(prefix, found, shuffle, split)
     for path, count in lists.items():
         print(f"{path}: {count:,} images in {max(1, len(found.classes)):,} classes")
     for other in find_lists(prefix):
         if other not in lists:
-            print(
-                f"note: {other} was there before; packing {prefix} would pack it as well",
-                file=sys.stderr,
-            )
-    return lists
+            note(f"{other} was there before; packing {prefix} would pack it as well")
+
+
+def note(message: str) -> None:
+    """Say what may be as it should be."""
+    print(f"note: {message}", file=sys.stderr)
 
 
 def find_lists(prefix: str) -> list[Path]:
@@ -97,82 +86,54 @@ def pack_list(
     *,
     threads: int = 1,
     pack_label: bool = False,
-    transform: object = None,
+    transform: Callable[[bytes], bytes] | None = None,
     skip_bad: bool = False,
-    fsync: bool = True,
     quiet: bool = False,
 ) -> int:
     """Write the .rec, .idx and .crc beside a list; returns the number of records.
 
-    ``transform`` None passes the files through; else it is a ``data_prep.transform.Transform``.
-    Raises UserError if the disk has too little room, or if images are missing, empty, git-LFS
-    pointers or (transforming) do not decode, unless ``skip_bad`` leaves them out.
+    ``transform`` None packs the files as they are; else it is ``Transform.apply``. Raises UserError
+    if the disk has too little room, or if images are missing, empty, git-LFS pointers or
+    (transforming) do not decode, unless ``skip_bad`` leaves them out.
     """
-    entries = read_list(path_lst)
-    bad_files, bad_images = BadImages(), BadImages()
-    entries, sizes = check_files(entries, root, bad_files)
-    _judge(bad_files, path_lst, skip_bad, stopped_early=True)
+    bad_files: Bad = []
+    bad_images: Bad = []
+    entries, sizes = check_files(read_list(path_lst), root, bad_files)
+    _judge(bad_files, path_lst, skip_bad, "nothing was packed")
     if not entries:
         raise UserError(f"{path_lst}: it lists no image that can be packed")
-    record_bytes = record_sizes(entries, sizes, pack_label)
+    path_rec = path_lst.with_suffix(".rec")
     if transform is None:
-        check_room(path_lst.parent, sum(record_bytes), f"{path_lst.with_suffix('.rec').name}")
-        framing = overrides.get("record_framing")
-        filler: Filler = (
-            PassThrough(entries, sizes, root, pack_label)
-            if framing is frame
-            else Framed(entries, root, pack_label, framing)
-        )
-    else:
-        from data_prep.transform import Encode, Transform
-
-        assert isinstance(transform, Transform)
-        filler = Encode(entries, root, pack_label, transform, bad_images)
-    paths = [path_lst.with_suffix(ending) for ending in (".rec", ".idx")]
-    path_rec, path_crc = paths[0], checksum_path(paths[0])
-    # Whoever frames records with a function of their own may write what no reader gives back.
-    if has_checksums := crc32c() is not None and overrides.get("record_framing") is frame:
-        paths.append(path_crc)
-    with (
-        OutputSet(*paths, fsync=fsync) as outputs,
-        Progress(len(entries), path_rec.name, quiet=quiet) as progress,
-    ):
-        rec, *others = outputs.files
-        packer = Packer(filler, [entry.key for entry in entries], rec.fileno(), progress)
-        packer.run(cut_runs(record_bytes), threads)
-        _judge(bad_images, path_lst, skip_bad, stopped_early=False)
-        for file, text in zip(others, (packer.index_text(), packer.checksum_text()), strict=False):
-            lines = memoryview(text)
-            while lines:
-                lines = lines[file.write(lines) :]
+        check_room(path_lst.parent, record_bytes(entries, sizes, pack_label), path_rec.name)
+    writer = Writer(path_lst.with_suffix(""), framing=overrides.get("record_framing"))
+    with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
+        packer = Packer(writer, root, pack_label, transform, bad_images)
+        packer.pack(entries, sizes, threads, progress)
+        _judge(bad_images, path_lst, skip_bad, "the record file was not put in place")
         seconds = progress.seconds
-    if not has_checksums:
-        path_crc.unlink(missing_ok=True)  # those of the file that was there before
     if not quiet:
         print(
-            f"{path_rec}: {packer.count:,} records, {format_bytes(packer.size)} in {seconds:.1f} s "
-            f"({packer.count / max(seconds, 1e-9):,.0f} images/s)"
+            f"{path_rec}: {writer.count:,} records, {format_bytes(writer.size)} in {seconds:.1f} s "
+            f"({writer.count / max(seconds, 1e-9):,.0f} images/s)"
         )
-    return packer.count
+    return writer.count
 
 
-def _judge(bad: BadImages, path_lst: Path, skip_bad: bool, stopped_early: bool) -> None:
+def _judge(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
     """Report bad images: an error, unless they are to be left out."""
-    if not bad.found:
+    if not bad:
         return
-    count = len(bad.found)
-    images = f"{count:,} image{'s' if count > 1 else ''}"
+    images = f"{len(bad):,} image{'s' if len(bad) > 1 else ''}"
     if skip_bad:
-        print(f"note: left out {images} of {path_lst}:\n{bad.text()}", file=sys.stderr)
+        note(f"left out {images} of {path_lst}:\n{describe(bad)}")
         return
-    when = "nothing was packed" if stopped_early else "the record file was not put in place"
     raise UserError(
-        f"{path_lst}: {images} cannot be packed, so {when}:\n{bad.text()}\n"
+        f"{path_lst}: {images} cannot be packed, so {outcome}:\n{describe(bad)}\n"
         "Put them right, or give --skip-bad to leave them out"
     )
 
 
-def pack_all(prefix: str, root: str, **settings: object) -> None:
+def pack_all(prefix: str, root: str, **settings: Any) -> None:
     """Pack every list whose path starts with ``prefix``. Raises UserError if there is none."""
     lists = find_lists(prefix)
     if not lists:
@@ -184,45 +145,39 @@ def pack_all(prefix: str, root: str, **settings: object) -> None:
         raise UserError(f"{root}: there is no such folder of images")
     for path in lists:
         if path.stat().st_size == 0:
-            print(f"note: {path} is empty, so there is nothing to pack for it", file=sys.stderr)
+            note(f"{path} is empty, so there is nothing to pack for it")
         else:
-            pack_list(path, root, **settings)  # type: ignore[arg-type]
+            pack_list(path, root, **settings)
 
 
-def rebuild_index(prefix: str, fsync: bool = True) -> int:
-    """Write PREFIX.idx anew from the ids in PREFIX.rec; returns the number of records.
+def rebuild_index(prefix: str) -> None:
+    """Write PREFIX.idx anew from the ids in PREFIX.rec.
 
     Where the ids do not tell the records apart, they are numbered from 0 on, as MXNet's rec2idx
     does.
     """
-    from rn50lib.records.index import format_index
     from rn50lib.records.recordio import Reader
 
     found = [(header.id, offset) for offset, header in Reader(f"{prefix}.rec").headers()]
     if len({key for key, _ in found}) < len(found):
         found = [(number, offset) for number, (_, offset) in enumerate(found)]
-        print(f"note: {prefix}.rec repeats ids; its records are numbered from 0", file=sys.stderr)
-    with OutputSet(f"{prefix}.idx", fsync=fsync) as outputs:
-        outputs.files[0].write(format_index(found).encode())
+        note(f"{prefix}.rec repeats ids; its records are numbered from 0")
+    write_file(f"{prefix}.idx", "".join(f"{key}\t{offset}\n" for key, offset in found))
     print(f"{prefix}.idx: {len(found):,} records")
-    return len(found)
 
 
-def rebuild_checksums(prefix: str, fsync: bool = True) -> int:
-    """Write PREFIX.crc anew for the records as they are in PREFIX.rec; returns their number.
+def rebuild_checksums(prefix: str) -> None:
+    """Write PREFIX.crc anew for the records as they are in PREFIX.rec.
 
-    Raises RecordError if the record file is damaged, UserError without google-crc32c.
+    Raises RecordError if the record file is damaged.
     """
     from rn50lib.records.recordio import Reader
 
-    if crc32c() is None:
-        raise UserError("--checksums needs the package google-crc32c: `pip install google-crc32c`")
+    extend = crc32c()
     records = Reader(f"{prefix}.rec").payloads()
-    entries = [(offset, checksum(payload)) for offset, payload in records]
-    with OutputSet(checksum_path(f"{prefix}.rec"), fsync=fsync) as outputs:
-        outputs.files[0].write(format_checksums(entries))
-    print(f"{prefix}.crc: {len(entries):,} records, as they are now")
-    return len(entries)
+    lines = [f"{offset}\t{extend(0, payload)}\n" for offset, payload in records]
+    write_file(checksum_path(f"{prefix}.rec"), "".join(lines))
+    print(f"{prefix}.crc: {len(lines):,} records, as they are now")
 
 
 def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
@@ -246,19 +201,16 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
             counts[split] = pack_list(
                 Path(f"{prefix}.lst"), images, threads=threads or usable_cores()
             )
-        write_file(marker, json.dumps({"images": counts, "made": _now()}) + "\n")
+        made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        write_file(marker, json.dumps({"images": counts, "made": made}) + "\n")
         with contextlib.suppress(OSError):
             os.unlink(lock.name)
     return folder
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags, which are MXNet's, and six more: --index, --checksums, --skip-bad, --no-fsync,
-    --quiet and --override."""
+    """The flags, which are MXNet's, and five more: --index, --checksums, --skip-bad, --quiet and
+    --override."""
     parser = Parser(
         prog="python -m data_prep.im2rec",
         description="List the images of a folder (--list), then pack them into record files.",
@@ -266,7 +218,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("prefix", metavar="PREFIX", help="path of the .lst, .rec and .idx, without the ending")
     add("root", metavar="ROOT", nargs="?", help="folder that holds the images")
-    add("--no-fsync", dest="fsync", action="store_false", help="do not wait for the disk")
     add("--quiet", action="store_true", help="no progress and no summary")
     add("--index", action="store_true", help="write PREFIX.idx anew from PREFIX.rec, and stop")
     add(
@@ -310,10 +261,10 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parse(argv)
     prefix = arguments.prefix.rstrip("/")
     if arguments.index:
-        rebuild_index(prefix, arguments.fsync)
+        rebuild_index(prefix)
         return
     if arguments.checksums:
-        rebuild_checksums(prefix, arguments.fsync)
+        rebuild_checksums(prefix)
         return
     root = os.path.abspath(arguments.root)
     if arguments.list:
@@ -325,7 +276,6 @@ def main(argv: list[str] | None = None) -> None:
             shuffle=arguments.shuffle,
             extensions=tuple(ext.lower() for ext in arguments.exts),
             split=split,
-            fsync=arguments.fsync,
         )
         return
     overrides.install((arguments.override,) if arguments.override else (), overrides.PACK)
@@ -341,7 +291,7 @@ def main(argv: list[str] | None = None) -> None:
             arguments.quality,
             arguments.color,
             arguments.encoding,
-        )
+        ).apply
     pack_all(
         prefix,
         root,
@@ -349,7 +299,6 @@ def main(argv: list[str] | None = None) -> None:
         pack_label=arguments.pack_label,
         transform=transform,
         skip_bad=arguments.skip_bad,
-        fsync=arguments.fsync,
         quiet=arguments.quiet,
     )
 

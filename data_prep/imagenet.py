@@ -20,11 +20,13 @@ import sys
 from pathlib import Path
 
 from data_prep import processes, unpacking
-from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
+from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import TRAIN_TAR, VAL_TAR, Plan, make_plan
-from data_prep.output_folder import OutputFolder
+from data_prep.output import OutputFolder
 from rn50lib.errors import UserError
+from rn50lib.hardware import usable_cores
+from rn50lib.parser import Parser
 
 MD5 = {
     TRAIN_TAR: "1d675b47d978889d74fa0da5fadfb00e",

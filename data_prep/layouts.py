@@ -179,12 +179,6 @@ def _flat_val(folder: Path, kit: Devkit | None) -> dict[str, list]:
 
 def _plan_kaggle(source: Path, root: Path, devkit: Path | None) -> Plan:
     """Kaggle's tree: class folders for train, flat val with LOC_val_solution.csv."""
-    mapping = _beside(source, root, "LOC_synset_mapping.txt")
-    words = {}
-    if mapping:
-        for line in mapping.read_text(encoding="utf-8", errors="replace").splitlines():
-            wnid, _, text = line.partition(" ")
-            words[wnid] = text.strip()
     folders = {}
     if (root / "train").is_dir():
         folders["train"] = _class_folders(root / "train")
@@ -196,7 +190,7 @@ def _plan_kaggle(source: Path, root: Path, devkit: Path | None) -> Plan:
             kit = read_devkit(source, devkit)
             classes = _class_folders(root / "val")
             folders["val"] = classes or _flat_val(root / "val", kit)
-    plan = Plan("Kaggle's tree", words=words)
+    plan = Plan("Kaggle's tree", words=_read_mapping(source, root))
     _fill(plan, folders)
     plan.inputs.append(root)
     return plan
@@ -205,6 +199,14 @@ def _plan_kaggle(source: Path, root: Path, devkit: Path | None) -> Plan:
 def _beside(source: Path, root: Path, name: str) -> Path | None:
     folders = (source, root, *root.parents[:3])
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def _read_mapping(source: Path, root: Path) -> dict[str, str]:
+    """Class → its words, from Kaggle's list where there is one."""
+    path = _beside(source, root, "LOC_synset_mapping.txt")
+    text = path.read_text(encoding="utf-8", errors="replace") if path else ""
+    pairs = (line.partition(" ") for line in text.splitlines() if line)
+    return {wnid: words.strip() for wnid, _, words in pairs}
 
 
 def _kaggle_val(folder: Path, solution: Path) -> dict[str, list]:
@@ -234,12 +236,7 @@ def _plan_parquet(source: Path, shards: dict[str, list[Path]], devkit: Path | No
     """Hugging Face's shards; their label is the rank of the class already."""
     plan = Plan("parquet shards")
     kit = read_devkit(source, devkit)
-    mapping = _beside(source, source, "LOC_synset_mapping.txt")
-    if kit:
-        plan.words = kit.words
-    elif mapping:
-        lines = mapping.read_text(encoding="utf-8", errors="replace").splitlines()
-        plan.words = {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if line}
+    plan.words = kit.words if kit else _read_mapping(source, source)
     plan.wnids = sorted(plan.words) or _classes_of_shards(shards)
     for split, name in (("train", "train"), ("validation", "val")):
         for path in shards[split]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.output_set import OutputSet
+from data_prep.output import new_files
 from rn50lib.errors import UserError
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
@@ -140,7 +140,7 @@ class Split:
 
 
 def write_lists(
-    prefix: str, found: Found, shuffle: bool = True, split: Split | None = None, fsync: bool = True
+    prefix: str, found: Found, shuffle: bool = True, split: Split | None = None
 ) -> dict[Path, int]:
     """Write the list or lists of the found images; returns how many images each path holds.
 
@@ -150,12 +150,10 @@ def write_lists(
     if shuffle:
         random.Random(100).shuffle(images)
     lists = (split or Split()).divide(prefix, images)
-    with OutputSet(*lists, fsync=fsync) as outputs:
-        for file, chunk in zip(outputs.files, lists.values(), strict=True):
+    with new_files(*lists) as files:
+        for file, chunk in zip(files, lists.values(), strict=True):
             text = "".join(f"{index}\t{label:f}\t{path}\n" for index, path, label in chunk)
-            data = memoryview(text.encode("utf-8", "surrogateescape"))
-            while data:
-                data = data[file.write(data) :]
+            file.write(text.encode("utf-8", "surrogateescape"))
     return {path: len(chunk) for path, chunk in lists.items()}
 
 

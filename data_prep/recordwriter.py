@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from data_prep.output_set import OutputSet
+from data_prep.output import new_files
 from rn50lib.errors import UserError
 from rn50lib.records.checksums import checksum_path, crc32c
 from rn50lib.records.framing import frame
 
 
 class Writer:
-    """Writes `PREFIX.rec`, `.idx` and, with the usual framing and where google-crc32c is installed,
-    `.crc`; they appear, complete, when the `with` block ends well.
+    """Writes `PREFIX.rec`, `.idx` and, with the usual framing, `.crc`; they appear, complete, when
+    the `with` block ends well.
 
-    ``framing`` is the function that frames one payload (a seam for the notebooks). Raises UserError
-    if a key comes twice, if the folder cannot be written to, or if the disk becomes full.
+    ``framing`` is the function that frames one payload (a seam for the notebooks); what it writes
+    may be what no reader gives back, so it gets no checksums. Raises UserError if a key comes
+    twice, if the folder cannot be written to, or if the disk becomes full.
     """
 
     def __init__(
-        self,
-        prefix: str | os.PathLike,
-        *,
-        framing: Callable[[bytes], bytes] = frame,
-        fsync: bool = True,
+        self, prefix: str | os.PathLike, *, framing: Callable[[bytes], bytes] = frame
     ) -> None:
         self.path_rec = Path(f"{os.fspath(prefix)}.rec")
-        self.path_idx = Path(f"{os.fspath(prefix)}.idx")
-        self._framing = framing
-        paths = [self.path_rec, self.path_idx, checksum_path(self.path_rec)]
+        self.path_crc = checksum_path(self.path_rec)
+        self.count = self.size = 0  # of the records so far, and of their bytes
+        self.framing = framing
         self._extend = crc32c() if framing is frame else None
-        self._outputs = OutputSet(*paths[: 3 if self._extend else 2], fsync=fsync)
+        paths = [self.path_rec, Path(f"{os.fspath(prefix)}.idx")]
+        if self._extend:
+            paths.append(self.path_crc)
+        self._outputs = new_files(*paths)
         self._keys: set[int] = set()
-        self._offset = 0
 
     def __enter__(self) -> Writer:
-        self._outputs.__enter__()
-        self._files = [io.BufferedWriter(file, 1 << 20) for file in self._outputs.files]
+        self._files = self._outputs.__enter__()
         return self
 
     def write(self, key: int, payload: bytes) -> None:
         """Append one record (``pack_header``'s header and the image) under a key of its own."""
         if key in self._keys:
             raise UserError(
-                f"{self.path_idx}: the key {key} comes twice; every record needs its own"
+                f"{self.path_rec.with_suffix('.idx')}: the key {key} comes twice; every record "
+                "needs its own"
             )
         self._keys.add(key)
-        framed = self._framing(payload)
-        self._files[0].write(framed)
-        self._files[1].write(b"%d\t%d\n" % (key, self._offset))
+        self.append(key, *self.frame(payload))
+
+    def frame(self, payload: bytes) -> tuple[bytes, int]:
+        """The framed record, and the checksum of its payload (0 where none are written)."""
+        return self.framing(payload), self._extend(0, payload) if self._extend else 0
+
+    def append(self, key: int, record: bytes, checksum: int) -> None:
+        """Append what ``frame`` gave."""
+        self._files[0].write(record)
+        self._files[1].write(b"%d\t%d\n" % (key, self.size))
         if self._extend:
-            self._files[2].write(b"%d\t%d\n" % (self._offset, self._extend(0, bytes(payload))))
-        self._offset += len(framed)
+            self._files[2].write(b"%d\t%d\n" % (self.size, checksum))
+        self.size += len(record)
+        self.count += 1
 
     def __exit__(
         self,
@@ -63,13 +69,6 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            try:
-                for file in self._files:
-                    file.flush()
-            except OSError as failed:
-                self._outputs.__exit__(type(failed), failed, failed.__traceback__)
-                raise
         self._outputs.__exit__(kind, error, trace)
         if error is None and not self._extend:  # those of a file that was there before
-            checksum_path(self.path_rec).unlink(missing_ok=True)
+            self.path_crc.unlink(missing_ok=True)

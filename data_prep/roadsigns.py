@@ -11,35 +11,48 @@ contains the smaller one. Its class is i modulo 12, so that classes are balanced
 
 The set appears when it is whole, marked OUT/.complete. A run that was killed goes on where it was;
 a second run finds the set and does nothing. `--records` and `--tfrecord` also pack the pictures,
-where that is not done yet; several processes may ask for all this at once. `--contact-sheet FILE`
-draws an overview, with or without OUT.
+where that is not done yet; several processes may ask for all this at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep import processes
-from data_prep.common import (
-    Parser,
-    Progress,
-    check_room,
-    format_bytes,
-    run_program,
-    usable_cores,
-)
-from data_prep.signs.classes import IDS
-from data_prep.signs.folder import Parameters, Workplace, locked, read_complete
+from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.output import COMPLETE, OutputFolder, finish_swap
+from data_prep.signs import drawing
+from data_prep.signs.classes import IDS, class_list
+from data_prep.signs.drawing import picture_path
 from data_prep.signs.knobs import VERSION
 from rn50lib.errors import UserError
+from rn50lib.hardware import usable_cores
+from rn50lib.parser import Parser
 
 TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of a picture on disk, rounded up to blocks
 BATCH = 8  # pictures that a worker is given at a time
+SPLITS = ("train", "val")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a set follows from: pictures per split, seed, version of the drawing."""
+
+    train: int
+    val: int
+    seed: int
+    version: int = VERSION
+
+    def __str__(self) -> str:
+        return f"--train {self.train} --val {self.val} --seed {self.seed} (drawing {self.version})"
 
 
 def ensure(
@@ -63,7 +76,12 @@ def ensure(
     _check(train, val, seed, jobs)
     try:
         if overwrite or not _is_there(out, train, val, seed):
-            _make(out, train, val, seed, jobs or usable_cores(), overwrite, quiet)
+            wanted = Parameters(
+                TRAIN if train is None else train,
+                VAL if val is None else val,
+                SEED if seed is None else seed,
+            )
+            _make(out, wanted, jobs or usable_cores(), overwrite, quiet)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{out}: cannot be written ({where}{error.strerror})") from error
@@ -81,6 +99,29 @@ def _check(train: int | None, val: int | None, seed: int | None, jobs: int | Non
             raise UserError(f"{flag} {value}: at least {least} is needed ({why})")
 
 
+def read_complete(out: Path) -> Parameters | None:
+    """The parameters of the complete set in `out`, None if there is none.
+
+    Raises UserError if the mark cannot be read, or if what it stands for is gone.
+    """
+    finish_swap(out)
+    try:
+        found = Parameters(**json.loads((out / COMPLETE).read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{out / COMPLETE}: this is not the mark of a road-sign set; choose another folder"
+        ) from error
+    missing = [part for part in (*SPLITS, "classes.txt") if not (out / part).exists()]
+    if missing:
+        raise UserError(
+            f"{out}: marked complete, but {' and '.join(missing)} is gone; "
+            "draw the set again with --overwrite"
+        )
+    return found
+
+
 def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -> bool:
     """Whether the set asked for is complete. Raises UserError if another one is."""
     found = read_complete(out)
@@ -90,7 +131,6 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
         found.train if train is None else train,
         found.val if val is None else val,
         found.seed if seed is None else seed,
-        VERSION,
     )
     if found != wanted:
         raise UserError(
@@ -100,43 +140,31 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
     return True
 
 
-def _make(
-    out: Path,
-    train: int | None,
-    val: int | None,
-    seed: int | None,
-    jobs: int,
-    overwrite: bool,
-    quiet: bool,
-) -> None:
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; name a folder to draw the set into")
-    parameters = Parameters(
-        TRAIN if train is None else train,
-        VAL if val is None else val,
-        SEED if seed is None else seed,
-        VERSION,
-    )
-    with locked(out):
-        workplace = Workplace(out)
-        workplace.finish()  # a move that a killed run had begun
-        if not overwrite and _is_there(out, train, val, seed):
+def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool) -> None:
+    _refuse_others(out, overwrite)
+    with OutputFolder(out, asdict(wanted), wait=not overwrite) as folder:
+        if folder.finished:
             return
-        _refuse_others(out, overwrite)
-        workplace.prepare(parameters)
-        todo = workplace.missing(parameters)
-        _say_room(workplace, out, parameters, len(todo), quiet)
-        start, written = time.monotonic(), 0
-        if todo:
-            written = _draw(workplace, parameters, todo, jobs, quiet)
+        # A worker left over from a killed run must not write into a set of other numbers.
+        drafts = folder.part / "-".join(map(str, asdict(wanted).values()))
+        drafts.mkdir(exist_ok=True)
+        for split in SPLITS:
+            for id_ in IDS:
+                (folder.part / split / id_).mkdir(parents=True, exist_ok=True)
+        missing = _missing(folder.part, wanted)
+        _check_room(folder, len(missing), wanted.train + wanted.val, quiet)
+        start = time.monotonic()
+        settings = folder.part, drafts, wanted.seed
+        written = _draw(out, settings, missing, jobs, quiet)
         seconds = time.monotonic() - start
-        workplace.install(parameters)
+        shutil.rmtree(drafts)
+        (folder.part / "classes.txt").write_text(class_list(), encoding="utf-8")
     if not quiet:
-        mean = f", mean {written / len(todo) / 1000:.0f} KB" if todo else ""
+        mean = f", mean {written / len(missing) / 1000:.0f} KB" if missing else ""
         print(
-            f"{out}: {parameters.train:,} train and {parameters.val:,} val pictures of "
-            f"{len(IDS)} classes{mean}; drew {len(todo):,} in {seconds:.1f} s, "
-            f"{len(todo) / max(seconds, 1e-9):.0f} images/s with {jobs} "
+            f"{out}: {wanted.train:,} train and {wanted.val:,} val pictures of {len(IDS)} classes"
+            f"{mean}; drew {len(missing):,} in {seconds:.1f} s, "
+            f"{len(missing) / max(seconds, 1e-9):.0f} images/s with {jobs} "
             f"process{'es' if jobs > 1 else ''}",
             file=sys.stderr,
         )
@@ -144,33 +172,40 @@ def _make(
 
 def _refuse_others(out: Path, overwrite: bool) -> None:
     """Raises UserError if `out` holds something that is not a complete set of this program."""
-    if overwrite and (out / ".complete").exists():
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; name a folder to draw the set into")
+    if not out.exists() or (out / COMPLETE).exists() and overwrite:
         return
-    for name in ("train", "val", "classes.txt"):
-        if (out / name).exists():
-            raise UserError(
-                f"{out / name}: is there already and was not drawn by this program (no .complete "
-                "beside it); choose another folder, or move it away"
-            )
+    if entry := min(out.iterdir(), default=None):
+        raise UserError(
+            f"{entry}: is there already and was not drawn by this program (no .complete beside "
+            "it); choose another folder, or move it away"
+        )
 
 
-def _say_room(
-    workplace: Workplace, out: Path, parameters: Parameters, count: int, quiet: bool
-) -> None:
-    """Says what the disk must hold, or raises UserError if it cannot."""
-    needed, total = count * FILE_BYTES, parameters.train + parameters.val
-    try:
-        check_room(workplace.root, needed, f"drawing {count:,} pictures")
-    except UserError:
-        if count == total:
-            workplace.remove()  # nothing is drawn yet, so nothing is lost
-        raise
+def _missing(folder: Path, wanted: Parameters) -> list[tuple[str, int]]:
+    """The pictures that are still to be drawn, as (split, index)."""
+    counts = zip(SPLITS, (wanted.train, wanted.val), strict=True)
+    there = {
+        f"{split}/{id_}/{entry.name}"
+        for split in SPLITS
+        for id_ in IDS
+        for entry in os.scandir(folder / split / id_)
+        if entry.stat().st_size
+    }
+    return [(s, i) for s, count in counts for i in range(count) if picture_path(s, i) not in there]
+
+
+def _check_room(folder: OutputFolder, count: int, total: int, quiet: bool) -> None:
+    """Say what the disk must hold, or raise UserError if it cannot."""
+    needed = count * FILE_BYTES
+    check_room(folder.part, needed, f"drawing {count:,} pictures")
     if quiet or not count:
         return
-    status = os.statvfs(workplace.root)
+    status = os.statvfs(folder.part)
     goes_on = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
     print(
-        f"{out}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
+        f"{folder.path}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
         f"{format_bytes(status.f_bavail * status.f_frsize)} are free",
         file=sys.stderr,
         flush=True,
@@ -178,29 +213,24 @@ def _say_room(
 
 
 def _draw(
-    workplace: Workplace,
-    parameters: Parameters,
-    todo: list[tuple[str, int]],
+    out: Path,
+    settings: tuple[Path, Path, int],
+    missing: list[tuple[str, int]],
     jobs: int,
     quiet: bool,
 ) -> int:
-    """Draw all of ``todo``; returns the bytes written. Raises UserError if a process fails."""
-    from data_prep.signs.worker import prepare  # with Pillow and NumPy, which --help does without
-
+    """Draw what is missing; returns the bytes written. Raises UserError if a process fails."""
     again = "run the same command again to go on from here"
-    settings = workplace.new(parameters), workplace.spool(parameters), parameters.seed
-    batches, written = _batched(todo), 0
-    with Progress(len(todo), "drawing road signs", quiet=quiet) as progress:
+    batches, written = _batched(missing), 0
+    with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
         try:
-            for number, answer in processes.run(prepare, settings, batches, jobs):
+            for number, answer in processes.run(drawing.prepare, settings, batches, jobs):
                 if isinstance(answer, processes.Died):
-                    raise UserError(
-                        f"{workplace.out}: a drawing process was {answer.reason}; {again}"
-                    )
+                    raise UserError(f"{out}: a drawing process was {answer.reason}; {again}")
                 written += answer
                 progress.add(len(batches[number][1]))
         except processes.Failed as error:
-            raise UserError(f"{workplace.out}: {error}; put that right, then {again}") from error
+            raise UserError(f"{out}: {error}; put that right, then {again}") from error
     return written
 
 
@@ -221,7 +251,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         " A number that is left out is that of the set in OUT, if there is one.",
     )
     add = parser.add_argument
-    add("out", nargs="?", metavar="OUT", help="the folder of the data set")
+    add("out", metavar="OUT", help="the folder of the data set")
     add("--train", type=int, metavar="N", help=f"training pictures ({TRAIN})")
     add("--val", type=int, metavar="N", help=f"validation pictures ({VAL})")
     add("--seed", type=int, metavar="S", help=f"what all is drawn from ({SEED})")
@@ -233,18 +263,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--records", action="store_true", help="also pack record files, in OUT/records")
     add("--tfrecord", action="store_true", help="also write TFRecord shards, in OUT/tfrecord")
-    add(
-        "--contact-sheet",
-        metavar="FILE",
-        help="also draw an overview of all classes (.jpg or .png)",
-    )
     flags = parser.parse_args(argv)
-    if not flags.out:
-        for flag in ("records", "tfrecord"):
-            if getattr(flags, flag):
-                parser.error(f"--{flag}: name the folder OUT")
-        if not flags.contact_sheet:
-            raise UserError("nothing to do: name the folder OUT, or a --contact-sheet FILE")
     _check(flags.train, flags.val, flags.seed, flags.jobs)
     return flags
 
@@ -253,16 +272,10 @@ def main(argv: list[str] | None = None) -> int:
     """The program; returns the exit status."""
     flags = parse(argv)
     try:
-        if flags.out:
-            _prepare(flags)
+        _prepare(flags)
     except KeyboardInterrupt:
         print("error: interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130
-    if flags.contact_sheet:
-        from data_prep.signs.sheet import save_sheet
-
-        seed = SEED if flags.seed is None else flags.seed
-        print(f"{flags.contact_sheet}: {save_sheet(flags.contact_sheet, seed)}")
     return 0
 
 

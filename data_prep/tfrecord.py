@@ -12,20 +12,20 @@ nor reading back needs TensorFlow.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import os
 import re
 from pathlib import Path
 
 from data_prep import processes, shardwriter
-from data_prep.common import Parser, Progress, check_room, format_bytes, run_program, usable_cores
-from data_prep.output_folder import COMPLETE, STAMP, OutputFolder, finish_swap
+from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.shardwriter import describe_images
 from data_prep.tfrecordwriter import format_index
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
+from rn50lib.hardware import usable_cores
+from rn50lib.parser import Parser
 from rn50lib.records.classes import read_class_words
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.order import epoch_order
@@ -56,13 +56,15 @@ def convert(
     jobs: int | None = None,
     data_format: str = "auto",
     quiet: bool = False,
+    wait: bool = False,
 ) -> Path:
     """Write all splits of the data set ``root`` to ``out`` (ROOT/tfrecord); returns ``out``.
 
     ``shards`` is the number for "train" and "val". With the schema "slides" the images are decoded
     to raw bytes, ``size`` × ``size`` pixels if that is not 0. ``jobs`` is the number of processes,
-    all usable cores unless given; 0 works in this one. Raises UserError if the data set cannot be
-    read, an image is bad, the disk has too little room, or ``out`` holds anything else.
+    all usable cores unless given; 0 works in this one. ``wait`` waits for another process that
+    writes the same. Raises UserError if the data set cannot be read, an image is bad, the disk has
+    too little room, or ``out`` holds anything else.
     """
     root = Path(root)
     out = Path(out) if out else root / "tfrecord"
@@ -85,13 +87,15 @@ def convert(
     }
     stamp = {"root": str(root.resolve()), "schema": schema, "size": size, "seed": seed}
     stamp |= {"shards": counts, "images": {s: fingerprint(sources[s], sizes[s]) for s in sources}}
-    folder = OutputFolder(out, stamp)
+    folder = OutputFolder(out, stamp, wait)
     if folder.is_complete():
         print(f"{out}: already complete")
         return out
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     check_room(folder.path.parent, total, f"writing {out}")
     with folder:
+        if folder.finished:
+            return out
         (folder.part / "index").mkdir(exist_ok=True)
         words = read_class_words(root)
         tasks = []
@@ -135,15 +139,7 @@ def ensure_tfrecord(root: str | os.PathLike) -> Path:
     root = Path(root)
     out = root / "tfrecord"
     finish_swap(out)
-    if (out / COMPLETE).exists():
-        return out
-    with open(root / ".tfrecord.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (out / COMPLETE).exists():
-            convert(root, out, quiet=True)
-        with contextlib.suppress(OSError):
-            os.unlink(lock.name)
-    return out
+    return out if (out / COMPLETE).exists() else convert(root, out, quiet=True, wait=True)
 
 
 def _run(tasks: list, settings: dict, jobs: int, quiet: bool) -> tuple[int, float]:

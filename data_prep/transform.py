@@ -7,14 +7,10 @@ it.
 from __future__ import annotations
 
 import io
-import threading
 from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
-from data_prep.lists import Entry
-from data_prep.packing import BadImages, Filled, checksum, join_records, label_header
-from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.records.imageinfo import eight_bits
 
@@ -93,38 +89,3 @@ def _shorter_side(size: tuple[int, int], target: int) -> tuple[int, int]:
     if height > width:
         return target, height * target // width
     return width * target // height, target
-
-
-class Encode:
-    """Packs images that go through a Transform; those that do not decode are left out and named."""
-
-    def __init__(
-        self,
-        entries: list[Entry],
-        root: str,
-        pack_label: bool,
-        transform: Transform,
-        bad: BadImages,
-    ) -> None:
-        self.entries, self.root, self.pack_label = entries, root, pack_label
-        self.transform, self.bad = transform, bad
-        self._framing = overrides.get("record_framing")
-        self._lock = threading.Lock()
-
-    def fill(self, first: int, last: int, buffer: bytearray) -> Filled:
-        """See ``packing.Filler``; the buffer is not needed here."""
-        made = [self._one(entry) for entry in self.entries[first:last]]
-        return join_records([record for record, _ in made], [crc for _, crc in made])
-
-    def _one(self, entry: Entry) -> tuple[bytes, int]:
-        """The framed record and its checksum; b"" for an image that does not decode."""
-        path = f"{self.root}/{entry.path}"
-        try:
-            with open(path, "rb") as file:
-                image = self.transform.apply(file.read())
-        except Exception as error:  # a damaged image makes Pillow raise many kinds of errors
-            with self._lock:
-                self.bad.add(path, f"it does not decode ({error})")
-            return b"", 0
-        payload = label_header(entry, self.pack_label) + image
-        return self._framing(payload), checksum(payload)

@@ -22,7 +22,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,10 @@ from data_prep.checks import compare, images, shards
 from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problem, count_levels
 from data_prep.checks.recordfiles import read_record_file
-from data_prep.common import Parser, Progress, run_program, usable_cores
+from data_prep.common import Progress, run_program
 from rn50lib.errors import UserError
+from rn50lib.hardware import usable_cores
+from rn50lib.parser import Parser
 
 SPLITS = ("train", "val")
 
@@ -69,16 +71,7 @@ class Report:
                 }
                 for part in self.parts
             ],
-            "problems": [
-                {
-                    "level": p.level,
-                    "kind": p.kind,
-                    "where": p.where,
-                    "offset": p.offset,
-                    "text": p.text,
-                }
-                for p in self.problems
-            ],
+            "problems": [{"level": p.level} | asdict(p) for p in self.problems],
         }
 
 

@@ -174,15 +174,17 @@ def lock_for(experiment: Experiment) -> Iterator[None]:
     prefix = Path(experiment.model_prefix or "")
     with contextlib.ExitStack() as held:
         if prefix.parent.is_dir():
-            place = prefix.with_name(f".{prefix.name}.lock")
-            held.enter_context(lock(place, f"--model-prefix {prefix}"))
+            lock_file = prefix.with_name(f".{prefix.name}.lock")
+            held.enter_context(lock(lock_file, f"--model-prefix {prefix}"))
         check_file(symbol_path(prefix))
         first = experiment.load_epoch or 0
         there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
         if there:
-            told = f"checkpoints after epoch {first}" if first else "the checkpoints of another run"
+            which = (
+                f"checkpoints after epoch {first}" if first else "the checkpoints of another run"
+            )
             raise UserError(
-                f"--model-prefix {prefix}: {told} are there already, up to"
+                f"--model-prefix {prefix}: {which} are there already, up to"
                 f" {path(prefix, *there[-1])}: go on with them by --model-prefix {prefix} --resume,"
                 f" give another --model-prefix, or remove {prefix}-[0-9]*.safetensors"
             )

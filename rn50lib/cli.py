@@ -8,11 +8,21 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import whole_output
 from rn50lib.parser import VERBS
+
+TOOLS = {  # verbs that are a program of their own: where its `main` stands in rn50lib.tools
+    "benchmark": "benchmark.command",
+    "predict": "predict",
+    "export": "export",
+    "compare": "compare",
+    "scale": "scaling.command",
+    "doctor": "doctor",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,6 +57,8 @@ def function_of(verb: str) -> Callable[[list[str]], int]:
     """What a verb does; only now is loaded what it needs."""
     if verb == "workshop":
         return workshop
+    if verb in TOOLS:
+        return import_module(f"rn50lib.tools.{TOOLS[verb]}").main
     from rn50lib import commands
 
     return getattr(commands, verb)
@@ -61,7 +73,7 @@ def workshop(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
-        from rn50lib.launch import end_with
+        from rn50lib.stop import end_with
 
         end_with(main)
     sys.exit(main())

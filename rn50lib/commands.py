@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rn50lib import checkpoint, launch
-from rn50lib.config import Config, Experiment, describe, flags_of
+from rn50lib.config import Config, Experiment, flags_of
+from rn50lib.config.description import describe
+from rn50lib.errors import TERMINATED
 from rn50lib.files import check_writable, is_stream, make_folder
 from rn50lib.launch.prepare import prepare
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.rank import member
+from rn50lib.stop import die_with_parent, end_on_sigterm
 
 
 def run(argv: list[str]) -> int:
@@ -26,8 +29,8 @@ def run(argv: list[str]) -> int:
 def run_experiment(
     experiment: Experiment, run_dir: Path | None = None, dry_run: bool = False
 ) -> int:
-    launch.die_with_parent()
-    launch.end_on_sigterm()
+    die_with_parent()
+    end_on_sigterm()
     if dry_run:
         from rn50lib.launch import dry_run as dry
 
@@ -43,7 +46,7 @@ def run_experiment(
             pass  # the worker takes it; here it is told before any worker starts
     launch.say(describe(config))
     status = launch.run(config, folder)
-    if status == launch.TERMINATED:
+    if status == TERMINATED:
         tell_how_to_go_on("run", experiment, config)
     if status == 0 and not config.experiment.test_io:
         launch.say(f"report: {config.experiment.report or folder / 'report.json'}")
@@ -74,15 +77,15 @@ def train(argv: list[str]) -> int:
     parser = experiment_parser("train")
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     experiment, extra = parse_experiment(parser, argv)
-    launch.end_on_sigterm()
+    end_on_sigterm()
     me = member()
     config = prepare(experiment, group=me)
-    from rn50lib.launch.worker import run_worker
+    from rn50lib.worker import run_worker
 
     try:
         return run_worker(config, extra.run_dir)
     except SystemExit as ended:
-        if ended.code == launch.TERMINATED and (me is None or me.rank == 0):
+        if ended.code == TERMINATED and (me is None or me.rank == 0):
             tell_how_to_go_on("train", experiment, config)
         raise
 
@@ -130,27 +133,6 @@ def score(argv: list[str]) -> int:
     return status
 
 
-def benchmark(argv: list[str]) -> int:
-    """`rn50 benchmark`: images per second over numbers of workers and batch sizes."""
-    from rn50lib.tools.benchmark.command import main as benchmark_main
-
-    return benchmark_main(argv)
-
-
-def predict(argv: list[str]) -> int:
-    """`rn50 predict`: what a checkpoint sees in pictures."""
-    from rn50lib.tools.predict import main as predict_main
-
-    return predict_main(argv)
-
-
-def export(argv: list[str]) -> int:
-    """`rn50 export`: a checkpoint for other programs."""
-    from rn50lib.tools.export import main as export_main
-
-    return export_main(argv)
-
-
 def plot(argv: list[str]) -> int:
     """`rn50 plot R1.json R2.json -o curves.png`."""
     from rn50lib.parser import Parser
@@ -174,29 +156,8 @@ def plot(argv: list[str]) -> int:
     return 0
 
 
-def compare(argv: list[str]) -> int:
-    """`rn50 compare`: reports and benchmarks beside each other."""
-    from rn50lib.tools.compare import main as compare_main
-
-    return compare_main(argv)
-
-
-def scale(argv: list[str]) -> int:
-    """`rn50 scale`: other numbers of GPUs, predicted."""
-    from rn50lib.tools.scaling.command import main as scale_main
-
-    return scale_main(argv)
-
-
 def diagnose(argv: list[str]) -> int:
     """`rn50 diagnose`: loader, step, both and communication, each measured by itself."""
     from rn50lib.tools.diagnose.command import main as diagnose_main
 
     return diagnose_main(argv, prepare, describe)
-
-
-def doctor(argv: list[str]) -> int:
-    """`rn50 doctor`: checks with remedies."""
-    from rn50lib.tools.doctor import main as doctor_main
-
-    return doctor_main(argv)

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from rn50lib.errors import UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a full disk, or a limit, is told by
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, or a limit that is reached
 DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # an open file's other name
 
 
@@ -70,8 +70,8 @@ def check_file(path: str | Path, name: str | None = None) -> None:
         )
 
 
-def make_folder(folder: Path, told: str) -> None:
-    """Make a folder, if it is not there. Raises UserError, which begins with `told`, where that
+def make_folder(folder: Path, name: str) -> None:
+    """Make a folder, if it is not there. Raises UserError, which begins with `name`, where that
     cannot be, or where nothing can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def make_folder(folder: Path, told: str) -> None:
         if os.access(folder, os.W_OK):
             return
         why = "no permission"
-    raise UserError(f"{told} cannot be written ({why}): name a place that you may write to")
+    raise UserError(f"{name} cannot be written ({why}): name a place that you may write to")
 
 
 @contextlib.contextmanager
@@ -228,8 +228,8 @@ def whole_output() -> Iterator[None]:
         flush_output(error)
         if error.errno not in FULL:
             raise
-        place = error.filename or "standard output"  # which names no file, where it is unbuffered
-        print(f"error: {place} cannot be written: {error.strerror}", file=sys.stderr)
+        name = error.filename or "standard output"  # which names no file, where it is unbuffered
+        print(f"error: {name} cannot be written: {error.strerror}", file=sys.stderr)
         raise SystemExit(2) from error
     except BaseException:
         flush_output()

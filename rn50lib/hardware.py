@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rn50lib.nvidia import Gpu, gpus
-
-__all__ = ["Gpu", "Machine", "gpus", "machine"]
+if TYPE_CHECKING:
+    from rn50lib.nvidia import Gpu
 
 ROOT = Path("/")  # the functions below take another one where a test lays out files of its own
 
@@ -143,6 +144,15 @@ def processor(root: Path = ROOT) -> tuple[str, frozenset[str]]:
     except OSError:
         pass
     return name, flags
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that a program started here can use; none where no driver answers."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    from rn50lib import nvidia
+
+    return nvidia.gpus()
 
 
 @cache

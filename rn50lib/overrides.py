@@ -99,8 +99,8 @@ def install(overrides: tuple[str, ...], program: str = RUN) -> None:
     """
     _overrides.clear()
     for text in overrides:
-        replaced, _, place = text.partition("=")
-        file, _, name = place.rpartition(":")
+        replaced, _, target = text.partition("=")
+        file, _, name = target.rpartition(":")
         if replaced not in REPLACEABLE:
             names = ", ".join(REPLACEABLE)
             raise UserError(f"--override {text}: no function {replaced!r}; there are {names}")

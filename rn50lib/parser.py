@@ -72,9 +72,9 @@ def experiment_parser(verb: str) -> Parser:
     groups: dict[str, Any] = {}
     for f in fields(Experiment):
         meta = f.metadata
-        if meta["group"] not in groups:
-            groups[meta["group"]] = parser.add_argument_group(meta["group"])
-        add = groups[meta["group"]].add_argument
+        if meta["group"]:
+            group = groups[meta["group"]] = parser.add_argument_group(meta["group"])
+        add = group.add_argument
         options: dict[str, Any] = {"dest": f.name, "help": meta["help"], "default": f.default}
         if meta["kind"] is None:
             add(*meta["names"], action="store_true", **options)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from rn50lib.config.kinds import scaling
 from rn50lib.hardware import Machine
 
-DTYPES = ("float32", "tf32", "bfloat16", "float16")
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}
 
 

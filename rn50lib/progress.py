@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import make_folder
+
+if TYPE_CHECKING:
+    from rn50lib.tensorboard import Board
 
 try:
     from tqdm import tqdm
@@ -35,18 +35,22 @@ class Progress:
         self.position = run_dir / "position.txt" if enabled and run_dir else None
         self.earlier = read_position(self.position) if self.position else None
         self.position_file = open(self.position, "w") if self.position else None
-        self.board = Board(logdir) if enabled and logdir else None
+        self.board: Board | None = None
+        if enabled and logdir:
+            from rn50lib.tensorboard import Board
+
+            self.board = Board(logdir)
         self.bar: tqdm | None = None
         self.terminal = sys.stderr.isatty()
         self.last_line = time.perf_counter()
 
-    def start(self, phase: str, epoch: int, epochs: int, steps: int, done: int = 0) -> None:
+    def start(self, phase: str, epoch: int, epochs: int, steps: int, initial: int = 0) -> None:
         """A phase ('train' or 'val') of an epoch begins."""
         self.phase, self.epoch, self.steps = phase, epoch, steps
         self.label = f"epoch {epoch + 1}/{epochs} {phase}"
         if self.enabled and self.terminal and tqdm is not None:
             self.bar = tqdm(
-                total=steps, initial=done, desc=self.label, leave=False, dynamic_ncols=True,
+                total=steps, initial=initial, desc=self.label, leave=False, dynamic_ncols=True,
                 unit="step",
             )  # fmt: skip
 
@@ -143,42 +147,3 @@ def read_position(path: Path) -> tuple[int, int] | None:
 
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-class Board:
-    """TensorBoard event files, without importing TensorFlow, as the usual writer does."""
-
-    def __init__(self, logdir: str) -> None:
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.record_writer import RecordWriter
-        except ImportError as error:
-            raise UserError(f"--logdir needs the package tensorboard ({error})") from error
-        self.event, self.summary, self.logdir = Event, Summary, logdir
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        make_folder(Path(logdir), f"--logdir {logdir}")
-        try:
-            self.file = open(Path(logdir) / name, "wb")
-        except OSError as error:
-            raise UserError(f"--logdir {logdir} cannot be written: {error.strerror}") from error
-        self.writer = RecordWriter(self.file)
-        self._write(file_version="brain.Event:2")
-
-    def scalars(self, prefix: str, values: dict[str, Any], step: int) -> None:
-        measured = [
-            self.summary.Value(tag=f"{prefix}/{key}", simple_value=value)
-            for key, value in values.items()
-            if isinstance(value, (int, float))
-        ]
-        self._write(step=step, summary=self.summary(value=measured))
-
-    def _write(self, **content: Any) -> None:
-        try:
-            self.writer.write(self.event(wall_time=time.time(), **content).SerializeToString())
-            self.writer.flush()
-        except OSError as error:
-            raise UserError(cannot_write(f"--logdir {self.logdir}", error)) from error
-
-    def close(self) -> None:
-        self.file.close()

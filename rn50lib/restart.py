@@ -77,8 +77,8 @@ def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> 
     run.progress.say(message)
     last = run.progress.earlier
     if last is not None:  # of the same run, before it was taken up again
-        done = (last[0] - found.epoch) * examples + last[1] - position.images
-        position.repeated += max(0, done)
+        again = (last[0] - found.epoch) * examples + last[1] - position.images
+        position.repeated += max(0, again)
     change = {"epoch": found.epoch + 1, "images": position.images, "workers": run.comm.size}
     position.changes.append(change)
     return found.epoch
@@ -140,7 +140,7 @@ def update_done(run: Run, timer: Timer, updates: int) -> None:
     it. `updates` were done in this epoch since the run was started or taken up again."""
     run.progress.at(timer.epoch, run.position.images)
     every = run.experiment.checkpoint_steps or 0
-    due = every and updates % every == 0 and timer.done < timer.steps and run.stop.saves
+    due = every and updates % every == 0 and timer.finished < timer.steps and run.stop.saves
     stops = run.stop.now()
     if not (due or stops):
         return

@@ -1,20 +1,80 @@
-"""SIGTERM: how the workers of a run agree on the update after which they stop."""
+"""How a process of a run ends: with its parent, on SIGTERM, and without a crash at its last moment.
+
+`Stop` is how the workers of a run agree on the update after which they stop.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
+import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from rn50lib.comm import Comm
 from rn50lib.errors import TERMINATED
 
+PARENT = "RN50_PARENT"  # the number of the process whose death ends this one
 PATIENCE_S = 10.0  # a SIGTERM that comes so long after the first one ends a run at once
 LOOK_S = 1.0  # about so often the workers ask each other whether one was asked to end
+
+
+def die_with_parent() -> None:
+    """Called by a worker at its start: it ends when the process that started it dies (Linux)."""
+    parent = os.environ.get(PARENT)
+    if not parent or sys.platform != "linux":
+        return
+    set_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before we asked
+        sys.exit("error: the launching process is gone")
+
+
+def end_on_sigterm() -> None:
+    """From now on SIGTERM ends this process in good order, with status 143: what it has opened is
+    closed, and its children are ended."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise SystemExit(TERMINATED)
+
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+
+
+def end_with(work: Callable[[], int]) -> NoReturn:
+    """Do a worker's work and end its process, without taking the interpreter apart.
+
+    The threads of a group (Gloo's, DDP's) may still hold Python objects then, and one that lets go
+    of its object while the interpreter ends aborts the process: a run that had succeeded would fail
+    with "terminate called without an active exception".
+    """
+    status = 1
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+    atexit.register(leave)  # the first to be registered is the last to run
+    try:
+        status = work()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    finally:
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already: Ctrl-C may come twice
+    sys.exit(status)
 
 
 class Stop:
@@ -26,7 +86,7 @@ class Stop:
 
     def __init__(self, comm: Comm, saves: bool) -> None:
         self.comm, self.saves = comm, saves
-        self.asked, self.asked_at = False, 0.0
+        self.requested, self.requested_at = False, 0.0
         self.wait, self.calls, self.since = 1, 0, time.perf_counter()
         self.earlier: Any = None
 
@@ -42,20 +102,20 @@ class Stop:
     def take(self, number: int, frame: FrameType | None) -> None:
         # a scheduler and the processes in between may all hand it on: only one that comes late is
         # somebody's impatience
-        if self.asked and time.perf_counter() - self.asked_at > PATIENCE_S:
+        if self.requested and time.perf_counter() - self.requested_at > PATIENCE_S:
             raise SystemExit(TERMINATED)
-        if not self.asked:
-            self.asked, self.asked_at = True, time.perf_counter()
+        if not self.requested:
+            self.requested, self.requested_at = True, time.perf_counter()
 
     def now(self) -> bool:
         """Whether to stop here. Every rank has to ask as often as the others."""
         if self.comm.size == 1 or not self.saves:
-            return self.asked
+            return self.requested
         self.calls += 1
         if self.calls < self.wait:
             return False
         taken = (time.perf_counter() - self.since) / self.calls
-        (total,) = self.comm.sum([np.array([self.asked, taken], np.float64)])
+        (total,) = self.comm.sum([np.array([self.requested, taken], np.float64)])
         # the same sums on every rank, and so the same number of calls until the next look
         self.wait = max(1, min(1000, int(LOOK_S * self.comm.size / max(float(total[1]), 1e-6))))
         self.calls, self.since = 0, time.perf_counter()

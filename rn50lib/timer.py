@@ -52,7 +52,7 @@ class Timer:
         self.total, self.window = np.zeros(4), np.zeros(4)
         if phase == "train" and run.comm.rank == 0:
             self.total += run.position.sums
-        self.done = self.read_at = 0
+        self.finished = self.read_at = 0
         self.data_s = self.step_s = 0.0
         run.progress.start(phase, epoch, run.experiment.num_epochs, before + steps, before)
         self.begin = self.read_time = self.first_time = time.perf_counter()
@@ -68,14 +68,14 @@ class Timer:
 
     def step_done(self, i: int, lr: float | None) -> None:
         self.step_s += time.perf_counter() - self.handed_over
-        self.done = i + 1
+        self.finished = i + 1
         self.run.progress.step(self.data_s)
         if i == 0:
             self.read(tell=False)
             self.tell_remarks()
             self.first_time = self.read_time = time.perf_counter()
             self.read_at = 1
-        elif self.done % self.run.experiment.disp_batches == 0:
+        elif self.finished % self.run.experiment.disp_batches == 0:
             self.read(lr)
 
     def tell_remarks(self) -> None:
@@ -95,11 +95,11 @@ class Timer:
         self.window += sums
         if not math.isfinite(sums[0]):
             raise UserError(
-                f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.done}: training has"
-                " diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
+                f"the loss is {sums[0]} in epoch {self.epoch + 1}, step {self.finished}: training"
+                " has diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
             )
-        if self.done > self.read_at and tell:
-            seen = (self.done - self.read_at) * self.run.experiment.global_batch
+        if self.finished > self.read_at and tell:
+            seen = (self.finished - self.read_at) * self.run.experiment.global_batch
             loss, top1, _, examples = self.window
             values: dict[str, float | None] = {
                 "loss": loss / examples if examples else None,
@@ -110,11 +110,11 @@ class Timer:
             scaling = self.run.step.scaling() if self.phase == "train" else {}
             if scaling:
                 values["loss_scale"] = scaling["scale"]
-            done = self.before + self.done
-            global_step = self.epoch * (self.before + self.steps) + done
-            self.run.progress.reading(done, values, global_step)
+            step = self.before + self.finished
+            global_step = self.epoch * (self.before + self.steps) + step
+            self.run.progress.reading(step, values, global_step)
             self.window = np.zeros(4)
-            self.read_at, self.read_time = self.done, now
+            self.read_at, self.read_time = self.finished, now
 
     def sums_of_all(self) -> list[float]:
         """What the phase has added up so far, over all ranks."""
@@ -128,8 +128,8 @@ class Timer:
         now = time.perf_counter()
         self.run.progress.stop()
         metrics = dict(overrides.get("metric_sums")(self.total, self.run.comm))
-        if self.done > 1:
-            metrics["time"] = (now - self.first_time) / (self.done - 1)
+        if self.finished > 1:
+            metrics["time"] = (now - self.first_time) / (self.finished - 1)
             metrics["total_ips"] = self.run.experiment.global_batch / metrics["time"]
         if self.phase == "train":
             self.run.seconds["data"] += self.data_s

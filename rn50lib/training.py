@@ -139,7 +139,7 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
     timer = Timer(run, "train", epoch, steps, before // experiment.global_batch)
     skipped = step.scaling().get("skipped", 0)
-    batches = pipeline.epoch(epoch, done=before)
+    batches = pipeline.epoch(epoch, skip=before)
     with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
         for i, batch in enumerate(timer.batches(itertools.islice(batches, steps))):
             # the rate is that of the update that a batch is part of

@@ -7,7 +7,6 @@ Lines are those of files that git tracks, comments and empty lines with them.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,14 +15,15 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# in the process of a worker, at its end: which files of the library it has loaded
+# in every process of a run: the files of the library that it imports, a line each
 LOADED = """
-import atexit, json, os, sys
-def note():
-    files = {m.__file__ for m in list(sys.modules.values()) if getattr(m, "__file__", None)}
-    if any(name.endswith("training.py") for name in files):
-        json.dump(sorted(files), open(os.environ["RN50_LOADED"], "w"))
-atexit.register(note)
+import importlib.machinery, os, sys
+class Note:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "rn50lib":
+            with open(os.path.join(os.environ["RN50_LOADED"], f"{os.getpid()}.txt"), "a") as file:
+                print(importlib.machinery.PathFinder.find_spec(name, path).origin, file=file)
+sys.meta_path.insert(0, Note())
 """
 
 
@@ -69,10 +69,9 @@ def loaded_by_a_run() -> list[str]:
     """The files below the checkout that the worker of a small run on synthetic images imports."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(LOADED)
-        seen = Path(folder) / "loaded.json"
         env = os.environ | {
             "PYTHONPATH": os.pathsep.join([folder, str(ROOT)]),
-            "RN50_LOADED": str(seen),
+            "RN50_LOADED": folder,
             "RN50_RUNS": folder,
         }
         words = "run --network tiny --loader synthetic --image-shape 32 -b 2 --benchmark-iters 2"
@@ -80,7 +79,9 @@ def loaded_by_a_run() -> list[str]:
             [sys.executable, "-m", "rn50lib.cli", *words.split(), "--no-val", "-e", "1"],
             env=env, cwd=folder, capture_output=True, check=True,
         )  # fmt: skip
-        files = [Path(name) for name in json.loads(seen.read_text())]
+        noted = [note.read_text().splitlines() for note in Path(folder).glob("*.txt")]
+    (worker,) = (files for files in noted if any(f.endswith("training.py") for f in files))
+    files = [Path(file) for file in dict.fromkeys(worker)]
     return [str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT)]
 
 

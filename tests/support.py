@@ -20,7 +20,8 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import cli, overrides
-from rn50lib.config import Experiment, resolve
+from rn50lib.config import Experiment
+from rn50lib.config.defaults import resolve
 from rn50lib.hardware import Machine
 
 CLASSES = ("anvil", "barrel", "candle", "drum", "easel", "flute")

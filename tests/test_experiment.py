@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from rn50lib import config as configs
 from rn50lib import network as networks
-from rn50lib.config import Experiment, checks, defaults, flags_of, kinds, resolve
+from rn50lib.config import Experiment, checks, defaults, description, flags_of, kinds
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
-from rn50lib.hardware import Gpu, Machine
+from rn50lib.hardware import Machine
 from rn50lib.launch.prepare import prepare
+from rn50lib.nvidia import Gpu
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.presets import PRESETS
 from rn50lib.tools.benchmark import command as benchmark
@@ -65,7 +67,6 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         kinds.degrees: st.floats(0, 180),
         kinds.pace: st.floats(1e-3, 1e9),
         kinds.not_negative: rates,
-        kinds.port: st.integers(1, 65535),
         kinds.seed: st.integers(0, 2**32 - 1),
         kinds.image_shape: st.integers(32, 4096),
         kinds.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
@@ -279,8 +280,8 @@ def test_a_learner_s_decay_groups_decides_alone() -> None:
 def test_a_cosine_has_no_steps() -> None:
     done = resolve(parse("--recipe", "reference", "--lr-schedule", "cosine"), LAPTOP, 12).experiment
     assert done.lr_step_epochs == ()
-    assert configs.arithmetic(done).endswith("= 0.0125, cosine to 0 at epoch 90")
-    assert configs.schedule_remark(done) is None
+    assert description.arithmetic(done).endswith("= 0.0125, cosine to 0 at epoch 90")
+    assert description.schedule_remark(done) is None
 
 
 def test_classes_that_nobody_knows_are_asked_for() -> None:
@@ -401,7 +402,7 @@ def test_an_update_over_several_batches() -> None:
     asked = Experiment(recipe="reference", batch_size=32, macrobatch_size=128, n=2, comm="ddp")
     done = resolve(asked, LAPTOP, 12).experiment
     assert (done.micro_batches, done.global_batch, done.update_batch) == (4, 64, 256)
-    assert configs.arithmetic(done) == (
+    assert description.arithmetic(done) == (
         "global batch 2 x 32 x 4 batches per update = 256; learning rate 0.1 x 256 / 256 = 0.1"
     )
 
@@ -450,7 +451,7 @@ def test_impossible_values_are_refused(text: str, kind: Any) -> None:
 
 def test_the_arithmetic_of_batch_and_learning_rate() -> None:
     done = resolve(Experiment(recipe="reference", batch_size=64, lr=0.1), LAPTOP, 12).experiment
-    assert configs.arithmetic(done) == (
+    assert description.arithmetic(done) == (
         "global batch 1 x 64 = 64; learning rate 0.1 x 64 / 256 = 0.025"
     )
 
@@ -460,7 +461,7 @@ def test_the_arithmetic_of_batch_and_learning_rate() -> None:
 )
 def test_a_run_that_ends_early_says_so(epochs: int, said: str | None) -> None:
     done = resolve(Experiment(recipe="reference", num_epochs=epochs), LAPTOP, 12).experiment
-    remark = configs.schedule_remark(done)
+    remark = description.schedule_remark(done)
     assert (remark is None) if said is None else (remark is not None and said in remark)
 
 

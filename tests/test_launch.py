@@ -19,6 +19,7 @@ import pytest
 from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
+from rn50lib.stop import PARENT
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
 
@@ -34,7 +35,7 @@ def test_threads_and_allocator_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     env = launch.rank_environment(full(threads=3))
     assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
-    assert env[launch.PARENT] == str(os.getpid())
+    assert env[PARENT] == str(os.getpid())
     if sys.platform == "linux":
         assert env["GLIBC_TUNABLES"] == (
             "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592"
@@ -256,12 +257,12 @@ def test_a_worker_ends_without_taking_the_interpreter_apart(ends, status, said) 
     that aborts the process where a thread of the group still holds a Python object."""
     program = f"""
 import atexit, sys
-from rn50lib.launch import end_with
+from rn50lib.stop import end_with
 class Held:
     def __del__(self): print("torn down")
 held = Held()
-atexit.register(print, "registered")
 def work():
+    atexit.register(print, "registered")
     print("worked")
     {ends}
 end_with(work)

@@ -68,11 +68,11 @@ def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) ->
     (tmp_path / "mine.py").write_text(code)
     prefix, images = str(tmp_path / "a"), str(photos.root / "train")
     im2rec.main(["--list", "--recursive", "--no-shuffle", prefix, images])
-    im2rec.main(["--no-fsync", "--override", f"record_framing={tmp_path}/mine.py:framing",
+    im2rec.main(["--override", f"record_framing={tmp_path}/mine.py:framing",
                  "--pass-through", prefix, images])  # fmt: skip
     written = "".join(f"<{24 + file.stat().st_size}>" for file in photos.files("train"))
     assert (tmp_path / "a.rec").read_text() == written
-    im2rec.main(["--no-fsync", "--pass-through", prefix, images])  # none stays in force
+    im2rec.main(["--pass-through", prefix, images])  # none stays in force
     assert (tmp_path / "a.rec").read_bytes().startswith(bytes.fromhex("0a23d7ce"))
 
 

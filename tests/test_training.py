@@ -145,7 +145,7 @@ def test_the_first_loss_of_a_network_that_knows_nothing(trained: Path) -> None:
 def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos: Photos) -> None:
     """Every image read with Pillow, cropped by hand, counted by hand."""
     from rn50lib.backends.torch.step import TorchStep
-    from rn50lib.comm.local import Local
+    from rn50lib.comm import Local
     from tests.support import full
 
     net = checkpoint.read_network(trained / "m")
@@ -477,7 +477,7 @@ def test_a_run_in_processes_of_its_own(run_cli: Run, photos: Photos, tmp_path: P
     assert report["env"]["axes"]["seed"] == {"value": 0, "reason": "the default"}
     assert report["env"]["axes"]["batch_size"]["reason"] != "given"
     assert report["cmd"][:2] == ["rn50", "train"] and "--num-examples" in report["cmd"]
-    assert told["command"][1:] == ["-m", "rn50lib.launch.worker", str(folder / "experiment.json")]
+    assert told["command"][1:] == ["-m", "rn50lib.worker", str(folder / "experiment.json")]
     assert len(lines(folder)) >= 3
 
 

@@ -22,8 +22,9 @@ import pytest
 
 from rn50lib import checkpoint, comm, launch, rank
 from rn50lib.comm import slurm
-from rn50lib.config import Experiment, resolve
+from rn50lib.config import Experiment
 from rn50lib.config import workers as connecting
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
 from rn50lib.launch import group as groups
 from rn50lib.launch import launchers
@@ -75,9 +76,8 @@ def test_horovodrun_gets_the_worker_as_one_argument() -> None:
     assert "--network-interface" not in launchers.command(elsewhere, ["x"])
 
 
-def test_torchrun_takes_a_free_port_unless_told() -> None:
+def test_torchrun_takes_a_free_port() -> None:
     assert "--standalone" in launchers.command(full(n=2, comm="ddp"), ["x"])
-    assert "4711" in launchers.command(full(n=2, comm="ddp", port=4711), ["x"])
 
 
 def test_torchrun_on_several_hosts_is_told_ready_to_paste(rn50: Callable, photos: Photos) -> None:
@@ -139,16 +139,6 @@ def test_impossible_groups_are_refused(
     if flags[1] == "5":
         monkeypatch.setattr("rn50lib.launch.prepare.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
-
-
-def test_a_port_in_use_is_told(rn50: Callable, photos: Photos) -> None:
-    import socket
-
-    with socket.create_server(("", 0)) as server:
-        port = str(server.getsockname()[1])
-        error = rn50("run", "--data-root", photos.root, "-n", "2", "--comm", "ddp", "--port",
-                     port).error  # fmt: skip
-    assert f"--port {port} is in use" in error and "leave the flag out" in error
 
 
 def test_horovod_that_is_missing_is_told(
@@ -381,7 +371,7 @@ class Group:
     def worker(self, number: int) -> psutil.Process:
         """The training process of a rank."""
         for process in groups.processes(self.job):
-            watched = process.cmdline()[1:3] == ["-m", "rn50lib.launch.worker"]
+            watched = process.cmdline()[1:3] == ["-m", "rn50lib.worker"]
             me = rank.member(process.environ())
             if watched and me is not None and me.rank == number:
                 return process

@@ -11,7 +11,7 @@ from workshop.map import course_map
 from workshop.output import explore, figure, images, table
 from workshop.programs import run_script
 from workshop.runs import Run, train
-from workshop.session import Session, hide_single_gpu, start
+from workshop.session import Session, has, hide_single_gpu, start
 from workshop.source import show
 from workshop.try_script.command import try_script
 
@@ -24,6 +24,7 @@ __all__ = [
     "course_map",
     "explore",
     "figure",
+    "has",
     "hide_single_gpu",
     "hint",
     "images",

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rn50lib.hardware import Gpu
+from rn50lib.nvidia import Gpu
 
 
 @dataclass(frozen=True)

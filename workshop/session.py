@@ -4,6 +4,7 @@ shows its exercises instead, and makes the data when a run needs it."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -12,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rn50lib import config, hardware
-from rn50lib.config import Experiment
+from rn50lib import hardware
+from rn50lib.config import Experiment, defaults
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, paths
 from workshop.course import catalogue
@@ -250,7 +251,27 @@ def resolve(given: Experiment) -> Experiment:
         source = open_source(Path(str(asked.data_root)), "train", asked.data_format or "auto")
         classes = len(source.classes)
     machine = hardware.machine()
-    return config.resolve(asked, machine, asked.num_classes or classes).experiment
+    return defaults.resolve(asked, machine, asked.num_classes or classes).experiment
+
+
+PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "ONNX Runtime"}
+
+
+def has(package: str) -> bool:
+    """Whether a framework is installed here; where not, say that the cell is left out."""
+    if package == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it
+        found = False
+    if not found:
+        name = PACKAGES.get(package, package)
+        text = f"{name} is not installed here, so this cell is left out."
+        if package == "tensorflow":
+            text += " `make setup WITH=tensorflow` adds it."
+        output.show(f'<p class="box warn">{escape(text)}</p>', text)
+    return found
 
 
 def hide_single_gpu(profile: str) -> str:

@@ -28,6 +28,7 @@ from typing import Any, TextIO
 from rn50lib import launch
 from rn50lib.config import Experiment, experiment_from
 from rn50lib.errors import UserError
+from rn50lib.stop import PARENT, die_with_parent
 from workshop import output
 from workshop.programs import lines_of
 
@@ -64,7 +65,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.complaints,
-            env=launch.with_library({**env, launch.PARENT: str(os.getpid())}),
+            env=launch.with_library({**env, PARENT: str(os.getpid())}),
         )
         self.lines = lines_of(self.process.stdout)
         self._send([function, arguments])
@@ -144,7 +145,7 @@ def _reply(message: dict[str, Any]) -> None:
 def main() -> None:
     """Answer what is asked on stdin; what anything prints goes to standard error."""
     global _channel
-    launch.die_with_parent()
+    die_with_parent()
     _channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

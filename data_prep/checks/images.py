@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 
 from rn50lib.records.checksums import crc32c
-from rn50lib.records.framing import HEADER, locate, unpack_header
+from rn50lib.records.framing import HEADER, unpack_header
 from rn50lib.records.framing import join as join_record
 from rn50lib.records.imageinfo import LFS_POINTER, ImageInfo, image_info
 from rn50lib.records.mapped import MappedFile
@@ -172,12 +172,11 @@ def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
 
 def _read_record(file: MappedFile, offset: int) -> bytes:
     """A record that was found whole before."""
-    return join_record(file.data(), locate(file.data(), offset, file.size))
+    return join_record(file.data(), file.locate(offset))
 
 
 def _check_sum(record: bytes, wanted: int | None) -> list[Finding]:
-    extend = crc32c()
-    if wanted is None or extend is None:
+    if wanted is None:
         return []
-    crc = extend(0, record)
+    crc = crc32c()(0, record)
     return [] if crc == wanted else [("checksum", f"0x{crc:08x} instead of 0x{wanted:08x}")]

@@ -158,15 +158,11 @@ print("\nanother example:", sorted(["speed-30", "speed-100", "apple", "Zebra"]))
 #
 # The rule has a weakness. Suppose that one folder is missing from val, because it held no pictures or the copy was interrupted. Before you run the next cell, guess: a model that never errs is scored on such a validation set. What accuracy is reported?
 #
-# The cell makes that data set out of links to the pictures, in a folder among the runs. Then TensorFlow opens both splits as its users do, with `image_dataset_from_directory`, which follows the same rule.
+# The cell makes that data set out of links to the pictures, in a folder among the runs, and opens both splits with your own `Folder`.
 
 # %%
-import os
 import shutil
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
-import tensorflow as tf
 
 scratch = session.folder / "scratch"  # made anew each time
 shutil.rmtree(scratch, ignore_errors=True)  # of the links to the data, only the links
@@ -177,10 +173,8 @@ for split in ("train", "val"):
     for name in classes:
         if (split, name) != ("val", left_out):
             (gap / split / name).symlink_to(session.data_root / split / name)
-    pictures = tf.keras.utils.image_dataset_from_directory(
-        gap / split, follow_links=True, image_size=(64, 64), verbose=False
-    )
-    label_of[split] = {name: label for label, name in enumerate(pictures.class_names)}
+    opened = Folder(gap / split)
+    label_of[split] = {name: label for label, name in enumerate(opened.classes)}
 
 # %%
 scored = [classes[label] for label in val.labels if classes[label] != left_out]
@@ -252,37 +246,40 @@ print(f"{len(decoded)} of {len(twins)} files decode; the others are refused with
 # Other decoders decide otherwise. Here are the same bytes in TensorFlow's and in DALI's, each called as in a pipeline:
 
 # %%
-from nvidia.dali import fn, pipeline_def
+decoders = {}
+if workshop.has("tensorflow"):
+    import tensorflow as tf
 
+    decoders["TensorFlow"] = lambda data: tf.io.decode_image(
+        data, channels=3, expand_animations=False
+    ).numpy()
+if workshop.has("nvidia.dali"):
+    from nvidia.dali import fn, pipeline_def
 
-@pipeline_def(batch_size=1, num_threads=1, device_id=None)
-def decode_one(data):
-    encoded = fn.external_source(source=lambda: [np.frombuffer(data, np.uint8)])
-    return fn.decoders.image(encoded, device="cpu")
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def decode_one(data):
+        encoded = fn.external_source(source=lambda: [np.frombuffer(data, np.uint8)])
+        return fn.decoders.image(encoded, device="cpu")
 
+    def by_dali(data):
+        pipe = decode_one(data)
+        pipe.build()
+        return pipe.run()[0].at(0)
 
-def by_dali(data):
-    pipe = decode_one(data)
-    pipe.build()
-    return pipe.run()[0].at(0)
-
-
-def by_tensorflow(data):
-    return tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+    decoders["DALI"] = by_dali
 
 
 # %%
-rows = []
-for twin in twins:
-    row = [twin.name]
-    for decode in (by_tensorflow, by_dali):
-        try:
-            pixels = decode(twin.data)
-            row.append(f"{pixels.shape[1]} × {pixels.shape[0]}, mean {pixels.mean():.0f}")
-        except (tf.errors.InvalidArgumentError, RuntimeError):
-            row.append("refused")
-    rows.append(row)
-workshop.table(rows, columns=["file", "TensorFlow", "DALI"])
+def decoded_by(decode, data):
+    try:
+        pixels = decode(data)
+    except Exception as error:  # each library has errors of its own
+        return f"refused ({type(error).__name__})"
+    return f"{pixels.shape[1]} × {pixels.shape[0]}, mean {pixels.mean():.0f}"
+
+
+rows = [[twin.name, *(decoded_by(f, twin.data) for f in decoders.values())] for twin in twins]
+workshop.table(rows, columns=["file", *decoders])
 
 # %% [markdown]
 # Two rows deserve a thought. `cut.JPEG` ends in the middle: a strict decoder refuses it, a lenient one fills the rest with grey and goes on. And `turned.JPEG` says that it should be turned by 90 degrees. Nobody agrees here: Pillow, and so our decoder, leaves the pixels as they are stored, OpenCV turns them, and where one of the two above obeys, width and height have changed places. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
@@ -538,19 +535,19 @@ class Records(torch.utils.data.Dataset):
 
 
 # %%
-@pipeline_def(batch_size=16, num_threads=2, device_id=None)
-def dali_records(prefix):
-    jpegs, labels = fn.readers.mxnet(path=f"{prefix}.rec", index_path=f"{prefix}.idx", name="rec")
-    return fn.decoders.image(jpegs), labels
-
-
 records_val = Records(packed / "val")
-pipe = dali_records(str(packed / "val"))
-pipe.build()
-by_dali = np.concatenate([label.ravel() for label in pipe.run()[1].as_array()]).astype(int)
-yours = [records_val[i][1] for i in range(16)]
-print("the first labels, yours:", yours)
-print("the first labels, DALI: ", by_dali.tolist())
+print("the first labels, yours:", [records_val[i][1] for i in range(16)])
+if workshop.has("nvidia.dali"):
+
+    @pipeline_def(batch_size=16, num_threads=2, device_id=None)
+    def dali_records(prefix):
+        jpegs, labels = fn.readers.mxnet(path=f"{prefix}.rec", index_path=f"{prefix}.idx")
+        return fn.decoders.image(jpegs), labels
+
+    pipe = dali_records(str(packed / "val"))
+    pipe.build()
+    labels = np.concatenate([label.ravel() for label in pipe.run()[1].as_array()])
+    print("the first labels, DALI: ", labels.astype(int).tolist())
 
 by_folder = Folder(session.data_root / "val")
 there = np.bincount([label for _, label in by_folder.files]).tolist()
@@ -561,49 +558,28 @@ print("pictures of each class, from folders and from records, are equal:", there
 # %% [markdown]
 # ## TFRecord, the other packing
 #
-# TensorFlow has a format of its own, which DALI reads as well. A record is a message of named features, a `tf.train.Example`, and it carries **checksums**, so that damage is noticed. Six lines write a file of three pictures:
+# TensorFlow has a format of its own, which DALI reads as well. A record is a message of named features, a `tf.train.Example`, and it carries **checksums**, so that damage is noticed. In TensorFlow six lines write a file of three pictures, and the loop behind them reads it again. The description says which features there are and of which type; what is not named in it is passed over.
 
 # %%
-shard = scratch / "three.tfrecord"
-with tf.io.TFRecordWriter(str(shard)) as writer:
-    for i in (0, 1, 2):
-        features = {
-            "image/encoded": tf.train.Feature(bytes_list={"value": [train.read(i)]}),
-            "image/class/label": tf.train.Feature(int64_list={"value": [train.labels[i] + 1]}),
-        }
-        example = tf.train.Example(features={"feature": features})
-        writer.write(example.SerializeToString())
-print(f"{shard.name}: {shard.stat().st_size:,} bytes")
+if workshop.has("tensorflow"):
+    three = str(scratch / "three.tfrecord")
+    with tf.io.TFRecordWriter(three) as writer:
+        for i in (0, 1, 2):
+            feature = {
+                "image/encoded": tf.train.Feature(bytes_list={"value": [train.read(i)]}),
+                "image/class/label": tf.train.Feature(int64_list={"value": [train.labels[i] + 1]}),
+            }
+            example = tf.train.Example(features={"feature": feature})
+            writer.write(example.SerializeToString())
 
-# %% [markdown]
-# And these read it again. The description says which features there are and of which type; what is not named in it is passed over.
-
-# %%
-description = {
-    "image/encoded": tf.io.FixedLenFeature([], tf.string),
-    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-}
-for message in tf.data.TFRecordDataset(str(shard)):
-    features = tf.io.parse_single_example(message, description)
-    pixels = tf.io.decode_jpeg(features["image/encoded"], channels=3)
-    print("label", int(features["image/class/label"]), "picture", tuple(pixels.shape))
-
-# %% [markdown]
-# The bytes of the first record, in four parts:
-
-# %%
-raw = shard.read_bytes()
-(length,) = struct.unpack_from("<Q", raw)
-hexdump(
-    raw[: 16 + length],
-    [
-        ("length", 8, f"{length:,} bytes of data follow, as a 64-bit number"),
-        ("checksum", 4, "of the length"),
-        ("data", length, "a message of named features, tf.train.Example"),
-        ("checksum", 4, "of the data"),
-    ],
-    caption="The first record of a shard",
-)
+    description = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    for message in tf.data.TFRecordDataset(three):
+        features = tf.io.parse_single_example(message, description)
+        pixels = tf.io.decode_jpeg(features["image/encoded"], channels=3)
+        print("label", int(features["image/class/label"]), "picture", tuple(pixels.shape))
 
 # %% [markdown]
 # `data_prep.tfrecord` packs a whole data set with the feature names that most of the field uses. It cuts it into several files, the **shards**, so that several readers can work side by side. The next cell takes a few pictures of each class, again as links, and packs them.
@@ -621,12 +597,27 @@ program("data_prep.tfrecord", "small", "--train-shards", 4, "--val-shards", 2, f
 
 # %%
 first = small / "tfrecord" / "train-00000-of-00004"
-example = tf.train.Example.FromString(next(iter(tf.data.TFRecordDataset(str(first)))).numpy())
-for name, feature in sorted(example.features.feature.items()):
-    kind = feature.WhichOneof("kind")
-    value = getattr(feature, kind).value[0]
-    text = f"{len(value):,} bytes" if isinstance(value, bytes) and len(value) > 99 else value
-    print(f"{name:24} {kind:12} {text}")
+raw = first.read_bytes()
+(length,) = struct.unpack_from("<Q", raw)
+hexdump(
+    raw[: 16 + length],
+    [
+        ("length", 8, f"{length:,} bytes of data follow, as a 64-bit number"),
+        ("checksum", 4, "of the length"),
+        ("data", length, "a message of named features, tf.train.Example"),
+        ("checksum", 4, "of the data"),
+    ],
+    caption="The first record of a shard, in four parts",
+)
+
+# %%
+if workshop.has("tensorflow"):
+    message = next(iter(tf.data.TFRecordDataset(str(first)))).numpy()
+    for name, feature in sorted(tf.train.Example.FromString(message).features.feature.items()):
+        kind = feature.WhichOneof("kind")
+        value = getattr(feature, kind).value[0]
+        text = f"{len(value):,} bytes" if isinstance(value, bytes) and len(value) > 99 else value
+        print(f"{name:24} {kind:12} {text}")
 
 # %% [markdown]
 # Look at `image/class/label`: **in TFRecord the labels count from 1**, and 0 is not used. Mix the labels of one format with the pictures of the other, and every label is wrong by one.
@@ -634,25 +625,21 @@ for name, feature in sorted(example.features.feature.items()):
 # DALI reads the same shards. It wants an index beside each of them, which `data_prep.tfrecord` has written, because it jumps to where a worker's part begins:
 
 # %%
-import nvidia.dali.tfrecord as tfrec
+if workshop.has("nvidia.dali"):
+    import nvidia.dali.tfrecord as tfrec
 
-
-@pipeline_def(batch_size=8, num_threads=2, device_id=None)
-def dali_tfrecord(shard, index):
-    found = fn.readers.tfrecord(
-        path=str(shard),
-        index_path=str(index),
-        features={
+    @pipeline_def(batch_size=8, num_threads=2, device_id=None)
+    def dali_tfrecord(shard, index):
+        features = {
             "image/encoded": tfrec.FixedLenFeature((), tfrec.string, ""),
             "image/class/label": tfrec.FixedLenFeature([1], tfrec.int64, -1),
-        },
-    )
-    return fn.decoders.image(found["image/encoded"]), found["image/class/label"]
+        }
+        found = fn.readers.tfrecord(path=str(shard), index_path=str(index), features=features)
+        return fn.decoders.image(found["image/encoded"]), found["image/class/label"]
 
-
-pipe = dali_tfrecord(first, small / "tfrecord" / "index" / f"{first.name}.idx")
-pipe.build()
-print("the first labels of the shard:", pipe.run()[1].as_array().ravel().tolist())
+    pipe = dali_tfrecord(first, small / "tfrecord" / "index" / f"{first.name}.idx")
+    pipe.build()
+    print("the first labels of the shard:", pipe.run()[1].as_array().ravel().tolist())
 
 # %% [markdown]
 # ### One wrong bit
@@ -663,13 +650,20 @@ print("the first labels of the shard:", pipe.run()[1].as_array().ravel().tolist(
 bad = bytearray(raw)
 bad[12 + length // 2] ^= 1
 (scratch / "bad-shard").write_bytes(bad)
+from rn50lib.records.tfrecord import TFRecordReader
+
 try:
-    next(iter(tf.data.TFRecordDataset(str(scratch / "bad-shard"))))
-except tf.errors.DataLossError as error:
-    print(f"TFRecord: {error.message}")
+    next(iter(TFRecordReader(scratch / "bad-shard")))
+except UserError as error:
+    print(f"TFRecord, our reader: {error}")
+if workshop.has("tensorflow"):
+    try:
+        next(iter(tf.data.TFRecordDataset(str(scratch / "bad-shard"))))
+    except tf.errors.DataLossError as error:
+        print(f"TFRecord, TensorFlow: {error.message}")
 
 from data_prep.recordwriter import Writer
-from rn50lib.records.recordio import pack_header
+from rn50lib.records.framing import pack_header
 
 flipped = bytearray(picture)
 flipped[len(picture) // 2] ^= 1
@@ -738,20 +732,30 @@ program("data_prep.verify", "broken", "train-00000-of-00001", folder=scratch, st
 #
 # Mirroring is a decision about the data. It is right here because no sign of these classes is the mirror image of another one's; with arrows to the left and to the right it would be wrong.
 #
-# TensorFlow has the whole of it in four calls. Run the cell with other numbers: what is left of the sign with `area_range=(0.05, 0.1)`?
+# Draw the box, cut, resize, perhaps turn round: in PyTorch each is a line or two. Run the cell with other numbers: what is left of the sign with an area of 5 to 10 %?
 
 # %%
-whole = tf.io.decode_jpeg(picture, channels=3)
-no_boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
+import math
+
+whole = torch.tensor(np.array(Image.open(io.BytesIO(picture)).convert("RGB")))
+whole = whole.permute(2, 0, 1).float()  # channels, height, width
+height, width = whole.shape[1:]
+torch.manual_seed(seed)
 crops = []
-for epoch in range(6):
-    start, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.shape(whole), no_boxes, seed=(seed, epoch), min_object_covered=0.0,
-        area_range=(0.05, 1.0), aspect_ratio_range=(3 / 4, 4 / 3),
-    )  # fmt: skip
-    crop = tf.image.resize(tf.slice(whole, start, extent), (224, 224), antialias=True)
-    crop = tf.image.stateless_random_flip_left_right(crop, seed=(seed, epoch))
-    crops.append(tf.cast(tf.round(crop), tf.uint8).numpy())
+for _ in range(6):
+    area = width * height * torch.empty(1).uniform_(0.05, 1.0).item()
+    shape = torch.empty(1).uniform_(math.log(3 / 4), math.log(4 / 3)).exp().item()
+    across, down = (
+        min(width, round((area * shape) ** 0.5)),
+        min(height, round((area / shape) ** 0.5)),
+    )
+    left = torch.randint(width - across + 1, (1,)).item()
+    top = torch.randint(height - down + 1, (1,)).item()
+    part = whole[None, :, top : top + down, left : left + across]
+    part = torch.nn.functional.interpolate(part, (224, 224), mode="bilinear", antialias=True)
+    if torch.rand(1) < 0.5:
+        part = part.flip(-1)
+    crops.append(part[0].permute(1, 2, 0).round().byte().numpy())
 workshop.images(crops, columns=6, alt="Six random crops of one picture, all of the same size")
 
 # %% [markdown]
@@ -804,13 +808,12 @@ for each_recipe in (recipe.REFERENCE, recipe.ROADSIGNS):
 
 # %%
 size = recipe.REFERENCE.image_size
-height, width = whole.shape[:2]
 box = recipe.center_crop_box(width, height, size)
-left, top, box_width, box_height = map(round, box)
-cut = tf.image.crop_to_bounding_box(whole, top, left, box_height, box_width)
-cut = tf.image.resize(cut, (size, size), antialias=True)
+left, top, across, down = map(round, box)
+part = whole[None, :, top : top + down, left : left + across]
+part = torch.nn.functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
 workshop.images(
-    [whole.numpy(), tf.cast(cut, tf.uint8).numpy()],
+    [array.permute(1, 2, 0).round().byte().numpy() for array in (whole, part[0])],
     labels=["on the disk", f"the part that stays, {size} × {size}"],
     columns=2,
     alt="A picture, and its centre as validation sees it",

@@ -36,6 +36,7 @@ workshop.show("workshop.lessons.tfrecord.feeding:Feeding.epoch")
 
 # %%
 from rn50lib.config import Experiment
+from rn50lib.pipelines.plan import Plan
 from rn50lib.records.source import open_source
 from workshop.lessons.tfrecord import data as lesson
 from workshop.lessons.tfrecord.feeding import Feeding
@@ -44,7 +45,7 @@ by_hand = workshop.session.resolve(
     Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
 )
 files = open_source(session.data_root, "train", "files")
-feeding = Feeding(by_hand, files, "train", len(files), 0, 1)
+feeding = Feeding(by_hand, files, Plan(by_hand, files, "train"))
 loop_s = lesson.seconds(lambda: next(feeding.epoch(0)), times=4) / by_hand.batch_size
 read_s = lesson.seconds(lambda: [files.read(i) for i in range(64)]) / 64
 names = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}

@@ -14,6 +14,10 @@ rounds: int | None = None  # rounds of the measurement by kind of layer; None: 3
 seed: int = 0  # start of all randomness
 
 # %%
+import io
+import os
+import time
+
 import workshop
 
 session = workshop.start("06", profile)
@@ -23,7 +27,7 @@ session = workshop.start("06", profile)
 #
 # Notebook 02 found that this network spends its time computing, and the two notebooks before this one took care that the input keeps up. What is left is the arithmetic itself, and the bits of its numbers. An ordinary `float32` has 32. Half as many take half the memory, half the traffic, and on hardware that is made for it a fraction of the time. If your machine can do that, most runs of the notebooks before have used it already, since a run takes what suits the machine. Now you see what that is worth.
 #
-# The reference, NVIDIA's ResNet-50 v1.5 for MXNet, trains this way by default. On one V100 it publishes 1,442.6 images per second in FP16 and 400.2 in FP32, and the two reach the same accuracy. This notebook takes that result apart: what fits into 16 bits, what gets lost, how it is saved, and where a factor of 3.6 comes from.
+# NVIDIA's training package [ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains this way by default. On one V100 it publishes 1,442.6 images per second in FP16 and 400.2 in FP32, and the two reach the same accuracy. The method comes from the paper [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017), and NVIDIA keeps a [guide](https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html) to it. It needs Tensor Cores to be fast: GPUs from the Volta generation on have them. This notebook takes the result apart: what fits into 16 bits, what gets lost, how it is saved, and where a factor of 3.6 comes from.
 #
 # The cell below says which 16 bits *your* machine computes in. Everything that follows compares them with `float32`.
 
@@ -45,18 +49,105 @@ elif session.profile != "gpu":
     print("a GPU: its lessons use a small network, real gradients, and published results.")
 
 # %% [markdown]
-# ## What a number can hold
+# ## The whole thing in twelve lines
 #
-# A floating-point number has a sign, an **exponent**, which says how large it is, and a **mantissa**, which says where it lies between two powers of two. Bits of the exponent buy range, bits of the mantissa buy resolution, and a format is nothing but the decision how to divide them:
+# Before any theory, do it. These are a few hundred road signs as one tensor:
 
 # %%
-from workshop.lessons.precision import figures as drawn
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch.nn.functional import cross_entropy
 
-workshop.table(
-    drawn.format_rows(),
-    columns=["format", "bits in memory", "exponent", "mantissa", "largest", "smallest, all bits",
-             "smallest", "step from 1 on"],
-)  # fmt: skip
+from rn50lib import network
+from rn50lib.backends.torch.model import ResNet
+from rn50lib.records.source import open_source
+
+device = torch.device("cuda" if session.profile == "gpu" else "cpu")
+signs = open_source(session.data_root, "train", "recordio")  # in mixed order
+count = session.pick(ci=48, cpu=480, gpu=2400)
+images = [Image.open(io.BytesIO(signs.read(i))).convert("RGB") for i in range(count)]
+images = torch.stack([torch.tensor(np.array(ImageOps.fit(image, (32, 32)))) for image in images])
+images = ((images.permute(0, 3, 1, 2).float() - 118) / 58).to(device)
+labels = torch.tensor(signs.labels[:count]).long().to(device)
+print(tuple(images.shape), images.dtype)
+
+# %% [markdown]
+# And this trains on them in any precision. Two things are new in it. `torch.autocast` lets each operation choose its type: convolutions and matrix products run in the 16 bits asked for, sums over many values stay in `float32`, and the weights are `float32` all the time. The `GradScaler` multiplies the loss before the backward pass, divides the gradients by the same number before the update, leaves the update out where one of them is infinite, and then chooses the next factor.
+
+
+# %%
+def train(dtype, scaler, batch=16):
+    torch.manual_seed(seed)
+    model = ResNet(network.tiny(12)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses, scales = [], []
+    for x, y in zip(images.split(batch), labels.split(batch), strict=True):
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            loss = cross_entropy(model(x), y)
+        scales.append(scaler.get_scale())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, scales
+
+
+# %%
+kinds = {
+    "float32": (torch.float32, torch.amp.GradScaler(device.type, enabled=False)),
+    "bfloat16": (torch.bfloat16, torch.amp.GradScaler(device.type, enabled=False)),
+    "float16": (torch.float16, torch.amp.GradScaler(device.type)),
+}
+for name, (dtype, scaler) in kinds.items():
+    begin = time.perf_counter()
+    losses, _ = train(dtype, scaler)
+    print(f"{name:9} loss {losses[0]:.2f} -> {sum(losses[-5:]) / len(losses[-5:]):.2f}", end=", ")
+    print(f"{len(losses)} steps in {time.perf_counter() - begin:.1f} s")
+
+# %% [markdown]
+# Change the cells: train with `torch.float16` and without a scaler, or write `model.half()` in the place of `autocast`, so that the weights have 16 bits too. What you see then is what the first half of this notebook explains. The seconds are the second half: this network is so small that they say little, and on a processor `float16` has no instructions at all and is imitated.
+#
+# TensorFlow says the same in other words. A **policy** gives every layer two types, one to compute in and one for its variables, and an optimizer wrapped in `LossScaleOptimizer` does the scaling:
+
+# %%
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+import tensorflow as tf
+
+tf.keras.utils.set_random_seed(seed)
+tf.keras.mixed_precision.set_global_policy("mixed_float16")
+inner = tf.keras.optimizers.SGD(0.05, momentum=0.9)
+optimizer = tf.keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**15)
+layers = [
+    tf.keras.layers.Conv2D(16, 3, strides=2, activation="relu"),
+    tf.keras.layers.GlobalAveragePooling2D(),
+    tf.keras.layers.Dense(12, dtype="float32"),  # the loss in float32
+]
+model = tf.keras.Sequential(layers)
+model.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+pictures = images[:48].permute(0, 2, 3, 1).cpu().numpy()
+history = model.fit(pictures, labels[:48].cpu().numpy(), batch_size=16, epochs=2, verbose=0)
+tf.keras.mixed_precision.set_global_policy("float32")
+print("loss after each epoch:", [round(loss, 3) for loss in history.history["loss"]])
+print("computes in", layers[0].compute_dtype + ", keeps its weights in", layers[0].variable_dtype)
+
+# %% [markdown]
+# ## What a number can hold
+#
+# A floating-point number has a sign, an **exponent**, which says how large it is, and a **mantissa**, which says where it lies between two powers of two. Bits of the exponent buy range, bits of the mantissa buy resolution, and a format is nothing but the decision how to divide them: `float32` has 8 and 23 of them, `bfloat16` 8 and 7, `float16` 5 and 10. What follows from that, PyTorch knows:
+
+# %%
+rows = []
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    info = torch.finfo(dtype)
+    rows.append([str(dtype).split(".")[1], info.bits, f"{info.max:.3g}", f"{info.tiny:.3g}",
+                 f"{info.smallest_normal * info.eps:.3g}", f"{info.eps:.3g}"])  # fmt: skip
+columns = ["", "bits", "largest", "smallest, all bits", "smallest of all", "step from 1 on"]
+workshop.table(rows, columns)
+for value in (70_000.0, 1e-8, 1.001):
+    told = [f"{name} {torch.tensor(value).to(kind[0]).item():.6g}" for name, kind in kinds.items()]
+    print(f"{value:g} becomes", ", ".join(told))
 
 # %% [markdown]
 # `float16` and `bfloat16` have the same size and opposite characters. `float16` resolves eight times as finely, but everything beyond 65,504 is infinite and everything below 0.00000003 is zero. `bfloat16` is a `float32` with its last 16 bits cut off: the same range, and only two or three decimal digits. `tf32` is no format for storing: Tensor Cores read a `float32` and ignore the last 13 bits of its mantissa.
@@ -64,12 +155,41 @@ workshop.table(
 # %% [markdown]
 # ## Why 208 in FP16 and 96 in FP32?
 #
-# These are the reference's batches on a V100 with 16 GB. The weights of ResNet-50 take 0.1 GB. What fills the other 15?
+# These are NVIDIA's batches on a V100 with 16 GB. The weights of ResNet-50 take 0.1 GB. What fills the other 15?
 #
-# `rn50lib.memory` counts it from the network alone. Training keeps the output of almost every layer until the backward pass has used it. These **activations** grow with the batch, and they are what 16 bits cut in half.
+# Training keeps the output of almost every layer until the backward pass has used it. These **activations** grow with the batch, and they are what 16 bits cut in half.
+
 
 # %%
-from rn50lib import memory, network
+def kept_bytes(dtype, batch, size=64):
+    """Bytes that a forward pass keeps for the backward pass, weights not counted."""
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    model = ResNet(network.resnet(50)).to(device)
+    x = torch.randn(batch, 3, size, size, device=device)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            loss = model(x).sum()
+    for weight in model.parameters():
+        kept.pop(weight.data_ptr(), None)
+    del loss  # which has kept the arrays alive until here
+    return sum(kept.values())
+
+
+for dtype in (torch.float32, torch.bfloat16):
+    one, two = (kept_bytes(dtype, batch) for batch in (1, 2))
+    print(f"{str(dtype):15} {(two - one) / 1e6:.1f} MB more for one more image of 64 x 64 pixels")
+
+# %% [markdown]
+# You have just asked PyTorch itself, whose autograd hands over every array that it keeps. `rn50lib.memory` predicts the same from the description of the network, for any size and batch, without running anything:
+
+# %%
+from rn50lib import memory
+from workshop.lessons.precision import figures as drawn
 from workshop.lessons.precision import memory as step_memory
 
 workshop.show(memory.kept)
@@ -138,7 +258,29 @@ full = workshop.train(replace(common, dtype="float32"), name="float32").wait()
 #
 # Now one training step of that network with real pictures, computed in `float32` so that nothing is lost, and all of its gradients counted by size. There are two kinds: those that **flow back** through the network, one for every activation, and those **of the weights**, which the optimizer uses. In mixed precision both are computed in 16 bits.
 #
-# The bars above show the ranges of the two formats. What lies left of a bar becomes zero in that format.
+# First by hand, with the small network as it is before any training. A hook on each convolution sees the gradient that flows back to its output; turned into `float16`, some of it is zero.
+
+# %%
+torch.manual_seed(seed)
+model = ResNet(network.tiny(12)).to(device)
+flowing = []
+for module in model.modules():
+    if isinstance(module, torch.nn.Conv2d):
+        module.register_forward_hook(
+            lambda _, given, out: (
+                out.register_hook(lambda grad: flowing.append(grad.flatten())) and None
+            )
+        )
+cross_entropy(model(images), labels).backward()
+flowing = torch.cat(flowing)
+flowing = flowing[flowing != 0]
+for power in (0, 4, 8, 12, 24):
+    scaled = (flowing * 2.0**power).to(torch.float16)
+    print(f"loss x 2^{power:<2}: {100 * (scaled == 0).float().mean():7.3f} % become zero,", end=" ")
+    print(f"{100 * scaled.isinf().float().mean():7.3f} % infinite")
+
+# %% [markdown]
+# Now both kinds, in the network that you have trained. The bars show the ranges of the two formats. What lies left of a bar becomes zero in that format.
 
 # %%
 from rn50lib import checkpoint
@@ -207,38 +349,34 @@ rule_knobs = workshop.explore(
 )
 
 # %% [markdown]
-# On a GPU nobody may *ask* whether a gradient was infinite, because the question would drain the queue (notebook 02). Check, skip and rule therefore run on the device, and the loop reads the scale only when it reads the loss. With several workers the check comes after the exchange, so that all of them skip the same step or none does.
+# `GradScaler` is this rule, with 2^16 to begin with, a factor of 2 and 2,000 good steps. It costs something on a GPU: to decide whether to skip, `scaler.step` fetches one number from the device in every step (`.item()` in its source), and the queue runs empty (notebook 02). In this library check, skip and rule run on the device, and the loop reads the scale only when it reads the loss. With several workers the check comes after the exchange, so that all of them skip the same step or none does.
 #
-# ### A real run in float16
+# ### Seen at work
 #
-# Now the real thing, three times with the small network, which may train in `float16` on any machine: with a dynamic scale that begins far too high and doubles after 20 good steps, so that you see it work; with no scaling at all; and with a fixed scale of 2^24. Predict the end of each.
+# Your own loop again, three times in `float16`: with a scale that begins far too high and doubles after 20 good steps, so that you see it work; without a scale; and with one that stays at 2^24. Predict the end of each.
 
 # %%
-small = Experiment(
-    network="tiny", recipe="roadsigns", dtype="float16", num_epochs=1, batch_size=32, threads=1,
-    data_nthreads=1, no_val=True, disp_batches=2, seed=seed,
-)  # fmt: skip
-kinds = {"dynamic": "dynamic:16777216:20", "none (1)": "1", "fixed at 2^24": "16777216"}
-tries = {
-    name: workshop.train(replace(small, loss_scale=text), name=f"scale-{place}")
-    for place, (name, text) in enumerate(kinds.items())
+steady = {"growth_factor": 1.0 + 1e-9, "backoff_factor": 1.0 - 1e-9}
+scalers = {
+    "dynamic": torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=20),
+    "none": torch.amp.GradScaler(device.type, enabled=False),
+    "fixed at 2^24": torch.amp.GradScaler(device.type, init_scale=2.0**24, **steady),
 }
-for name, run in tries.items():
-    print(f"\n{name}")
-    run.wait()
-
-# %%
-shown = {name: (run.progress, run.report) for name, run in tries.items()}
-fig, finding = loss_scale.scaled_runs(shown)
-workshop.figure(fig, alt=f"Training loss and loss scale of three runs in float16. {finding}")
-print(finding.replace("; ", "\n"))
-skipped = tries["dynamic"].report["env"]["loss_scale"]["skipped_updates"]
-session.note("skipped", skipped, "", "updates skipped with the dynamic scale")
+for name, scaler in scalers.items():
+    losses, scales = train(torch.float16, scaler)
+    powers = np.log2(scales)
+    skipped = int((np.diff(powers) < 0).sum())
+    print(f"{name:13} loss {losses[0]:.2f} -> {sum(losses[-5:]) / len(losses[-5:]):.2f};", end=" ")
+    print(
+        f"{skipped} of {len(losses)} updates left out, scale from 2^{powers[0]:.0f} to 2^{powers[-1]:.0f}"
+    )
+    if name == "dynamic":
+        session.note("skipped", skipped, "", "updates left out with the dynamic scale")
 
 # %% [markdown]
-# The fixed scale overflows at every step, so that nothing is ever learnt, and the run says so. The dynamic one pays for its high start with a few skipped steps, then settles, and now and then tries the next power of two.
+# A fixed scale that overflows is worse than none: every update is left out, so that nothing is ever learnt, and the loss that it prints is that of a network that never changes. A dynamic scale pays for a start that is too high with a few updates, and from then on it costs almost nothing.
 #
-# Whether the run without a scale is worse shows less clearly than one might expect: after so few steps of so small a network, the gradients that matter most are the large ones. In the histogram above you have seen what share it does without. This library uses the dynamic scale, `--loss-scale dynamic`, wherever it trains in `float16`. The reference names none and has one all the same: its loss is the *sum* over the images of a GPU, and the division comes afterwards, in `float32`. With 208 images that is a fixed scale of 208.
+# Whether the run without a scale is worse shows less clearly than one might expect: after so few steps of so small a network, the gradients that matter most are the large ones. In the histogram above you have seen what share it does without. This library uses the dynamic scale, `--loss-scale dynamic`, wherever it trains in `float16`. NVIDIA's program for MXNet names none and has one all the same: its loss is the *sum* over the images of a GPU, and the division comes afterwards, in `float32`. With 208 images that is a fixed scale of 208.
 
 # %% [markdown]
 # ## Small steps: the master weights
@@ -246,22 +384,16 @@ session.note("skipped", skipped, "", "updates skipped with the dynamic scale")
 # The gradients are saved, and a second loss is waiting. An update is a small number that is added to a large one. In a format with a mantissa of 7 bits, it is lost if it is smaller than 1/512 to 1/256 of the weight (which of the two depends on where the weight lies between two powers of two): the sum is rounded back. Each such update may be negligible, yet all of them together are the training. The cell adds a ten-thousandth to 1, a thousand times:
 
 # %%
-from workshop.lessons.precision import formats
-
-rows = []
-for kind in (formats.FLOAT32, formats.BFLOAT16, formats.FLOAT16):
-    value = 1.0
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    weight = torch.tensor(1.0, dtype=dtype)
     for _ in range(1000):
-        value = float(formats.added(value, 0.0001, kind))
-    rows.append([kind.name, f"{value:.6g}", "1.1"])
-workshop.table(rows, columns=["weight kept in", "after 1,000 updates", "should be"])
+        weight += 0.0001
+    print(f"{str(dtype):15} {weight.item():.6g} after 1,000 updates; it should be 1.1")
 
 # %% [markdown]
 # Are real updates that small? Here are real weights and the real velocity of the optimizer, both from the checkpoint of the run above. The learning rates are those of the recipe: its peak, and after each of its three decays.
 
 # %%
-import numpy as np
-
 arrays = checkpoint.load(prefix, last).arrays
 names = [n for n, a in arrays.items() if a.ndim == 4 and not n.startswith("velocity/")]
 every = max(1, sum(arrays[n].size for n in names) // 200_000)  # a sample is enough to count
@@ -295,10 +427,26 @@ workshop.table(
 print(f"It has {len(list(resnet50.convolutions()))} convolutions in all.")
 
 # %% [markdown]
-# A picture has 3 channels. For FP16 the reference pads it to 4 on its way to the GPU; the padding is zeros, and so are the weights that meet it. The last layer has as many outputs as there are classes.
+# A picture has 3 channels. For FP16 NVIDIA's program pads it to 4 on its way to the GPU; the padding is zeros, and so are the weights that meet it. The last layer has as many outputs as there are classes.
 #
 # The second wish is the **layout**. In NCHW memory a feature map lies behind the other; in NHWC all channels of a pixel lie together, and they are what a matrix product sums over. Where the unit that multiplies wants the other one, every convolution has to rearrange its input first.
 #
+# PyTorch calls NHWC `channels_last`. Time one convolution of the network both ways, forward and backward:
+
+# %%
+from torch.utils import benchmark
+
+conv = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).to(device)
+pixels = torch.randn(8, 64, 56, 56, device=device)
+for layout in (torch.contiguous_format, torch.channels_last):
+    given = {"x": pixels.to(memory_format=layout), "conv": conv.to(memory_format=layout)}
+    timer = benchmark.Timer(
+        "conv(x).sum().backward()", globals=given, num_threads=torch.get_num_threads()
+    )
+    median = timer.blocked_autorange(min_run_time=session.pick(ci=0.2, cpu=2)).median
+    print(f"{str(layout):24} {1000 * median:.2f} ms")
+
+# %% [markdown]
 # Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`rn50lib/backends/torch/onednn.py`), because batch norm gains even more from it than the convolutions do.
 #
 # ## The roofline
@@ -307,7 +455,23 @@ print(f"It has {len(list(resnet50.convolutions()))} convolutions in all.")
 #
 # 16 bits change the two limits differently. The traffic halves. The arithmetic becomes faster by what the hardware has for it: eight times on a V100, by its data sheet. So the *kinds* of layers profit differently.
 #
-# The cell trains with both precisions in turns under PyTorch's profiler, adds up the time by kind of layer, and measures the two limits of this machine with a large product of matrices and a large copy.
+# A limit is easily measured. A product of two square matrices of side n takes 2n³ operations, a copy reads and writes every byte once:
+
+# %%
+side = session.pick(ci=128, cpu=256 if emulated else 1024, gpu=8192)
+threads = torch.get_num_threads()
+for dtype in (torch.float32, getattr(torch, reduced)):
+    a = torch.randn(side, side, device=device).to(dtype)
+    timer = benchmark.Timer("a @ a", globals={"a": a}, num_threads=threads)
+    seconds = timer.blocked_autorange(min_run_time=session.pick(ci=0.2, cpu=1)).median
+    print(f"{str(dtype):15} {2 * side**3 / seconds / 1e9:10,.1f} GFLOP/s, {side} x {side}")
+array = torch.zeros(2**24, device=device)
+timer = benchmark.Timer("array.clone()", globals={"array": array}, num_threads=threads)
+seconds = timer.blocked_autorange(min_run_time=session.pick(ci=0.2, cpu=1)).median
+print(f"{'memory':15} {2 * array.nbytes / seconds / 1e9:10,.1f} GB/s")
+
+# %% [markdown]
+# The cell below trains with both precisions in turns under PyTorch's profiler, adds up the time by kind of layer, and measures the two limits of this machine with a large product of matrices and a large copy.
 
 # %%
 step = replace(at_224, batch_size=2 if emulated else session.pick(cpu=8, gpu=64))
@@ -406,7 +570,7 @@ print(f"Published: FP16 is {factor:.2f} times as fast as FP32.")
 # A published ratio compares two runs, and these two differ in more than the width of their numbers:
 #
 # - the **batch**: 208 against 96, which fits only because the activations are half as large;
-# - the **layout**: the reference's program sets NHWC for FP16 and leaves FP32 in NCHW;
+# - the **layout**: NVIDIA's program sets NHWC for FP16 and leaves FP32 in NCHW;
 # - **fusing**: for FP16 alone it joins a batch norm with the addition and the ReLU behind it, so that they read and write once. That saves traffic, and it is also what compilers do (`--compile`).
 #
 # So 3.6 is what the whole package gains. How much may that be? On an A100 FP32 has been replaced by TF32, which computes on Tensor Cores too and has the *traffic* of FP32. Work out first what 16 bits by themselves can bring there, with the two rates of its data sheet:
@@ -453,7 +617,7 @@ apart = rows[1][2] - rows[0][2]
 session.note("top1_apart", apart, "points", f"top-1 in {reduced} less that in float32, short run")
 
 # %% [markdown]
-# The curves start as one and drift apart. Rounding differs in the last bits, and training amplifies every difference, just as another seed would. Two short runs prove nothing either way. So look at whole runs of the road-sign recipe, recorded with three seeds in each precision:
+# Rounding differs in the last bits, and training amplifies every difference, just as another seed would: of two such runs no step is the same after a while. Two short runs prove nothing either way. So look at whole runs of the road-sign recipe, recorded with three seeds in each precision:
 
 # %%
 recorded = {
@@ -472,7 +636,7 @@ spread = max(max(values) - min(values) for values in recorded.values())
 print(f"The means differ by {difference:.1f} points; seeds of one precision by up to {spread:.1f}.")
 
 # %% [markdown]
-# The difference between the precisions is smaller than that between two seeds, so these runs show none. To see a tenth of a point one needs many more runs, or ImageNet. There, the reference publishes one run for each number of GPUs:
+# The difference between the precisions is smaller than that between two seeds, so these runs show none. To see a tenth of a point one needs many more runs, or ImageNet. There, NVIDIA publishes one run for each number of GPUs:
 
 # %%
 rows = []

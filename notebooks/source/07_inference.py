@@ -13,6 +13,8 @@ requests: int | None = None  # single requests that are timed; None: 400
 seed: int = 0  # start of all randomness
 
 # %%
+import os
+
 import workshop
 
 session = workshop.start("07", profile)
@@ -27,7 +29,7 @@ session = workshop.start("07", profile)
 # %% [markdown]
 # ## A checkpoint and its score
 #
-# Inference begins with a checkpoint. If you have trained one, `rn50 score PREFIX EPOCH` scores it. Here a short run makes one, of ResNet-50 on the road signs.
+# Inference begins with a checkpoint. Here a short run makes one, of ResNet-50 on the road signs.
 
 # %%
 from rn50lib import recipe
@@ -40,13 +42,45 @@ run = workshop.train(
 ).wait()  # fmt: skip
 
 # %% [markdown]
-# The score must be the number that the run reported, not one near it: the same weights, the same pictures, the same crops, and nothing random. It is computed in a new process that knows only the files. A difference in the last digit would mean that one of these is not what you believe, and that error would stay in everything built on it.
+# A checkpoint is a network's description and a file of arrays. The rest is PyTorch: build, load, switch to evaluation, and ask under `inference_mode`, which keeps nothing for a backward pass. The pictures must be prepared as in validation; the cell does that for a part of them, with the crop from notebook 01.
 
 # %%
+
+import torch
+from PIL import Image
+
 from rn50lib import checkpoint
+from rn50lib.backends.torch.model import ResNet, load_arrays
+from rn50lib.pipelines.images import crop, open_image
+from rn50lib.recipe import MEAN, STD, center_crop_box
+from rn50lib.records.source import open_source
 
 prefix = run.dir / "model"
 last = checkpoint.epochs(prefix)[-1]
+device = torch.device("cuda" if session.profile == "gpu" else "cpu")
+model = ResNet(checkpoint.read_network(prefix))
+load_arrays(model, checkpoint.load(prefix, last).arrays)
+model = model.to(device).eval()
+
+size = run.report["env"]["axes"]["image_shape"]["value"]
+val = open_source(session.data_root, "val", "recordio")
+some = range(session.pick(ci=16, cpu=192, gpu=600))
+opened = [open_image(val.read(i), val.name(i)) for i in some]
+pixels = [crop(image, center_crop_box(*image.size, size), size, "picture") for image in opened]
+images = torch.stack([torch.tensor(array) for array in pixels]).permute(0, 3, 1, 2)
+images = ((images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)).to(device)
+labels = torch.tensor(val.labels[some.start : some.stop]).to(device)
+
+# %%
+with torch.inference_mode():
+    logits = torch.cat([model(part) for part in images.split(32)])
+right = (logits.argmax(dim=1) == labels).float().mean()
+print(f"{100 * right:.1f} % of {len(labels)} validation pictures are right.")
+
+# %% [markdown]
+# `rn50 score PREFIX EPOCH` does the same for all of them, as quickly as the machine allows. Its score must be the number that the run reported, not one near it: the same weights, the same pictures, the same crops, and nothing random. It is computed in a new process that knows only the files. A difference in the last digit would mean that one of these is not what you believe, and that error would stay in everything built on it.
+
+# %%
 score = workshop.train(
     name="score", model_prefix=str(prefix), load_epoch=last, only_inference=True, num_epochs=1
 ).wait()
@@ -65,7 +99,6 @@ session.note("score_equal", "yes" if said == again else "no", "", "the score is 
 # %%
 import numpy as np
 
-from rn50lib.records.source import open_source
 from rn50lib.tools import predict
 from workshop.lessons.inference import fresh
 from workshop.programs import program
@@ -80,8 +113,6 @@ for file, row in zip(new, probabilities, strict=True):
     print(f"{file.name}: {predict.best(row, classes)}")
 
 # %%
-from PIL import Image
-
 from workshop.lessons import figures
 
 opened = [np.asarray(Image.open(file).convert("RGB")) for file in new]
@@ -95,7 +126,20 @@ print(f"About a road without a sign it is {100 * sure['road']:.0f} % sure,")
 print(f"about noise {100 * sure['noise']:.0f} %.")
 
 # %% [markdown]
-# The probabilities come from a softmax. It takes twelve numbers and makes them positive with a sum of 1, whatever they are. There is no thirteenth class "none of these", and the network has never seen a picture that would have needed it. So the numbers answer *"if it is one of the twelve, which?"*, and they do not say whether the question makes sense. If a picture may show something else, your training data must contain something else.
+# The probabilities come from a softmax. It takes twelve numbers and makes them positive with a sum of 1, whatever they are. Give your model anything at all:
+
+# %%
+torch.manual_seed(seed)
+nonsense = 3 * torch.randn(1, 3, size, size, device=device)
+with torch.inference_mode():
+    probability = torch.softmax(model(nonsense)[0].float(), dim=0)
+top = probability.topk(3)
+for value, label in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+    print(f"{100 * value:5.1f} %  {classes[label]}")
+print("all twelve together:", round(probability.sum().item(), 4))
+
+# %% [markdown]
+# There is no thirteenth class "none of these", and the network has never seen a picture that would have needed it. So the numbers answer *"if it is one of the twelve, which?"*, and they do not say whether the question makes sense. If a picture may show something else, your training data must contain something else.
 #
 # ### What a probability is worth
 #
@@ -126,28 +170,22 @@ print(finding)
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`
 #
-# Here is one layer of your checkpoint by hand. It is a 1×1 convolution, which is nothing but a product of matrices, so NumPy will do.
+# PyTorch has a function for exactly this. Here it is on the first convolution of your checkpoint and the batch norm behind it, and the same by hand:
 
 # %%
-from rn50lib.recipe import BN_EPS
+from torch.nn.utils import fuse_conv_bn_eval
 
-arrays = checkpoint.load(prefix, last).arrays
-net = checkpoint.read_network(prefix)
-layer = next(net.blocks()).convs[0]
-W = arrays[f"{layer.name}.weight"][:, :, 0, 0]  # channels out × channels in
-gamma, beta, mean, var = (
-    arrays[f"{layer.norm}.{part}"] for part in ("gamma", "beta", "running_mean", "running_var")
-)
-x = np.random.default_rng(seed).standard_normal((1000, layer.in_channels), np.float32)
-
-std = np.sqrt(var + BN_EPS)
-apart = gamma * (x @ W.T - mean) / std + beta  # as in training: two layers
-scale = gamma / std
-folded = x @ (scale[:, None] * W).T + (beta - scale * mean)  # as in inference: one layer
-print(f"{layer.name} and {layer.norm}: {layer.in_channels} channels in, {layer.out_channels} out")
+conv, norm = model.conv1, model.bn1
+folded = fuse_conv_bn_eval(conv, norm)
+with torch.inference_mode():
+    apart = norm(conv(images[:8]))
+    together = folded(images[:8])
+    factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    by_hand = conv.weight * factor.view(-1, 1, 1, 1)
 print(
-    f"values up to {np.abs(apart).max():.2f}, differences up to {np.abs(apart - folded).max():.1e}"
+    f"values up to {apart.abs().max():.2f}, differences up to {(apart - together).abs().max():.1e}"
 )
+print("the folded weights are those by hand:", torch.allclose(folded.weight, by_hand, atol=1e-6))
 
 # %% [markdown]
 # The differences are rounding: the same sums in another order. And over the whole network, with all of its batch norms folded, on every validation picture:
@@ -187,7 +225,32 @@ workshop.show("rn50lib.backends.torch.onednn:one_pass")
 workshop.show("rn50lib.backends.torch.onednn:OnePass.forward")
 
 # %% [markdown]
-# **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
+# What does each step bring? Time your own model: as somebody who forgot two things would run it, then with evaluation, then without keeping anything for a backward pass, then traced and frozen, which folds the batch norms as above.
+
+# %%
+from torch.utils import benchmark
+
+threads = torch.get_num_threads()
+one = images[:1]
+traced = torch.jit.trace(model, one)
+frozen = torch.jit.optimize_for_inference(torch.jit.freeze(traced))
+
+
+def milliseconds(statement, **given):
+    timer = benchmark.Timer(statement, globals={"x": one, **given}, num_threads=threads)
+    return 1000 * timer.blocked_autorange(min_run_time=session.pick(ci=0.2, cpu=2)).median
+
+
+print(
+    f"training form, graph kept: {milliseconds('m.train()(x)', m=ResNet(checkpoint.read_network(prefix)).to(device)):.2f} ms"
+)
+print(f"evaluation:                {milliseconds('m(x)', m=model):.2f} ms")
+with torch.inference_mode():
+    print(f"inference_mode:            {milliseconds('m(x)', m=model):.2f} ms")
+    print(f"traced and frozen:         {milliseconds('m(x)', m=frozen):.2f} ms")
+
+# %% [markdown]
+# The library's forms, larger pictures, and a proper comparison. **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
 
 # %%
 from rn50lib.config import Experiment
@@ -234,7 +297,19 @@ print(f"A V100 needs {knee['fp32']:.0f} FLOP per byte in FP32 and {knee['fp16']:
 print("by its data sheet, for its arithmetic to be the limit.")
 
 # %% [markdown]
-# It rises, and not even twofold: the feature maps of a single picture are as much traffic as all the weights. Keep that in mind for the measurement. `rn50 benchmark --only-inference` is the reference's command: it goes through a list of batches with random pictures and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
+# It rises, and not even twofold: the feature maps of a single picture are as much traffic as all the weights. Keep that in mind for the measurement. First your own model, by your own clock:
+
+# %%
+with torch.inference_mode():
+    for batch in (1, 4, 16):
+        x = torch.randn(batch, 3, size, size, device=device)
+        took = milliseconds("m(x)", m=frozen, x=x)
+        print(
+            f"batch {batch:2}: {took:7.2f} ms for all, {1000 * batch / took:7.1f} images per second"
+        )
+
+# %% [markdown]
+# Both columns are true, and they recommend different batches. `rn50 benchmark --only-inference` is the command of NVIDIA's package: it goes through a list of batches with random pictures of 224 pixels and writes a file. **Predict** how many times as many images per second the largest batch gets than a batch of 1, on your machine and on a V100.
 
 # %%
 batches = session.pick(
@@ -274,7 +349,29 @@ print(finding.replace(". ", ".\n").strip())
 # %% [markdown]
 # ## How long does one wait?
 #
-# A request that arrives is a JPEG. It has to be decoded, cut and resized, and only then does the network see it. The cell asks your checkpoint about one picture after the other, as a patient client would. It also times batches, and at the end it lets requests arrive at random; both are needed further down.
+# A request that arrives is a JPEG. It has to be decoded, cut and resized, and only then does the network see it. So the clock starts before the decoder:
+
+# %%
+import time
+
+seconds = []
+with torch.inference_mode():
+    for i in some[: session.pick(ci=8, cpu=100)]:
+        begin = time.perf_counter()
+        image = open_image(val.read(i), val.name(i))
+        array = crop(image, center_crop_box(*image.size, size), size, val.name(i))
+        x = torch.tensor(array).permute(2, 0, 1)[None]
+        x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+        answer = frozen(x.to(device)).argmax().item()  # waits for the device
+        seconds.append(time.perf_counter() - begin)
+took = 1000 * torch.tensor(seconds)
+for q in (0.5, 0.9, 0.99, 1.0):
+    print(
+        f"{100 * q:4.0f} % of {len(took)} requests were answered within {took.quantile(q):.1f} ms"
+    )
+
+# %% [markdown]
+# A few requests say little about the hundredth of them that is slowest. The next cell asks your checkpoint about one picture after the other, as a patient client would. It also times batches, and at the end it lets requests arrive at random; both are needed further down.
 
 # %%
 from workshop.lessons.inference import serving
@@ -400,6 +497,16 @@ print(f"Top-1 differs by {half_top1 - full_top1:+.2f} points,")
 print("and pictures whose answer changes were close calls: some become right, some wrong.")
 
 # %% [markdown]
+# By your own hands, `autocast` is enough:
+
+# %%
+with torch.inference_mode(), torch.autocast(device.type, getattr(torch, reduced)):
+    short = model(images[:32]).float()
+full = logits[:32].float()
+print(f"{reduced} against float32: logits differ by up to {(short - full).abs().max():.3f},")
+print(f"{(short.argmax(1) == full.argmax(1)).sum()} of {len(full)} answers are the same.")
+
+# %% [markdown]
 # And the speed, from the rounds above:
 
 # %%
@@ -415,13 +522,38 @@ if slow:
 # %% [markdown]
 # ## Take it elsewhere
 #
-# The program that serves is often not the one that trained: another language, another framework, a phone. `rn50 export` writes the folded network in two forms that others read: **ONNX**, one file, and TensorFlow's **SavedModel**, a folder. In both, normalising is inside, so that nobody can forget it: pixels in, logits out.
+# The program that serves is often not the one that trained: another language, another framework, a phone. What they have in common is **ONNX**, a file with the operations and the weights. PyTorch writes one by running the model once and noting what it did:
 
 # %%
 can = {
     "ONNX": forms.has("onnx") and forms.has("onnxruntime"),
     "TensorFlow": forms.has("tensorflow"),
 }
+if can["ONNX"]:
+    mine = scratch / "mine.onnx"
+    torch.onnx.export(
+        model, (images[:1],), str(mine), dynamo=False,
+        input_names=["images"], output_names=["logits"], dynamic_axes={"images": {0: "batch"}},
+    )  # fmt: skip
+    print(f"{mine.stat().st_size / 1e6:.1f} MB")
+
+# %%
+if can["ONNX"]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    runtime = onnxruntime.InferenceSession(str(mine), options, providers=["CPUExecutionProvider"])
+    (theirs,) = runtime.run(["logits"], {"images": images[:32].cpu().numpy()})
+    difference = (torch.tensor(theirs) - logits[:32].cpu().float()).abs().max()
+    print(f"ONNX Runtime and PyTorch: logits differ by up to {difference:.1e}")
+    one_picture = {"images": images[:1].cpu().numpy()}
+    print(f"{milliseconds('r.run(None, x)', r=runtime, x=one_picture):.2f} ms for one picture")
+
+# %% [markdown]
+# Look at what your file wants: pictures that are already normalised. Whoever forgets that gets answers, and wrong ones. `rn50 export` writes the folded network in two forms that others read: **ONNX**, one file, and TensorFlow's **SavedModel**, a folder. In both, normalising is inside, so that nobody can forget it: pixels in, logits out.
+
+# %%
 if can["ONNX"]:
     program("rn50lib.cli", "export", "../model", last, "-o", "model.onnx", folder=scratch)
 if can["TensorFlow"]:
@@ -434,32 +566,21 @@ for path in sorted(scratch.glob("model*")):
     print(f"{size / 1e6:8.1f} MB  {path.name}")
 
 # %% [markdown]
-# An export is right when a program that knows nothing of this library gives the same answers. These are the programs, in full; they run in processes of their own and see the pictures and the exported file.
+# An export is right when a program that knows nothing of this library gives the same answers. So here are both files, opened by other people's software:
 
 # %%
-from workshop import programs
+shown, theirs = answers.images[: session.pick(ci=8, cpu=200)], {}
+if can["ONNX"]:
+    opened = onnxruntime.InferenceSession(
+        str(scratch / "model.onnx"), options, providers=["CPUExecutionProvider"]
+    )
+    (theirs["ONNX"],) = opened.run(["logits"], {"images": shown})
+if can["TensorFlow"]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+    import tensorflow as tf
 
-WITH_ONNX = """import numpy, onnxruntime
-images = numpy.load("images.npy")
-session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-(logits,) = session.run(["logits"], {"images": images})
-numpy.save("onnx.npy", logits)
-"""
-WITH_TENSORFLOW = """import numpy, tensorflow
-images = numpy.load("images.npy")
-model = tensorflow.saved_model.load("model").signatures["serving_default"]
-numpy.save("tensorflow.npy", model(images=tensorflow.constant(images))["logits"].numpy())
-"""
-
-# %%
-np.save(scratch / "images.npy", answers.images[: session.pick(ci=8, cpu=200)])
-theirs = {}
-for name, text in (("ONNX", WITH_ONNX), ("TensorFlow", WITH_TENSORFLOW)):
-    if can[name]:
-        (scratch / f"with_{name.lower()}.py").write_text(text)
-        words = ["-I", f"with_{name.lower()}.py"]  # isolated: nothing of this environment's paths
-        programs.run(words, " ".join(["python", *words]), scratch)
-        theirs[name] = np.load(scratch / f"{name.lower()}.npy")
+    saved = tf.saved_model.load(str(scratch / "model")).signatures["serving_default"]
+    theirs["TensorFlow"] = saved(images=tf.constant(shown))["logits"].numpy()
 
 # %%
 ours = answers.logits[forms.FOLDED]

@@ -49,6 +49,7 @@ model = ResNet(described).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
+# %%
 def step(batch, dtype=torch.float32):
     """Train on `batch` random pictures, once."""
     images = torch.randn(batch, 3, size, size, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rn50lib import memory, optim, overrides
+from rn50lib import optim, overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.network import Network
@@ -41,13 +41,15 @@ def memory_full(
     has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
     fits = batch // 2
     if capacity:
+        from rn50lib import memory
+
         usable = int(USABLE * capacity)
         predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
         fits = predicted if predicted < batch else fits
-    full = f"--batch-size {batch}: the device's memory{has} is full"
+    problem = f"--batch-size {batch}: the device's memory{has} is full"
     if fits < 1:
-        return UserError(f"{full}: not even one image fits; use a smaller --image-shape")
+        return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
     beside = ""
     if training:
         beside = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{full}: use -b {fits}{beside}")
+    return UserError(f"{problem}: use -b {fits}{beside}")

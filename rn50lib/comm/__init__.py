@@ -33,6 +33,23 @@ class Comm(Protocol):
         ...
 
 
+class Local:
+    """`Comm` for one worker; every exchange returns what it was given."""
+
+    rank = 0
+    size = 1
+    local_rank = 0
+
+    def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return arrays
+
+    def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return list(arrays)
+
+    def barrier(self) -> None:
+        return None
+
+
 def connect(name: str = "local", backend: str = "torch") -> Comm:
     """The group that this process belongs to: 'local' (alone), 'horovod' or 'ddp'.
 
@@ -46,8 +63,6 @@ def connect(name: str = "local", backend: str = "torch") -> Comm:
         from rn50lib.comm.ddp import Ddp
 
         return Ddp()
-    from rn50lib.comm.local import Local
-
     return Local()
 
 

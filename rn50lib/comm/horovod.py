@@ -7,7 +7,6 @@ it trains without averaging a single gradient, and says nothing.
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import numpy as np
 
@@ -45,6 +44,16 @@ class Horovod(Vectors):
     def from_first(self, vector: np.ndarray) -> np.ndarray:
         return self._numpy(self.hvd.broadcast(self._tensor(vector), root_rank=0))
 
+    def check_gpu_exchange(self) -> None:
+        """Raises UserError where Horovod would abort the process: it was built without CUDA, and is
+        to exchange tensors of GPUs."""
+        if not self.hvd.cuda_built():
+            raise UserError(
+                "--comm horovod: Horovod was built without CUDA here and cannot exchange the"
+                " gradients of GPUs: use --comm ddp, or build it with the CUDA toolkit and NCCL's"
+                " headers: `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+            )
+
     def _tensor(self, vector: np.ndarray):  # type: ignore[no-untyped-def]
         if self.backend == "torch":
             import torch
@@ -57,14 +66,3 @@ class Horovod(Vectors):
 
     def _numpy(self, tensor) -> np.ndarray:  # type: ignore[no-untyped-def]
         return tensor.numpy()
-
-
-def check_gpu_exchange(hvd: Any) -> None:
-    """Raises UserError where Horovod would abort the process: it was built without CUDA, and is to
-    exchange tensors of GPUs."""
-    if not hvd.cuda_built():
-        raise UserError(
-            "--comm horovod: Horovod was built without CUDA here and cannot exchange the gradients"
-            " of GPUs: use --comm ddp, or build it with the CUDA toolkit and NCCL's headers:"
-            " `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
-        )

@@ -1,16 +1,17 @@
-"""What a run is that was not told: every axis from the machine, the data set and the profile."""
+"""What a run is that was not told: every axis from the machine, the data set and the profile;
+and what `--profile ci` makes of it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rn50lib import recipe as recipes
 from rn50lib.config import checks, workers
-from rn50lib.config.caps import cap_for_ci
-from rn50lib.config.experiment import IMAGENET_ROOT, Experiment
+from rn50lib.config.experiment import IMAGENET_ROOT, Experiment, flag_name
 from rn50lib.config.file import Config
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -137,24 +138,22 @@ def fill_recipe(experiment: Experiment, base: recipes.Recipe, auto: Callable[...
     """The recipe's own numbers, where none were given. Raises UserError as `check_for_recipe`."""
     checks.check_for_recipe(experiment, base)
     reason = f"the recipe {base.name}"
-    auto("lr", base.lr, reason)
-    auto("warmup_epochs", base.warmup_epochs, reason)
+    auto("mom", base.momentum, reason)
+    auto("wd", base.weight_decay, reason)
+    for name in ("lr", "warmup_epochs", "zero_gamma", "label_smoothing"):
+        auto(name, getattr(base, name), reason)
     schedule = auto("lr_schedule", base.lr_schedule, reason)
     if schedule == "step":
         auto("lr_step_epochs", base.lr_step_epochs, reason)
     else:
         auto("lr_step_epochs", (), f"a {schedule} schedule has none")
     optimizer = auto("optimizer", base.optimizer, reason)
-    auto("mom", base.momentum, reason)
-    auto("wd", base.weight_decay, reason)
     if checks.replaces(experiment, "decay_groups"):
         auto("bn_decay", True, "your decay_groups decides")
     elif optimizer == "lars":
         auto("bn_decay", False, "LARS leaves them out, as You et al. and MLPerf do")
     else:
         auto("bn_decay", base.bn_decay, reason)
-    auto("zero_gamma", base.zero_gamma, reason)
-    auto("label_smoothing", base.label_smoothing, reason)
 
 
 def best_loader(experiment: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:
@@ -166,3 +165,31 @@ def best_loader(experiment: Experiment, machine: Machine, recipe: str) -> tuple[
     if {"augment", "shard"} & {text.partition("=")[0] for text in experiment.override}:
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
+
+
+def cap_for_ci(experiment: Experiment, started: bool = False) -> tuple[Experiment, tuple[str, ...]]:
+    """The experiment made small enough to take seconds, and a line for each value that changed.
+    Workers that are `started` already are as many as they are."""
+    limits: dict[str, Any] = {
+        "n": experiment.n if started else min(experiment.n, 2),
+        "batch_size": min(experiment.batch_size, 4),
+        "image_shape": 32,
+        "val_resize": recipes.val_resize(32),
+        "network": "tiny",
+        "num_layers": None,
+        "num_epochs": min(experiment.num_epochs, 2),
+        "benchmark_iters": min(experiment.benchmark_iters or 2, 2),
+        "data_nthreads": 0,
+        "threads": 1,  # two would wait for each other more than they compute
+        "dtype": "float32" if experiment.dtype == "tf32" else experiment.dtype,
+    }
+    if experiment.macrobatch_size is not None:
+        at_once = min(experiment.micro_batches, limits["benchmark_iters"])
+        limits["macrobatch_size"] = limits["batch_size"] * at_once
+    changed = {name: value for name, value in limits.items() if value != getattr(experiment, name)}
+    lines = tuple(
+        f"profile ci: {flag_name(name)} {getattr(experiment, name)} "
+        + ("left out" if value is None else f"capped to {value}")
+        for name, value in changed.items()
+    )
+    return replace(experiment, **changed), lines

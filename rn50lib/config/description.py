@@ -1,15 +1,11 @@
-"""A run in words: its axes, its arithmetic, and the flags that one would type for it."""
+"""A run in words: its axes and its arithmetic."""
 
 from __future__ import annotations
-
-from dataclasses import fields
-from typing import Any
 
 from rn50lib import optim
 from rn50lib import recipe as recipes
 from rn50lib.config.experiment import Experiment, flag_name
 from rn50lib.config.file import Config
-from rn50lib.config.kinds import epoch_list, pace, text_of
 from rn50lib.hardware import machine
 
 
@@ -93,31 +89,3 @@ def describe(config: Config) -> str:
             remarks = (recipe_line, batch_remark, schedule_remark)
             lines += [f"  {line}" for line in (remark(experiment) for remark in remarks) if line]
     return "\n".join(lines)
-
-
-def flags_of(experiment: Experiment) -> list[str]:
-    """The flags that one would type for this experiment, long names, in the order of the fields:
-    for people to read and to paste."""
-    argv: list[str] = []
-    for f in fields(experiment):
-        value, kind = getattr(experiment, f.name), f.metadata["kind"]
-        if value == f.default:
-            continue
-        name = f.metadata["names"][-1]
-        if kind in (None, bool):
-            argv.append(name if value else name.replace("--", "--no-"))
-            continue
-        for text in texts(value, kind):
-            # joined where argparse would take the value for a flag, or a reader miss it
-            joined = text.startswith("-") or not text
-            argv += [f"{name}={text}"] if joined else [name, text]
-    return argv
-
-
-def texts(value: Any, kind: Any) -> list[str]:
-    """What is written behind a flag to give it `value`, once for each time it is repeated."""
-    if kind is list:
-        return list(value)
-    if kind is epoch_list:
-        return [",".join(text_of(step) for step in value)]
-    return [f"paced:{text_of(value)}" if kind is pace else text_of(value)]

@@ -17,14 +17,13 @@ from rn50lib.config.kinds import (
     natural,
     not_negative,
     pace,
-    port,
     positive,
     seed,
     share,
 )
-from rn50lib.precision import DTYPES
 
 BACKENDS = ("torch", "tensorflow")
+DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
 RESAMPLE = ("antialias", "fast")
@@ -42,143 +41,140 @@ class Experiment:
     are those of an experiment that it has filled in.
     """
 
-    # the axes
     backend: str = flag(
-        "--backend", kind=str, choices=BACKENDS, group="axes", help="framework (default: torch)"
+        "--backend", group="axes", kind=str, choices=BACKENDS, help="framework (default: torch)"
     )
     data_root: str = flag(
-        "--data-root", kind=str, group="axes",
+        "--data-root", kind=str,
         help="folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg and"
         f" val/CLASS/*.jpg (default: {IMAGENET_ROOT} where it exists, else the road signs)",
     )  # fmt: skip
     data_format: str = flag(
-        "--data-format", kind=str, choices=FORMATS, group="axes",
+        "--data-format", kind=str, choices=FORMATS,
         help="how the images are stored (default: records where there are some, else files, else"
         " TFRecord shards)",
     )  # fmt: skip
     loader: str = flag(
-        "--loader", kind=str, choices=LOADERS, group="axes",
+        "--loader", kind=str, choices=LOADERS,
         help="input pipeline: native is PyTorch's or tf.data, synthetic makes random images"
         " (default: native; for the reference's recipe on GPUs dali, where it is installed)",
     )  # fmt: skip
     dtype: str = flag(
-        "--dtype", kind=str, choices=DTYPES, group="axes",
+        "--dtype", kind=str, choices=DTYPES,
         help="precision of the arithmetic (default: the fastest that the hardware has)",
     )  # fmt: skip
     loss_scale: str | None = flag(
-        "--loss-scale", kind=loss_scale, group="axes",
+        "--loss-scale", kind=loss_scale,
         help="what the loss is multiplied by, so that small gradients do not vanish: dynamic,"
         " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic for"
         " float16, none for the others)",
     )  # fmt: skip
     n: int = flag(
-        "-n", "--n-GPUs", kind=positive, group="axes",
+        "-n", "--n-GPUs", kind=positive,
         help="workers, one a GPU; without GPUs, processes (default: 1)",
     )  # fmt: skip
     comm: str = flag(
-        "--comm", kind=str, choices=COMMS, group="axes",
+        "--comm", kind=str, choices=COMMS,
         help="what carries the gradients between workers (default: Horovod where it is built for"
         " this hardware, else DDP)",
     )  # fmt: skip
-    batch_size: int = flag(
-        "-b", "--batch-size", kind=positive, group="axes", help="images per worker and step"
-    )
+    batch_size: int = flag("-b", "--batch-size", kind=positive, help="images per worker and step")
     macrobatch_size: int | None = flag(
-        "--macrobatch-size", kind=positive, group="axes",
+        "--macrobatch-size", kind=positive,
         help="images per worker and update, a multiple of -b: the gradients of several batches are"
         " added up and exchanged once (default: -b)",
     )  # fmt: skip
-    # the model
     network: str = flag(
-        "--network", kind=str, choices=("resnet", "tiny"), group="model",
+        "--network", group="model", kind=str, choices=("resnet", "tiny"),
         help="tiny is the same code path in a fraction of the time, for tests (default: resnet)",
     )  # fmt: skip
     num_layers: int | None = flag(
-        "--num-layers", kind=int, choices=tuple(networks.STAGES), group="model",
+        "--num-layers", kind=int, choices=tuple(networks.STAGES),
         help="depth of the ResNet (default: 50)",
     )  # fmt: skip
     resnet_version: str = flag(
-        "--resnet-version", kind=str, choices=networks.VERSIONS, group="model",
+        "--resnet-version", kind=str, choices=networks.VERSIONS,
         help="where the stride of a down-sampling bottleneck stands (default: v1.5)",
     )  # fmt: skip
     num_classes: int = flag(
-        "--num-classes", kind=positive, group="model", help="classes (default: the data set's)"
+        "--num-classes", kind=positive, help="classes (default: the data set's)"
     )
     image_shape: int = flag(
-        "--image-shape", kind=image_shape, group="model",
+        "--image-shape", kind=image_shape,
         help="input size, 3,224,224 or 224 (default: the recipe's)",
     )  # fmt: skip
-    # the recipe
     recipe: str = flag(
-        "--recipe", kind=str, choices=tuple(recipes.RECIPES), group="recipe",
+        "--recipe", group="recipe", kind=str, choices=tuple(recipes.RECIPES),
         help="which numbers the flags below start from (default: roadsigns for the built-in data)",
     )  # fmt: skip
     num_epochs: int = flag(
-        "-e", "--num-epochs", kind=positive, group="recipe", help="epochs (default: the recipe's)"
+        "-e", "--num-epochs", kind=positive, help="epochs (default: the recipe's)"
     )
     lr: float = flag(
-        "-l", "--lr", kind=not_negative, group="recipe",
+        "-l", "--lr", kind=not_negative,
         help="learning rate at a global batch of 256, scaled linearly (default: the recipe's)",
     )  # fmt: skip
     warmup_epochs: float = flag(
-        "--warmup-epochs", kind=not_negative, group="recipe",
+        "--warmup-epochs", kind=not_negative,
         help="epochs over which the rate rises from 0 (default: the recipe's)",
     )  # fmt: skip
     lr_step_epochs: tuple[float, ...] = flag(
-        "--lr-step-epochs", kind=epoch_list, group="recipe",
+        "--lr-step-epochs", kind=epoch_list,
         help="epochs at which the rate falls to a tenth (default: the recipe's)",
     )  # fmt: skip
     lr_schedule: str = flag(
-        "--lr-schedule", kind=str, choices=recipes.SCHEDULES, group="recipe",
+        "--lr-schedule", kind=str, choices=recipes.SCHEDULES,
         help="how the rate falls after the warm-up: step at --lr-step-epochs, cosine or poly (the"
         " square of what is left) to 0 over all epochs (default: the recipe's)",
     )  # fmt: skip
     optimizer: str = flag(
-        "--optimizer", kind=str, choices=recipes.OPTIMIZERS, group="recipe",
+        "--optimizer", kind=str, choices=recipes.OPTIMIZERS,
         help="lars gives each layer a rate of its own, for very large batches; its rates are far"
         " larger than SGD's, so give --lr too (default: the recipe's)",
     )  # fmt: skip
-    mom: float = flag("--mom", kind=not_negative, group="recipe", help="momentum (default: 0.9)")
-    wd: float = flag("--wd", kind=not_negative, group="recipe", help="weight decay (default: 1e-4)")
+    mom: float = flag("--mom", kind=not_negative, help="momentum (default: 0.9)")
+    wd: float = flag("--wd", kind=not_negative, help="weight decay (default: 1e-4)")
     bn_decay: bool = flag(
-        "--bn-decay", kind=bool, group="recipe",
+        "--bn-decay", kind=bool,
         help="weight decay on batch norm's gamma and beta and on the bias too, or on weights alone"
         " (default: the recipe's)",
     )  # fmt: skip
     zero_gamma: bool = flag(
-        "--zero-gamma", kind=bool, group="recipe",
+        "--zero-gamma", kind=bool,
         help="start the last batch norm of each block at 0, so that the block begins as its"
         " shortcut (default: the recipe's)",
     )  # fmt: skip
     label_smoothing: float = flag(
-        "--label-smoothing", kind=share, group="recipe",
+        "--label-smoothing", kind=share,
         help="share of the label that goes to all classes alike, in the training loss alone"
         " (default: the recipe's)",
     )  # fmt: skip
     val_resize: int = flag(
-        "--val-resize", kind=positive, group="recipe",
+        "--val-resize", kind=positive,
         help="shorter side of a validation image before the crop (default: size x 256 / 224)",
     )  # fmt: skip
     resample: str = flag(
-        "--resample", kind=str, choices=RESAMPLE, group="recipe",
+        "--resample", kind=str, choices=RESAMPLE,
         help="how tf.data and DALI make a crop small: fast leaves out what keeps fine patterns from"
         " turning into coarse ones (default: antialias, as every other loader)",
     )  # fmt: skip
     rotate: float = flag(
-        "--rotate", kind=degrees, default=0.0, group="recipe",
+        "--rotate", kind=degrees, default=0.0,
         help="turn every training image by up to so many degrees to either side (default: 0)",
     )  # fmt: skip
     flip_up_down: bool = flag(
-        "--flip-up-down", default=False, group="recipe",
+        "--flip-up-down", default=False,
         help="turn every other training image upside down, by chance",
     )  # fmt: skip
     seed: int = flag(
-        "--seed", kind=seed, group="recipe",
+        "--seed", kind=seed,
         help="start of all randomness: initial weights, order, augmentation (default: 0)",
     )  # fmt: skip
-    # what the run does
     model_prefix: str | None = flag(
-        "--model-prefix", kind=str, help="write PREFIX-symbol.json and PREFIX-NNNN.safetensors"
+        "--model-prefix",
+        group="run",
+        kind=str,
+        help="write PREFIX-symbol.json and PREFIX-NNNN.safetensors",
     )
     save_period: int = flag(
         "--save-period", kind=positive, default=1, help="epochs between checkpoints (default: 1)"
@@ -230,78 +226,67 @@ class Experiment:
     timeline: str | None = flag(
         "--timeline", kind=str, help="write Horovod's timeline of the run to this file"
     )
-    # many workers
     launcher: str | None = flag(
-        "--launcher", kind=str, choices=LAUNCHERS, group="many workers",
+        "--launcher", group="many workers", kind=str, choices=LAUNCHERS,
         help="what starts the workers (default: horovodrun for Horovod, torchrun for DDP)",
     )  # fmt: skip
     hosts: str | None = flag(
-        "--hosts", kind=host_list, group="many workers",
+        "--hosts", kind=host_list,
         help="where the workers run, HOST:SLOTS,... (default: all on this machine)",
     )  # fmt: skip
     bind: str | None = flag(
-        "--bind", kind=str, choices=("core",), group="many workers",
+        "--bind", kind=str, choices=("core",),
         help="core gives every worker cores of its own (default: the system moves them)",
     )  # fmt: skip
-    port: int | None = flag(
-        "--port", kind=port, group="many workers",
-        help="where torchrun's workers find each other (default: a free port)",
-    )  # fmt: skip
     elastic: bool = flag(
-        "--elastic", default=False, group="many workers",
+        "--elastic", default=False,
         help="go on with the workers that are left when one is lost, from the newest checkpoint",
     )  # fmt: skip
     min_np: int | None = flag(
-        "--min-np", kind=positive, group="many workers",
+        "--min-np", kind=positive,
         help="with --elastic: the fewest workers to go on with (default: 1)",
     )  # fmt: skip
     max_restarts: int = flag(
-        "--max-restarts", kind=natural, default=0, group="many workers",
+        "--max-restarts", kind=natural, default=0,
         help="start a run that lost a worker again with as many, from the newest checkpoint, so"
         " often",
     )  # fmt: skip
     fp16_allreduce: bool = flag(
-        "--fp16-allreduce", default=False, group="many workers",
+        "--fp16-allreduce", default=False,
         help="send gradients in 16 bits: half the bytes, less precision",
     )  # fmt: skip
     fusion_mb: int | None = flag(
-        "--fusion-mb", kind=positive, group="many workers",
+        "--fusion-mb", kind=positive,
         help="gradients that travel as one message, in MB (default: Horovod 128, DDP 25)",
     )  # fmt: skip
     cycle_ms: float | None = flag(
-        "--cycle-ms", kind=not_negative, group="many workers",
+        "--cycle-ms", kind=not_negative,
         help="milliseconds between Horovod's looks for ready gradients (default: 1)",
     )  # fmt: skip
-    # the machine
     threads: int = flag(
-        "--threads", kind=positive, group="machine",
+        "--threads", group="machine", kind=positive,
         help="compute threads per worker (default: the cores it may use)",
     )  # fmt: skip
     data_nthreads: int = flag(
-        "--data-nthreads", kind=natural, group="machine",
+        "--data-nthreads", kind=natural,
         help="loader workers per worker; 0 loads in the training process (default: the cores)",
     )  # fmt: skip
     compile: bool = flag(
-        "--compile", default=False, group="machine",
+        "--compile", default=False,
         help="let torch.compile, or TensorFlow's XLA, join the model's operations into kernels",
     )  # fmt: skip
     cuda_graphs: bool = flag(
-        "--cuda-graphs", default=False, group="machine",
+        "--cuda-graphs", default=False,
         help="record a training step once and replay it, without launching its kernels one by one",
     )  # fmt: skip
     profile: str = flag(
-        "--profile", kind=str, choices=PROFILES, default="auto", group="machine",
+        "--profile", kind=str, choices=PROFILES, default="auto",
         help="ci caps the run to seconds and prints every cap",
     )  # fmt: skip
 
     def given(self) -> dict[str, Any]:
         """The fields that differ from an experiment of which nothing was given."""
-        nothing = Experiment()
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != getattr(nothing, f.name)
-        }
+        return {name: value for name, value in vars(self).items() if value != DEFAULTS[name]}
 
     @property
     def global_batch(self) -> int:
@@ -349,6 +334,10 @@ class Experiment:
         return networks.resnet(self.num_layers, self.num_classes, self.resnet_version)
 
 
+DEFAULTS = {f.name: f.default for f in fields(Experiment)}
+FLAGS = {f.name: f.metadata["names"][-1] for f in fields(Experiment)}
+
+
 def flag_name(name: str) -> str:
     """The flag of a field: 'batch_size' gives '--batch-size'."""
-    return {f.name: f.metadata["names"][-1] for f in fields(Experiment)}[name]
+    return FLAGS[name]

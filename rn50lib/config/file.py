@@ -1,16 +1,15 @@
-"""`Config`: a run of which nothing is left open, and the files that hold one."""
+"""`Config`: a run of which nothing is left open; and the forms of one: a file, flags."""
 
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from rn50lib.config.experiment import Experiment
-from rn50lib.config.kinds import pace, text_of
+from rn50lib.config.kinds import epoch_list, pace, text_of
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.report import write_json
@@ -125,11 +124,29 @@ def converted(f: Any, value: Any) -> Any:
     return result
 
 
-def to_json(experiment: Experiment) -> str:
-    """What was given of an experiment, as one line for another process."""
-    return json.dumps(experiment.given())
+def flags_of(experiment: Experiment) -> list[str]:
+    """The flags that one would type for this experiment, long names, in the order of the fields:
+    for people to read and to paste."""
+    argv: list[str] = []
+    for f in fields(experiment):
+        value, kind = getattr(experiment, f.name), f.metadata["kind"]
+        if value == f.default:
+            continue
+        name = f.metadata["names"][-1]
+        if kind in (None, bool):
+            argv.append(name if value else name.replace("--", "--no-"))
+            continue
+        for text in texts(value, kind):
+            # joined where argparse would take the value for a flag, or a reader miss it
+            joined = text.startswith("-") or not text
+            argv += [f"{name}={text}"] if joined else [name, text]
+    return argv
 
 
-def from_json(text: str) -> Experiment:
-    """The other end of `to_json`."""
-    return experiment_from(json.loads(text), Path("what was handed over"))
+def texts(value: Any, kind: Any) -> list[str]:
+    """What is written behind a flag to give it `value`, once for each time it is repeated."""
+    if kind is list:
+        return list(value)
+    if kind is epoch_list:
+        return [",".join(text_of(step) for step in value)]
+    return [f"paced:{text_of(value)}" if kind is pace else text_of(value)]

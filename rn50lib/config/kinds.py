@@ -5,6 +5,7 @@ Each function here raises ValueError with the words that the command line shows 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -12,37 +13,27 @@ from typing import Any
 from rn50lib import optim
 
 
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("must be at least 1")
-    return value
+def whole(low: int, high: float, message: str) -> Callable[[str], int]:
+    """A whole number within these limits."""
+
+    def convert(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(message)
+        return value
+
+    return convert
 
 
-def natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError("must be 0 or more")
-    return value
-
-
-def port(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 65535:
-        raise ValueError("must be a port, from 1 to 65535")
-    return value
-
-
-def seed(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**32:  # what every framework's generators take
-        raise ValueError("must be from 0 to 4294967295")
-    return value
+positive = whole(1, math.inf, "must be at least 1")
+natural = whole(0, math.inf, "must be 0 or more")
+# what every framework's generators take
+seed = whole(0, 2**32 - 1, "must be from 0 to 4294967295")
 
 
 def not_negative(text: str) -> float:
     value = float(text)
-    if not 0 <= value < float("inf"):
+    if not 0 <= value < math.inf:
         raise ValueError("must be a number of 0 or more")
     return value
 
@@ -67,7 +58,7 @@ def image_shape(text: str) -> int:
 def epoch_list(text: str) -> tuple[float, ...]:
     """'30,60,80' as numbers in rising order; an empty text means that the rate never decays."""
     steps = tuple(float(part) for part in text.split(",") if part.strip())
-    if list(steps) != sorted(steps) or not all(0 <= step < float("inf") for step in steps):
+    if list(steps) != sorted(steps) or not all(0 <= step < math.inf for step in steps):
         raise ValueError("must be epochs in rising order, such as 30,60,80")
     return steps
 
@@ -75,7 +66,7 @@ def epoch_list(text: str) -> tuple[float, ...]:
 def pace(text: str) -> float:
     """'paced:1442.6' gives 1442.6 images per second."""
     word, _, rate = text.partition(":")
-    if word != "paced" or not 0 < float(rate) < float("inf"):
+    if word != "paced" or not 0 < float(rate) < math.inf:
         raise ValueError("must be paced:RATE, a rate in images per second")
     return float(rate)
 
@@ -146,9 +137,9 @@ def flag(
     kind: Callable[[str], Any] | None = None,
     choices: tuple | None = None,
     default: Any = None,
-    group: str = "run",
+    group: str | None = None,
 ) -> Any:
     """A field of `Experiment` and its flag. `kind` None makes a switch, `bool` one that has its
-    opposite (--no-NAME), `list` a flag to repeat."""
+    opposite (--no-NAME), `list` a flag to repeat. `group` begins a group of the help."""
     metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
     return field(default=default, metadata=metadata)

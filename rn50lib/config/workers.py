@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rn50lib.config.description import flags_of
 from rn50lib.config.experiment import Experiment
+from rn50lib.config.file import flags_of
 from rn50lib.config.kinds import slots
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -112,7 +111,7 @@ def check_workers(experiment: Experiment, machine: Machine, group: Member | None
         return
     n, backend = experiment.n or 1, experiment.backend or "torch"
     if n == 1:
-        for name in ("hosts", "launcher", "bind", "port", "timeline"):
+        for name in ("hosts", "launcher", "bind", "timeline"):
             if getattr(experiment, name) is not None and experiment.comm in (None, "local"):
                 raise UserError(f"--{name} is for many workers: give -n 2 or more, or leave it out")
         if experiment.comm in (None, "local"):
@@ -173,11 +172,6 @@ def check_workers(experiment: Experiment, machine: Machine, group: Member | None
                 "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open"
                 " MPI installed, or use --launcher horovodrun"
             )
-    if experiment.port is not None and comm == "ddp" and not is_free(experiment.port):
-        raise UserError(
-            f"--port {experiment.port} is in use by another process: leave the flag out for a free"
-            " one"
-        )
 
 
 def check_restarts(experiment: Experiment, group: Member | None) -> None:
@@ -200,29 +194,17 @@ def check_restarts(experiment: Experiment, group: Member | None) -> None:
         raise UserError(f"--min-np {experiment.min_np} is more than -n {n}")
 
 
-def is_free(port: int) -> bool:
-    """Whether a server of one's own may listen on a port of this machine."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except (OSError, OverflowError):
-            return False
-    return True
-
-
 def on_each_host(experiment: Experiment) -> str:
     """What to type on the hosts of a run that torchrun is to start, ready to paste."""
     hosts = slots(experiment.hosts or "")
-    port = experiment.port or 29500
-    theirs: dict[str, Any] = dict.fromkeys(("n", "hosts", "launcher", "port"))
+    theirs: dict[str, Any] = dict.fromkeys(("n", "hosts", "launcher"))
     flags = flags_of(replace(experiment, **theirs))
     lines: dict[int, list[str]] = {}  # by slots: hosts with as many start the same line
     for host, number in hosts.items():
         lines.setdefault(number, []).append(host)
     return "; ".join(
         f"on {' and '.join(names)} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
-        f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:{port} --rdzv-id rn50"
+        f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:29500 --rdzv-id rn50"
         f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
         for number, names in lines.items()
     )

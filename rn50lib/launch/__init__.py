@@ -16,49 +16,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from rn50lib.config import Config, Experiment, check
+from rn50lib.config import Config, Experiment
+from rn50lib.config.checks import check
 from rn50lib.config.kinds import slots
-from rn50lib.errors import UserError
+from rn50lib.errors import TERMINATED, UserError
 from rn50lib.hardware import machine
 from rn50lib.launch import launchers
-from rn50lib.launch.process import (
+from rn50lib.launch.launchers import (
     ALLOCATOR,
-    PARENT,
-    TERMINATED,
+    SAVE_S,
     Outcome,
-    die_with_parent,
-    end_on_sigterm,
-    end_with,
     program,
     rank_environment,
-    say,
     with_library,
 )
 from rn50lib.report import write_json
+from rn50lib.stop import PARENT
 
-__all__ = [
-    "ALLOCATOR",
-    "PARENT",
-    "TERMINATED",
-    "Job",
-    "Outcome",
-    "die_with_parent",
-    "end_on_sigterm",
-    "end_with",
-    "launched",
-    "new_run",
-    "program",
-    "rank_environment",
-    "run",
-    "run_command",
-    "runs_home",
-    "say",
-    "start",
-    "with_library",
-]
+__all__ = ["ALLOCATOR", "program", "rank_environment", "with_library"]
 
 GRACE_S = 5.0  # between asking a process to end and ending it
-SAVE_S = 60.0  # the same for one that writes a checkpoint first
 
 
 def runs_home() -> Path:
@@ -105,10 +82,10 @@ class Job:
         return self.process.wait(timeout)
 
     def stop(self) -> int:
-        """Ask all processes to end, then end them."""
+        """Ask all processes to end, with time to write a checkpoint, then end them."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE_S)
+            self.process.wait(SAVE_S + GRACE_S)
         return self.kill()
 
     def kill(self) -> int:
@@ -142,18 +119,6 @@ def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job
             start_new_session=True,
         )
     return Job(process, run_dir, command)
-
-
-def launched(experiment: Experiment, worker: list[str], run_dir: Path | None) -> list[str]:
-    """The command that starts `worker` once for each of the experiment's ranks."""
-    if alone(experiment):
-        return worker
-    return launchers.command(experiment, worker, run_dir, rank_environment(experiment))
-
-
-def alone(experiment: Experiment) -> bool:
-    """Whether the run is one process that needs no launcher."""
-    return experiment.n == 1 and experiment.launcher is None
 
 
 def run(config: Config, run_dir: Path) -> int:
@@ -200,13 +165,13 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     """Write RUN/experiment.json and run the workers that read it to their end, however that
     comes."""
     experiment, file = config.experiment, run_dir / "experiment.json"
-    worker = [sys.executable, "-m", "rn50lib.launch.worker", str(file.absolute())]
-    command = launched(experiment, worker, run_dir)
+    worker = [sys.executable, "-m", "rn50lib.worker", str(file.absolute())]
+    command = launchers.command(experiment, worker, run_dir)
     config.write(file, command)
     outcome = run_command(command, experiment)
     if outcome.failure:
         say(f"error: {outcome.failure}")
-    elif outcome.status == 130 and not alone(experiment):
+    elif outcome.status == 130 and not launchers.alone(experiment):
         say("interrupted")
     elif outcome.status == TERMINATED:
         say("ended by SIGTERM")
@@ -214,11 +179,11 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
 
 
 def run_command(command: list[str], experiment: Experiment) -> Outcome:
-    """Run what `launched` gave to its end, with signals handed on; the status is 130 after
+    """Run what `launchers.command` gave to its end, with signals handed on; the status is 130 after
     Ctrl-C."""
     env = rank_environment(experiment)
-    if not alone(experiment):
-        from rn50lib.launch import group
+    if not launchers.alone(experiment):
+        from rn50lib.launch import group  # needs psutil, which one worker does not
 
         return group.run(command, env, say)
     received: list[int] = []
@@ -245,6 +210,11 @@ def run_command(command: list[str], experiment: Experiment) -> Outcome:
         hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
         return Outcome(128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}", (0,))
     return Outcome(status, None)
+
+
+def say(text: str) -> None:
+    """A line to the user."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rn50lib import checkpoint, launch
-from rn50lib.config import Config, Experiment, arithmetic, batch_remark, flags_of, recipe_line
+from rn50lib import checkpoint
+from rn50lib.config import Config, Experiment, flags_of
+from rn50lib.config.description import arithmetic, batch_remark, recipe_line
 from rn50lib.config.workers import horovod_serves
 from rn50lib.errors import UserError
-from rn50lib.hardware import Gpu, Machine, machine
+from rn50lib.hardware import Machine, machine
+from rn50lib.launch import launchers
 from rn50lib.launch.prepare import prepare
+from rn50lib.nvidia import Gpu
 
 
 def plan(experiment: Experiment) -> list[str]:
@@ -49,7 +52,8 @@ def anywhere(experiment: Experiment) -> tuple[Config, list[str]]:
 def lines(config: Config) -> list[str]:
     """The command, the arithmetic and the caps of a run."""
     experiment = config.experiment
-    command = launch.launched(experiment, [*launch.program("train"), *flags_of(experiment)], None)
+    worker = [*launchers.program("train"), *flags_of(experiment)]
+    command = launchers.command(experiment, worker)
     if experiment.only_inference:  # nothing is learnt
         sums, remarks = arithmetic(experiment).partition(";")[0], []
     else:
@@ -66,7 +70,8 @@ def equipped(experiment: Experiment) -> Machine:
 
 
 def connected(experiment: Experiment) -> Experiment:
-    """The experiment with what would carry its gradients there; it cannot be experiment here."""
+    """The experiment with what would carry its gradients there; here there is nobody to
+    ask."""
     backend = experiment.backend or "torch"
     if (experiment.n or 1) == 1 or experiment.comm or experiment.launcher:
         return experiment

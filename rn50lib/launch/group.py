@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from rn50lib.errors import TERMINATED
-from rn50lib.launch.process import Outcome
+from rn50lib.launch.launchers import SAVE_S, Outcome
 from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End
 
 JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
@@ -36,7 +36,6 @@ WATCHER = ["-m", "rn50lib.rank"]
 LINE = re.compile(r"^rank \d+ \| ")
 FOLLOW_S = 2.0  # the others have this long to end by themselves after the first has failed
 TERM_S = 1.0  # between asking processes to end and ending them
-SAVE_S = 60.0  # between asking workers to stop and ending them: they write a checkpoint
 
 
 @dataclass
@@ -47,14 +46,14 @@ class Job:
     name: str
     folder: Path  # where workers of this machine report their end
     launcher: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
-    told: list[End] = field(default_factory=list)  # by workers of other machines
+    reported: list[End] = field(default_factory=list)  # by workers of other machines
 
     def ends(self) -> list[End]:
         """The workers that have failed so far, the first one first; those that were asked to end,
         as launchers do once another has failed, come last."""
         here = [End(**json.loads(file.read_text())) for file in self.folder.glob("*.json")]
-        asked = (-signal.SIGTERM, TERMINATED)
-        return sorted([*here, *self.told], key=lambda end: (end.status in asked, end.time))
+        on_request = (-signal.SIGTERM, TERMINATED)
+        return sorted([*here, *self.reported], key=lambda end: (end.status in on_request, end.time))
 
 
 def run(command: list[str], env: dict[str, str], show: Callable[[str], None]) -> Outcome:
@@ -119,7 +118,7 @@ def read(job: Job, show: Callable[[str], None]) -> None:
         text = PREFIX.sub("", raw.decode(errors="replace").rstrip("\n"))
         if REPORT in text:
             with contextlib.suppress(ValueError, TypeError):
-                job.told.append(End(**json.loads(text[text.index(REPORT) + 1 :])))
+                job.reported.append(End(**json.loads(text[text.index(REPORT) + 1 :])))
             continue
         if LINE.match(text):
             show(text)
@@ -184,8 +183,8 @@ def account(job: Job) -> Outcome:
     if status == 0 and not ends:
         return Outcome(0, None)
     if not ends:  # the launcher failed before any worker did
-        said = [line for line in job.launcher if line.strip()]
-        return Outcome(abs(status or 1), "\n".join(["the launcher failed:", *said[-20:]]))
+        lines = [line for line in job.launcher if line.strip()]
+        return Outcome(abs(status or 1), "\n".join(["the launcher failed:", *lines[-20:]]))
     first, lines = ends[0], ends[0].lines
     lost = tuple(e.rank for e in ends if e.status < 0 and -e.status != signal.SIGTERM)
     if first.status < 0:

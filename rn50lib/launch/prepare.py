@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import checkpoint
-from rn50lib.config import (
-    Config,
-    Experiment,
-    check,
-    default_data_root,
-    flag_name,
-    is_roadsigns,
-    resolve,
-)
+from rn50lib.config import Config, Experiment, flag_name
+from rn50lib.config.checks import check
+from rn50lib.config.defaults import default_data_root, is_roadsigns, resolve
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
-from rn50lib.launch.process import with_library
+from rn50lib.launch.launchers import with_library
 from rn50lib.precision import lacks
 from rn50lib.rank import Member
 
@@ -84,15 +78,15 @@ def make_roadsigns(root: Path, data_format: str | None) -> None:
         parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]
     if all((part / ".complete").exists() for part in parts):
         return
-    words = ["-m", "data_prep.roadsigns", str(root), *flags]
-    done = subprocess.run(
-        [sys.executable, *words], env=with_library(dict(os.environ)), stdout=STDERR
+    arguments = ["-m", "data_prep.roadsigns", str(root), *flags]
+    program = subprocess.run(
+        [sys.executable, *arguments], env=with_library(dict(os.environ)), stdout=STDERR
     )
-    if done.returncode == 130:
+    if program.returncode == 130:
         raise KeyboardInterrupt
-    if done.returncode:
+    if program.returncode:
         raise UserError(
-            f"the road signs are not complete in {root}: try `python {' '.join(words)}`"
+            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`"
         )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.records.source import Source
+
+if TYPE_CHECKING:
+    from rn50lib.records.source import Source
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Pipeline(Protocol):
 
     def __len__(self) -> int: ...
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from `start_step` on, the same ones every time it is asked.
 
-        `done` images of the epoch were trained on before, by a group of any size: its order begins
-        behind them. Only a loader that is `ordered` takes it.
+        The first `skip` images of the epoch's order are left out: a group of any size has trained
+        on them before. Only a loader that is `ordered` takes it.
         """
         ...
 
@@ -59,23 +61,23 @@ def open_pipeline(
         from rn50lib.pipelines.synthetic import Synthetic
 
         return Synthetic(experiment, split, size)
+    from rn50lib.pipelines.plan import Plan
+
     assert source is not None, experiment.loader
-    examples = len(source)
-    if split == "train":
-        examples = min(examples, experiment.num_examples or examples)
-        if examples < experiment.global_batch:
-            raise UserError(
-                f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
-                f" images and {source.path} gives {examples}; use a smaller batch"
-            )
+    plan = Plan(experiment, source, split, rank, size)
+    if plan.train and plan.examples < experiment.global_batch:
+        raise UserError(
+            f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
+            f" images and {source.path} gives {plan.examples}; use a smaller batch"
+        )
     if experiment.loader == "dali":
         from rn50lib.pipelines.dali import Dali
 
-        return Dali(experiment, source, split, examples, rank, size)
+        return Dali(experiment, source, plan)
     if experiment.backend == "tensorflow":
         from rn50lib.pipelines.tf_data import TfData
 
-        return TfData(experiment, source, split, examples, rank, size)
+        return TfData(experiment, source, plan)
     from rn50lib.pipelines.torch_loader import TorchLoader
 
-    return TorchLoader(experiment, source, split, examples, rank, size)
+    return TorchLoader(experiment, source, plan)

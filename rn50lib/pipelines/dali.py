@@ -51,10 +51,7 @@ class Dali:
         self,
         experiment: Experiment,
         source: Source,
-        split: str,
-        examples: int,
-        rank: int,
-        size: int,
+        plan: Plan,
         engine: bool | None = None,
     ) -> None:
         if overrides.get("augment") is not recipe.augment:
@@ -62,29 +59,25 @@ class Dali:
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        self.experiment, self.source, self.engine = experiment, source, engine
-        self.examples, self.train, self.rank = examples, split == "train", rank
-        self.batch_size, self.global_batch = experiment.batch_size, size * experiment.batch_size
-        plan = Plan(experiment, len(source), split, examples, rank, size)
-        self.reader: Numbered | Stream
-        if source.format == "files":
-            self.reader = Numbered(source, plan)
-        else:
-            self.reader = Stream(source, plan)
+        self.experiment, self.source, self.plan, self.engine = experiment, source, plan, engine
+        self.examples = plan.examples
+        reader = Numbered if source.format == "files" else Stream
+        self.reader: Numbered | Stream = reader(source, plan)
         self.ordered = isinstance(self.reader, Numbered)
 
     def __len__(self) -> int:
         return len(self.reader)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        start_step, done = start_step + done // self.global_batch, done % self.global_batch
-        if done:  # by a group of another size: the rest is an epoch of its own, with its own crops
-            start_step, done = 0, done + start_step * self.global_batch
-        valid = self.reader.valid(done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        group = self.plan.size * self.plan.batch_size
+        start_step, skip = start_step + skip // group, skip % group
+        if skip:  # by a group of another size: the rest is an epoch of its own, with its own crops
+            start_step, skip = 0, skip + start_step * group
+        valid = self.reader.valid(skip)
         steps = len(valid)
         gpu, step = self.gpu(), 0
         on_gpu = gpu is not None
-        graph = self.build(epoch, gpu, done=done)
+        graph = self.build(epoch, gpu, skip=skip)
         try:
             graph.schedule_run()  # the first call fills the queue
             left = steps - graph.prefetch_queue_depth
@@ -104,19 +97,19 @@ class Dali:
     def close(self) -> None:
         self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None, define: Any = None, done: int = 0) -> Any:
-        """The graph for an epoch without its first `done` images, ready to run; `define` is another
+    def build(self, epoch: int, gpu: int | None, define: Any = None, skip: int = 0) -> Any:
+        """The graph for an epoch without its first `skip` images, ready to run; `define` is another
         than the split's own."""
         threads = self.experiment.data_nthreads
         beside = threads > 0  # else batches are made while the training process waits for them
-        define = define or (training if self.train else validation)
+        define = define or (training if self.plan.train else validation)
         graph = define(
-            lambda: self.reader.read(epoch, done),
+            lambda: self.reader.read(epoch, skip),
             self.look(gpu),
-            batch_size=self.batch_size,
+            batch_size=self.plan.batch_size,
             num_threads=max(1, threads),
             device_id=gpu,
-            seed=order.image_seed(self.experiment.seed, epoch, self.rank) % 2**31,
+            seed=order.image_seed(self.experiment.seed, epoch, self.plan.rank) % 2**31,
             exec_pipelined=beside,
             exec_async=beside,
             prefetch_queue_depth=BATCHES_AHEAD if beside else 1,
@@ -142,7 +135,7 @@ class Dali:
             antialias=self.experiment.resample != "fast",
             gpu=gpu is not None,
             engine=engine,
-            quick=quick(self.experiment, self.train),
+            quick=quick(self.experiment, self.plan.train),
         )
 
     def gpu(self) -> int | None:

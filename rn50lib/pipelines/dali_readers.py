@@ -19,9 +19,6 @@ from rn50lib.records.shards import IMAGE, LABEL, ShardSource
 from rn50lib.records.source import Source
 from rn50lib.records.tfrecord import find_shards, index_path
 
-SHUFFLE_BYTES = 128_000_000
-"""What a shuffle buffer may hold of encoded images, as in tf.data's streams."""
-
 BATCHES_AHEAD = 2
 SEEN_AHEAD = 2 * BATCHES_AHEAD + 2
 """DALI works ahead: an error belongs to one of so many batches."""
@@ -36,12 +33,12 @@ class Numbered:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def valid(self, done: int = 0) -> np.ndarray:
-        return self.plan.rows(0, done)[1]
+    def valid(self, skip: int = 0) -> np.ndarray:
+        return self.plan.rows(0, skip)[1]
 
-    def read(self, epoch: int, done: int = 0) -> tuple[Any, Any]:
+    def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
         """Adds the reader to a graph: (encoded image, label from 0 on)."""
-        numbers = self.plan.rows(epoch, done)[0].ravel()
+        numbers = self.plan.rows(epoch, skip)[0].ravel()
         files = [self.source.name(number) for number in numbers.tolist()]
         encoded, label = fn.readers.file(files=files, labels=self.source.labels[numbers].tolist())
         return encoded, label[0]
@@ -69,15 +66,12 @@ class Stream:
                 " images: use --loader native"
             )
         self.source, self.plan = source, plan
-        group = plan.size * plan.batch_size
-        steps = plan.examples // group if plan.train else -(-plan.examples // group)
-        self.steps = min(steps, plan.limit or steps)
+        self.steps = plan.stream_steps()
         self.paths, self.indexes = record_files(source, "train" if plan.train else "val")
         check_once(list(zip(self.paths, self.indexes, strict=True)), plan.rank, plan.size)
         firsts = source.firsts[1:-1] if isinstance(source, ShardSource) else np.zeros(0, np.int64)
         self.numbers = np.split(np.arange(len(source)), firsts)  # of the images in each file
-        stored = sum(path.stat().st_size for path in self.paths)
-        self.buffer = max(2 * plan.batch_size, SHUFFLE_BYTES * len(source) // max(1, stored))
+        self.buffer = plan.shuffle_buffer(self.paths)
         self.parts: tempfile.TemporaryDirectory | None = None
         if plan.examples < len(source):  # --num-examples: an index that lists a part
             self.parts = tempfile.TemporaryDirectory(prefix="rn50-index-")
@@ -91,7 +85,7 @@ class Stream:
         size, images = self.plan.size, self.plan.examples
         return images * rank // size, images * (rank + 1) // size
 
-    def valid(self, done: int = 0) -> np.ndarray:
+    def valid(self, skip: int = 0) -> np.ndarray:
         batch = self.plan.batch_size
         first, end = self.share(self.plan.rank)
         return np.clip(end - first - batch * np.arange(self.steps), 0, batch)
@@ -105,7 +99,7 @@ class Stream:
         shuffled = order.epoch_order(len(files), self.plan.seed, epoch)
         return (self.plan.rank + epoch) % self.plan.size, shuffled.tolist()
 
-    def read(self, epoch: int, done: int = 0) -> tuple[Any, Any]:
+    def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
         """Adds the reader to a graph: (encoded image, label from 0 on)."""
         rank, files = self.turn(epoch)
         paths = [str(self.paths[i]) for i in files]

@@ -31,7 +31,7 @@ class Synthetic:
     def __len__(self) -> int:
         return self.steps
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
         for _ in range(start_step, self.steps):
             yield self.batch
 

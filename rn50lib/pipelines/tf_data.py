@@ -95,41 +95,36 @@ class TfData:
         self,
         experiment: Experiment,
         source: Source,
-        split: str,
-        examples: int,
-        rank: int,
-        size: int,
+        plan: Plan,
         stages: Stages = Stages(),
     ) -> None:
-        self.source, self.examples, self.train = source, examples, split == "train"
-        self.rank, self.size = rank, size
-        self.seed, self.batch_size = experiment.seed, experiment.batch_size
+        self.source, self.plan, self.examples = source, plan, plan.examples
         self.pixels, self.antialias = experiment.image_shape, experiment.resample != "fast"
-        self.decoder: dict[str, Any] = FAST if quick(experiment, self.train) else ACCURATE
+        self.decoder: dict[str, Any] = FAST if quick(experiment, plan.train) else ACCURATE
         self.threads = experiment.data_nthreads
         self.stages = stages
-        self.pictures = Pictures(source, self.train, experiment)
+        self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
         self.problem: Exception | None = None
         self.reader: Ordered | Stream
         if isinstance(source, ShardSource):
-            self.reader = Stream(self, source, experiment)
+            self.reader = Stream(self, source)
         else:
-            self.reader = Ordered(self, Plan(experiment, len(source), split, examples, rank, size))
+            self.reader = Ordered(self)
         self.ordered = isinstance(self.reader, Ordered)
 
     def __len__(self) -> int:
         return len(self.reader)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        valid = self.reader.valid(epoch, done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        valid = self.reader.valid(epoch, skip)
         step = start_step
         try:
-            for images, labels in self.dataset(epoch, step, done):
+            for images, labels in self.dataset(epoch, step, skip):
                 yield self.filled(images, labels, int(valid[step]))
                 step += 1
         except tf.errors.OpError as error:
-            raise self.explain(error, epoch, step, done) from error
+            raise self.explain(error, epoch, step, skip) from error
         for count in valid[step:].tolist():  # other ranks have validation images left
             if count:
                 raise UserError(
@@ -142,12 +137,12 @@ class TfData:
 
     # -- the stages --------------------------------------------------------------------------------
 
-    def dataset(self, epoch: int, start_step: int = 0, done: int = 0) -> tf.data.Dataset:
+    def dataset(self, epoch: int, start_step: int = 0, skip: int = 0) -> tf.data.Dataset:
         """The batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
-        images = self.reader.images(epoch, start_step, done)
+        images = self.reader.images(epoch, start_step, skip)
         decode = as_written(functools.partial(self.traced, tf.constant(epoch)))
         images = images.map(decode, **self.at_once("parallel_map"))
-        batches = images.batch(self.batch_size)
+        batches = images.batch(self.plan.batch_size)
         if self.stages.prefetch and self.threads:
             batches = batches.prefetch(BATCHES_AHEAD)
         return batches.with_options(self.options())
@@ -216,7 +211,7 @@ class TfData:
             top, left, height, width = tf.unstack(box)
             part = whole[top : top + height, left : left + width]
             return self.resized(part, tf.zeros(2), tf.cast(box[2:], tf.float32))
-        spare = 1 if self.train or not self.antialias else SPARE
+        spare = 1 if self.plan.train or not self.antialias else SPARE
         fits = tf.reduce_min(box[2:]) // (spare * self.pixels)  # how often it holds what is wanted
         step = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
         ratio = tf.gather(RATIOS, step)
@@ -259,7 +254,7 @@ class TfData:
 
     def turned(self, pixels: Any, turn: Any) -> Any:
         """The image mirrored, turned over and turned, each where it was chosen."""
-        if not self.train:
+        if not self.plan.train:
             return pixels
         pixels = tf.cond(turn[0] > 0, lambda: tf.reverse(pixels, [1]), lambda: pixels)
         if self.pictures.augmentation.upside_down:
@@ -289,7 +284,7 @@ class TfData:
 
     def filled(self, images: Any, labels: Any, valid: int) -> Batch:
         """A batch of full size: rows are added to the last one of a validation stream."""
-        missing = self.batch_size - int(images.shape[0])
+        missing = self.plan.batch_size - int(images.shape[0])
         if missing:
             images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
             labels = tf.pad(labels, [[0, missing]])
@@ -300,7 +295,7 @@ class TfData:
 
     # -- what went wrong ---------------------------------------------------------------------------
 
-    def explain(self, error: Exception, epoch: int, step: int, done: int) -> Exception:
+    def explain(self, error: Exception, epoch: int, step: int, skip: int) -> Exception:
         """The error that names the record because of which batch `step` could not be made.
 
         What Python raised comes as it was: a UserError, or a mistake in a learner's own function.
@@ -309,7 +304,7 @@ class TfData:
             return self.problem
         if isinstance(self.source, ShardSource) and isinstance(error, tf.errors.DataLossError):
             return find_damage(self.source, error.message)
-        numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, done)})
+        numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, skip)})
         try:
             for number in numbers:
                 self.pictures.image(epoch, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from rn50lib import overrides
 from rn50lib.backends.tensorflow import tf
-from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
@@ -21,9 +19,6 @@ from rn50lib.records.source import Source
 
 SHARDS_AT_ONCE = 16
 """A constant, not a number of threads: the order of a stream must not depend on the machine."""
-
-SHUFFLE_BYTES = 128_000_000
-"""What the shuffle buffer may hold of encoded images: some 1,300 of ImageNet's."""
 
 READ_BYTES = 1 << 20
 """What is read of a shard at a time."""
@@ -36,13 +31,8 @@ class Loader(Protocol):
     """What a reader needs of the loader that it reads for, `tf_data.TfData`."""
 
     source: Source
+    plan: Plan
     labels: np.ndarray
-    examples: int
-    train: bool
-    seed: int
-    batch_size: int
-    rank: int
-    size: int
     stages: Any
 
     def at_once(self, stage: str) -> dict[str, Any]: ...
@@ -57,26 +47,26 @@ class Loader(Protocol):
 class Ordered:
     """Images of files and RecordIO, by their number, in the order of `records.order`."""
 
-    def __init__(self, pipeline: Loader, plan: Plan) -> None:
-        self.pipeline, self.plan = pipeline, plan
+    def __init__(self, pipeline: Loader) -> None:
+        self.pipeline, self.plan = pipeline, pipeline.plan
 
     def __len__(self) -> int:
         return len(self.plan)
 
-    def valid(self, epoch: int, done: int) -> np.ndarray:
-        return self.plan.rows(epoch, done)[1]
+    def valid(self, epoch: int, skip: int) -> np.ndarray:
+        return self.plan.rows(epoch, skip)[1]
 
-    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+    def numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
         """The images of one batch."""
-        return self.plan.rows(epoch, done)[0][step]
+        return self.plan.rows(epoch, skip)[0][step]
 
-    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+    def images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
         """(number, encoded image, label, size, crop, turn) of one image after the other.
 
         A batch is read by one call: opening a file, or copying a record, needs no more than some
         microseconds of Python each, and reading waits for the disk without Python's lock.
         """
-        rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, done)[0][start_step:])
+        rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, skip)[0][start_step:])
 
         @as_written
         def read(row: Any) -> tuple:
@@ -103,50 +93,52 @@ class Ordered:
 class Stream:
     """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
 
-    def __init__(self, pipeline: Loader, source: ShardSource, experiment: Experiment) -> None:
+    def __init__(self, pipeline: Loader, source: ShardSource) -> None:
         if overrides.get("shard") is not order.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
                 " use --data-format files or recordio"
             )
-        self.pipeline, self.source, self.raw = pipeline, source, source.raw
-        examples, group = pipeline.examples, pipeline.size * pipeline.batch_size
-        steps = examples // group if pipeline.train else -(-examples // group)
-        self.steps = min(steps, experiment.benchmark_iters or steps)
+        self.pipeline, self.plan, self.source, self.raw = (
+            pipeline,
+            pipeline.plan,
+            source,
+            source.raw,
+        )
+        self.steps = self.plan.stream_steps()
         # --num-examples takes the same part of every shard
-        self.counts = np.diff(examples * source.firsts // len(source))
-        stored = sum(os.path.getsize(path) for path in source.shards)
-        self.buffer = max(2 * pipeline.batch_size, SHUFFLE_BYTES * len(source) // max(1, stored))
+        self.counts = np.diff(self.plan.examples * source.firsts // len(source))
+        self.buffer = self.plan.shuffle_buffer(source.shards)
 
     def __len__(self) -> int:
         return self.steps
 
     def ranges(self, epoch: int) -> np.ndarray:
         """What this rank reads, int64 (k, 3): shard, records to pass over, records to take."""
-        pipeline = self.pipeline
+        plan = self.plan
         shards = np.arange(len(self.counts))
-        if pipeline.train:  # another part for every rank, and other images left over, each epoch
-            shards = order.epoch_order(len(self.counts), pipeline.seed, epoch)
-        ranges = order.stream_shard(self.counts[shards], pipeline.rank, pipeline.size)
+        if plan.train:  # another part for every rank, and other images left over, each epoch
+            shards = order.epoch_order(len(self.counts), plan.seed, epoch)
+        ranges = order.stream_shard(self.counts[shards], plan.rank, plan.size)
         ranges[:, 0] = shards[ranges[:, 0]]
         return ranges
 
-    def valid(self, epoch: int, done: int) -> np.ndarray:
-        size = self.pipeline.batch_size
+    def valid(self, epoch: int, skip: int) -> np.ndarray:
+        size = self.plan.batch_size
         count = int(self.ranges(epoch)[:, 2].sum())
         return np.clip(count - size * np.arange(self.steps), 0, size)
 
-    def numbers(self, epoch: int, step: int, done: int) -> np.ndarray:
+    def numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
         """The images of one batch: the same streams again, up to there."""
-        size = self.pipeline.batch_size
+        size = self.plan.batch_size
         records = self.records(epoch).skip(step * size).take(size)
         records = records.with_options(self.pipeline.options())
         return np.array([number.numpy() for number, _ in records], np.int64)
 
-    def images(self, epoch: int, start_step: int, done: int) -> tf.data.Dataset:
+    def images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
         """(number, encoded image, label, size, crop, turn) of one image after the other."""
         pipeline = self.pipeline
-        records = self.records(epoch).skip(start_step * pipeline.batch_size)
+        records = self.records(epoch).skip(start_step * self.plan.batch_size)
         parsed = records.map(self.parse, **pipeline.at_once("parallel_map"))
 
         @as_written
@@ -156,7 +148,7 @@ class Stream:
             boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, 3))
             return number, data, label, size, boxes, turns
 
-        batches = parsed.batch(pipeline.batch_size)
+        batches = parsed.batch(self.plan.batch_size)
         return batches.map(choose, **pipeline.at_once("parallel_map")).unbatch()
 
     def records(self, epoch: int) -> tf.data.Dataset:
@@ -176,10 +168,10 @@ class Stream:
             records = shards.interleave(read, cycle_length=SHARDS_AT_ONCE, **at_once)
         else:
             records = shards.flat_map(read)
-        if self.pipeline.train:
-            seed = order.image_seed(self.pipeline.seed, epoch, self.pipeline.rank)
+        if self.plan.train:
+            seed = order.image_seed(self.plan.seed, epoch, self.plan.rank)
             records = records.shuffle(self.buffer, seed=seed, reshuffle_each_iteration=False)
-        return records.take(self.steps * self.pipeline.batch_size)
+        return records.take(self.steps * self.plan.batch_size)
 
     @as_written
     def parse(self, number: Any, record: Any) -> tuple:

@@ -126,17 +126,8 @@ class TorchLoader:
 
     ordered = True
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        source: Source,
-        split: str,
-        examples: int,
-        rank: int,
-        size: int,
-    ) -> None:
-        self.examples = examples
-        self.plan = Plan(experiment, len(source), split, examples, rank, size)
+    def __init__(self, experiment: Experiment, source: Source, plan: Plan) -> None:
+        self.plan, self.examples = plan, plan.examples
         self.labels = np.asarray(source.labels, np.int32)
         self.keys: list[list[Key]] = []  # of the batches of the next epoch
         self.batches: Generator[Batch, None, None] | None = None  # of the latest one
@@ -145,7 +136,7 @@ class TorchLoader:
             options = {"multiprocessing_context": fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = 4
         self.loader: DataLoader | None = DataLoader(
-            Batches(source, self.plan.train, experiment),
+            Batches(source, plan.train, experiment),
             batch_sampler=self.keys,
             num_workers=experiment.data_nthreads,
             collate_fn=as_it_is,
@@ -157,8 +148,8 @@ class TorchLoader:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        rows, valid = self.plan.rows(epoch, done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan.rows(epoch, skip)
         self.batches = self.load(epoch, rows[start_step:], valid[start_step:])
         return self.batches
 

@@ -2,14 +2,14 @@
 
 im2rec writes it beside the three files that MXNet knows, which stay as MXNet writes them. It has a
 line `offset <tab> CRC-32C` for each record; the checksum is that of the payload, which is the image
-header and the image. Where the package google-crc32c is missing nothing is written or compared.
+header and the image.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +20,11 @@ if TYPE_CHECKING:  # im2rec writes without waiting for NumPy's import
 
 
 @functools.cache
-def crc32c() -> Callable[[int, bytes], int] | None:
-    """``extend(crc, data)`` in machine code; None where it is not installed.
+def crc32c() -> Callable[[int, bytes], int]:
+    """google-crc32c's ``extend(crc, data)``, imported only where checksums are needed."""
+    import google_crc32c
 
-    The package's fallback in Python takes seconds for what should take microseconds.
-    """
-    try:
-        import google_crc32c
-    except ImportError:
-        return None
-    return google_crc32c.extend if google_crc32c.implementation == "c" else None
+    return google_crc32c.extend
 
 
 def checksum_path(path_rec: str | os.PathLike) -> Path:
@@ -41,11 +36,6 @@ def checksum_remedy(path_rec: str | os.PathLike) -> str:
     """How to get checksums for the records as they are now, as the end of a message."""
     prefix = checksum_path(path_rec).with_suffix("")
     return f"`python -m data_prep.im2rec --checksums {prefix}` writes it anew"
-
-
-def format_checksums(entries: Iterable[tuple[int, int]]) -> bytes:
-    """The text of a checksum file from (offset, checksum) pairs."""
-    return b"".join(b"%d\t%d\n" % entry for entry in entries)
 
 
 def read_checksums(path_rec: str | os.PathLike) -> dict[int, int] | None:

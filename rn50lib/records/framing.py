@@ -1,5 +1,4 @@
-"""RecordIO's bytes: the image header, the framing of a record, and the walk through a file's
-records.
+"""RecordIO's bytes: the image header and the framing of a record.
 
 Everything here works on buffers and knows no files, so that a record can be looked at byte by byte.
 """
@@ -7,7 +6,7 @@ Everything here works on buffers and knows no files, so that a record can be loo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rn50lib.errors import UserError
@@ -223,14 +222,3 @@ def join(data: bytes, span: Span) -> bytes:
         start, stop = span.parts[0]
         return data[start:stop]
     return MAGIC_BYTES.join(data[start:stop] for start, stop in span.parts)
-
-
-def spans(data: bytes, size: int, offset: int = 0) -> Iterator[tuple[int, Span]]:
-    """Walk the records of a buffer from ``offset`` on: (offset, span) of each, in the file's order.
-
-    Raises Damage at the first place that is no record.
-    """
-    while offset < size:
-        span = locate(data, offset, size)
-        yield offset, span
-        offset = span.end

@@ -7,7 +7,6 @@ It says where each record starts, so that any of them can be read without readin
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +42,6 @@ def pack_remedy(path_rec: str | os.PathLike) -> str:
         f"copy the file again, or pack the images again with "
         f"`python -m data_prep.im2rec --pass-through {prefix_of(path_rec)} IMAGE_FOLDER`"
     )
-
-
-def format_index(entries: Iterable[tuple[int, int]]) -> str:
-    """The text of an index file from (key, offset) pairs."""
-    return "".join(f"{key}\t{offset}\n" for key, offset in entries)
 
 
 def read_index(path_idx: str | os.PathLike, path_rec: str | os.PathLike | None = None) -> Index:

@@ -1,32 +1,38 @@
-"""A record file mapped into memory, opened by each process for itself."""
+"""A file of records mapped into memory, opened by each process for itself."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from rn50lib.records.framing import RecordError
+from rn50lib.records.framing import Damage, RecordError, Span, locate
 from rn50lib.records.index import pack_remedy
-from rn50lib.records.renaming import finish_renaming
 
 
 class MappedFile:
     """A file that is mapped when a process first asks for its bytes; ``size`` is its length in
     bytes.
 
-    It can be pickled, and inherited by a fork: the new process opens the file anew, so that no two
-    processes share a handle, and refuses it if it is no longer the file that was opened first. (A
-    file that is cut short while it is mapped ends the process, as with every mapping: outputs are
-    therefore written beside and renamed, never changed in place.)
+    ``locate`` finds a record of the file's format, RecordIO unless given. It can be pickled, and
+    inherited by a fork: the new process opens the file anew, so that no two processes share a
+    handle, and refuses it if it is no longer the file that was opened first. (A file that is cut
+    short while it is mapped ends the process, as with every mapping: outputs are therefore written
+    beside and renamed, never changed in place.)
     """
 
-    def __init__(self, path: str, remedy: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        remedy: str | None = None,
+        locate: Callable[[Any, int, int], Span] = locate,
+    ) -> None:
         self.path = path
         self._remedy = remedy or pack_remedy(path)
+        self._locate = locate
         self._map: Any = None
         self._pid = -1
-        self._finish_renaming()
         self._identity = self._stat()
         self.size = self._identity[0]
 
@@ -46,6 +52,39 @@ class MappedFile:
         self._pid = os.getpid()
         return self._map
 
+    def locate(self, offset: int) -> Span:
+        """Where the parts of the record at an offset stand. Raises Damage if there is none."""
+        return self._locate(self.data(), offset, self.size)
+
+    def spans(self) -> Iterator[tuple[int, Span]]:
+        """(offset, span) of all records, in the file's order. Raises RecordError at the first place
+        that is none."""
+        offset = 0
+        while offset < self.size or not offset:
+            try:
+                span = self.locate(offset)
+            except Damage as damage:
+                raise self.damaged(damage) from None
+            yield offset, span
+            offset = span.end
+
+    def damaged(self, damage: Damage) -> RecordError:
+        """The error for a damaged record: with file, offset, and how many good ones stand before,
+        one behind the other."""
+        good = end = 0
+        try:
+            while (end := self.locate(end).end) <= damage.offset:
+                good += 1
+        except Damage:
+            pass
+        return RecordError(
+            f"{self.path}: damaged at offset {damage.offset:,}, after {good:,} good records: "
+            f"{damage.reason}: {self._remedy}",
+            self.path,
+            damage.offset,
+            good,
+        )
+
     def close(self) -> None:
         """Let go of the mapping; ``data`` makes it again."""
         if self._map is not None and self._pid == os.getpid():
@@ -64,14 +103,3 @@ class MappedFile:
                 self.path,
             ) from None
         return status.st_size, status.st_mtime_ns, status.st_ino
-
-    def _finish_renaming(self) -> None:
-        """Put in place what a killed im2rec had complete but not renamed."""
-        try:
-            finish_renaming(self.path)
-        except OSError as error:
-            raise RecordError(
-                f"{self.path}: an interrupted im2rec left this file half replaced, and that cannot "
-                f"be finished here ({error.strerror}): run im2rec again where it may write",
-                self.path,
-            ) from None

@@ -7,6 +7,7 @@ starts.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,33 +17,15 @@ from rn50lib.records.framing import (
     HEADER,
     MAGIC,
     MAGIC_BYTES,
-    MAX_PAYLOAD,
     Damage,
     Header,
     RecordError,
     Span,
-    frame,
     join,
-    locate,
-    pack_header,
-    spans,
     unpack_header,
 )
 from rn50lib.records.index import Index, index_remedy, pack_remedy, prefix_of, read_index
 from rn50lib.records.mapped import MappedFile
-
-__all__ = [
-    "HEADER",
-    "MAGIC",
-    "MAGIC_BYTES",
-    "MAX_PAYLOAD",
-    "Header",
-    "Reader",
-    "RecordError",
-    "frame",
-    "pack_header",
-    "unpack_header",
-]
 
 Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
@@ -70,7 +53,6 @@ class Reader:
         self.path_idx = os.fspath(path_idx) if path_idx else prefix_of(path_rec) + ".idx"
         self._file = MappedFile(self.path_rec)
         self._size = self._file.size
-        self._data = self._file.data
         self._index: Index | None = None
         self._checksums: np.ndarray | None = None
         self.unchecked = ""
@@ -99,8 +81,6 @@ class Reader:
         return self._index
 
     def _load_checksums(self, offsets: np.ndarray) -> None:
-        if crc32c() is None:
-            return
         try:
             self._checksums = checksums_at(self.path_rec, offsets)
         except RecordError as error:
@@ -114,14 +94,14 @@ class Reader:
 
     def _check(self, position: int, span: Span, image: bytes) -> None:
         """Compare the record at a position, whose last bytes are ``image``, with its checksum."""
-        extend = crc32c()
-        if self._checksums is None or extend is None:
+        if self._checksums is None:
             return
+        extend = crc32c()
         start, stop = span.parts[0]
         if len(span.parts) == 1:
-            crc = extend(extend(0, self._data()[start : stop - len(image)]), image)
+            crc = extend(extend(0, self._file.data()[start : stop - len(image)]), image)
         else:
-            crc = extend(0, join(self._data(), span))
+            crc = extend(0, join(self._file.data(), span))
         if crc != self._checksums[position]:
             offset = int(self.offsets[position])
             raise RecordError(
@@ -137,11 +117,10 @@ class Reader:
 
     def _check_index(self, starts: np.ndarray, stops: np.ndarray, by_offset: np.ndarray) -> None:
         """Refuse at once an index whose offsets cannot be right; the rest is seen when reading."""
-        data = self._data()
+        data = self._file.data()
         if data[:4] != MAGIC_BYTES:
-            hint = (
-                " (a git-LFS pointer: `git lfs pull` fetches it)" if data[:7] == b"version" else ""
-            )
+            is_pointer = data[:7] == b"version"
+            hint = " (a git-LFS pointer: `git lfs pull` fetches it)" if is_pointer else ""
             raise RecordError(
                 f"{self.path_rec}: this is not a record file, for it does not start with the "
                 f"magic{hint}: {pack_remedy(self.path_rec)}",
@@ -174,7 +153,8 @@ class Reader:
 
     def _beyond_end(self, starts: np.ndarray) -> RecordError:
         """The error for an index that goes beyond the file's end: which of the two is wrong?"""
-        there = [offset for offset, _ in self._spans()]  # raises where the file itself is damaged
+        # which raises where the file itself is damaged
+        there = [offset for offset, _ in self._file.spans()]
         offset = int(starts[-1])
         if not np.array_equal(starts[starts < self._size], there):
             return self._misfit(offset, f"offset {offset:,} is beyond the file's end")
@@ -185,33 +165,6 @@ class Reader:
             offset,
             len(there),
         )
-
-    def _damaged(self, damage: Damage) -> RecordError:
-        good = self.good_before(damage.offset)
-        return RecordError(
-            f"{self.path_rec}: damaged at offset {damage.offset:,}, after {good:,} good records: "
-            f"{damage.reason}: {pack_remedy(self.path_rec)}",
-            self.path_rec,
-            damage.offset,
-            good,
-        )
-
-    def _raise_if_damaged(self) -> None:
-        """Tell a damaged file from a wrong index: walk the records, which needs no index."""
-        for _ in self._spans():
-            pass
-
-    def good_before(self, offset: int) -> int:
-        """How many whole records stand, one behind the other, before an offset of the file."""
-        count = 0
-        try:
-            for _, span in spans(self._data(), self._size):
-                if span.end > offset:
-                    break
-                count += 1
-        except Damage:
-            pass
-        return count
 
     @property
     def keys(self) -> np.ndarray:
@@ -232,16 +185,16 @@ class Reader:
         index = self._index or self._load_index()
         offset = int(index.offsets[position])
         try:
-            span = locate(self._data(), offset, self._size)
+            span = self._file.locate(offset)
             if span.end == self._stops[position]:
                 return span
         except Damage as damage:
             # Either the file is damaged there, or the index points to where no record starts: a
             # walk from the file's start meets the damage in the one case and passes it in the
             # other.
-            self._raise_if_damaged()
+            deque(self._file.spans(), 0)
             raise self._misfit(offset, f"at offset {offset:,}, {damage.reason}") from None
-        self._raise_if_damaged()
+        deque(self._file.spans(), 0)
         raise self._misfit(
             offset,
             f"the record at offset {offset:,} ends at {span.end:,}, "
@@ -250,7 +203,7 @@ class Reader:
 
     def read(self, position: int) -> bytes:
         """The record at a position of the index: its header and the encoded image."""
-        record = join(self._data(), span := self._locate(position))
+        record = join(self._file.data(), span := self._locate(position))
         self._check(position, span, record)
         return record
 
@@ -271,7 +224,7 @@ class Reader:
         return _label(header), image
 
     def _unpack(self, span: Span) -> tuple[Header, bytes]:
-        data = self._data()
+        data = self._file.data()
         start, stop = span.parts[0]
         if len(span.parts) == 1 and stop - start >= HEADER.size:
             flag, label, id_, id2 = HEADER.unpack_from(data, start)
@@ -280,28 +233,22 @@ class Reader:
         try:
             return unpack_header(join(data, span))
         except RecordError as error:
-            raise self._damaged(Damage(start - 8, str(error))) from None
-
-    def _spans(self) -> Iterator[tuple[int, Span]]:
-        try:
-            yield from spans(self._data(), self._size)
-        except Damage as damage:
-            raise self._damaged(damage) from None
+            raise self._file.damaged(Damage(start - 8, str(error))) from None
 
     def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
         """(label, encoded image) of all records in the order of the file; needs no index."""
-        for _, span in self._spans():
+        for _, span in self._file.spans():
             header, image = self._unpack(span)
             yield _label(header), image
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
         """(offset, header and image) of all records in the order of the file; needs no index."""
-        for offset, span in self._spans():
-            yield offset, join(self._data(), span)
+        for offset, span in self._file.spans():
+            yield offset, join(self._file.data(), span)
 
     def headers(self) -> Iterator[tuple[int, Header]]:
         """(offset, header) of all records in the order of the file; needs no index."""
-        for offset, span in self._spans():
+        for offset, span in self._file.spans():
             yield offset, self._unpack(span)[0]
 
     def labels(self) -> np.ndarray:
@@ -311,7 +258,7 @@ class Reader:
         has one that is no class (a whole number from 0 on).
         """
         offsets, stops = self.offsets, self._stops
-        words = np.frombuffer(self._data(), "<u4", count=self._size // 4)
+        words = np.frombuffer(self._file.data(), "<u4", count=self._size // 4)
         # A header in one piece starts 8 bytes into its record; the few others are read one by one.
         fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
         at = np.where(fits, offsets, 0) // 4 if len(words) >= 8 else np.zeros(0, np.int64)

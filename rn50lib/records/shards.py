@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.example import Span, find_features, numbers
+from rn50lib.records.example import Span, find_features, values
 from rn50lib.records.framing import RecordError
 from rn50lib.records.tfrecord import Shard, TFRecordReader, find_shards
 
@@ -252,7 +252,7 @@ def _class_names(
 def _read_offsets(shard: Shard) -> np.ndarray:
     """Where the records of a shard start, int64; from its index, or by walking through it."""
     reader = TFRecordReader(shard.path, shard.index)
-    offsets = reader.offsets if shard.index else reader.walk()
+    offsets = reader.offsets
     reader.close()
     if not len(offsets):
         raise UserError(f"{shard.path}: this shard is empty; remove the shards and write them anew")
@@ -274,15 +274,16 @@ def _features(data: Any, start: int, stop: int, name: str) -> dict[str, Span]:
 
 def _bytes_of(data: Any, features: dict[str, Span], key: str, name: str) -> bytes:
     span = features.get(key)
-    if span is None or span.kind != "bytes":
+    found = values(data, span) if span is not None and span.kind == "bytes" else []
+    if not found:
         raise UserError(f"{name}: this example has no {key}; write the shards again")
-    return bytes(data[span.start : span.stop])
+    return bytes(found[0])  # type: ignore[arg-type]
 
 
 def _number_of(data: Any, features: dict[str, Span], key: str, name: str) -> float:
     span = features.get(key)
-    found = numbers(data, span) if span is not None and span.kind != "bytes" else []
-    if len(found) != 1:
+    found = values(data, span) if span is not None and span.kind != "bytes" else []
+    if len(found) != 1 or isinstance(found[0], bytes):
         raise UserError(
             f"{name}: {key} should be one number, and is {found or 'missing'}; write the shards "
             "again"

@@ -6,17 +6,17 @@ is records one behind the other, and `index/SHARD.idx` says `offset size` of eac
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.records.framing import Damage, RecordError
+from rn50lib.records.checksums import crc32c
+from rn50lib.records.framing import Damage, RecordError, Span
 from rn50lib.records.mapped import MappedFile
 
 FRAMING_BYTES = 16
@@ -31,18 +31,6 @@ CRC = struct.Struct("<I")
 _REMEDY = "copy the file again, or write the shards again with `python -m data_prep.tfrecord ROOT`"
 
 
-@functools.cache
-def crc32c() -> Callable[[int, bytes], int]:
-    """google-crc32c's ``extend(crc, data)``, imported only where checksums are needed."""
-    try:
-        import google_crc32c
-    except ImportError:
-        raise UserError(
-            "TFRecord checksums need the package google-crc32c: `pip install google-crc32c`"
-        ) from None
-    return google_crc32c.extend
-
-
 def mask(crc: int) -> int:
     """TFRecord stores no plain checksum, so that a checksum over records stays meaningful."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -53,8 +41,8 @@ def masked_crc(data: bytes) -> int:
     return mask(crc32c()(0, data))
 
 
-def locate(data: Any, offset: int, size: int) -> tuple[int, int]:
-    """(start, end) of the data of the record at an offset. Raises Damage if there is none."""
+def locate(data: Any, offset: int, size: int) -> Span:
+    """Where the data of the record at an offset stands. Raises Damage if there is none."""
     if offset + 12 > size:
         raise Damage(offset, f"only {size - offset} of the 12 bytes of a record's start are there")
     length, stored = _HEAD.unpack_from(data, offset)
@@ -62,20 +50,12 @@ def locate(data: Any, offset: int, size: int) -> tuple[int, int]:
     if stored != crc:
         raise Damage(offset, f"the checksum of the length is 0x{stored:08x}, not 0x{crc:08x}")
     start = offset + 12
-    if start + length + 4 > size:
+    stop = start + length
+    if stop + 4 > size:
         raise Damage(
             offset, f"the record says {length:,} bytes, but the file ends after {size - start:,}"
         )
-    return start, start + length
-
-
-def check_data(data: bytes, stored: int, offset: int) -> None:
-    """Raise Damage if the stored checksum is not that of the data."""
-    crc = masked_crc(data)
-    if stored != crc:
-        raise Damage(
-            offset, f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
-        )
+    return Span(((start, stop),), stop + 4)
 
 
 class TFRecordReader:
@@ -91,112 +71,69 @@ class TFRecordReader:
     ) -> None:
         self.path = os.fspath(path)
         self.path_index = os.fspath(path_index) if path_index else None
-        self._file = MappedFile(self.path, _REMEDY)
-        self._entries = self._read_index() if self.path_index else None
+        self._file = MappedFile(self.path, _REMEDY, locate)
+        self._offsets = self._read_index() if self.path_index else None
 
     def close(self) -> None:
         """Let go of the mapped file; a later read opens it again."""
         self._file.close()
 
+    @property
+    def offsets(self) -> list[int]:
+        """Where the records start: by the index, or found by going from one to the next."""
+        if self._offsets is None:
+            self._offsets = [offset for offset, _ in self._file.spans()]
+        return self._offsets
+
     def __len__(self) -> int:
-        if self._entries is None:
-            self._entries = [(offset, len(data) + 16) for offset, data in self.records()]
-        return len(self._entries)
+        return len(self.offsets)
 
     def read(self, position: int) -> bytes:
         """The data of the record at a position."""
-        count = len(self)
-        assert self._entries is not None
-        if not 0 <= position < count:
-            raise IndexError(f"{self.path} holds {count} records, not {position}")
-        offset, size = self._entries[position]
-        try:
-            return self._read_at(offset, size)
-        except Damage as damage:
-            raise self._damaged(damage) from None
-
-    @property
-    def offsets(self) -> list[int]:
-        """Where the records start, as the index says."""
-        len(self)
-        assert self._entries is not None
-        return [offset for offset, _ in self._entries]
+        if not 0 <= position < len(self):
+            raise IndexError(f"{self.path} holds {len(self)} records, not {position}")
+        offset = self.offsets[position]
+        data = self.read_at(offset)
+        end = offset + len(data) + FRAMING_BYTES
+        following = [*self.offsets[position + 1 : position + 2], self._file.size][0]
+        if end != following:
+            raise self._misfit(
+                offset,
+                f"the record at offset {offset:,} has {end - offset:,} bytes, not "
+                f"{following - offset:,}",
+            )
+        return data
 
     def read_at(self, offset: int) -> bytes:
         """The data of the record that starts at an offset."""
-        try:
-            return self._read_at(offset)
-        except Damage as damage:
-            raise self._damaged(damage) from None
+        data, start, stop = self.span_at(offset)
+        found = data[start:stop]
+        crc = masked_crc(found)
+        (stored,) = CRC.unpack_from(data, stop)
+        if stored != crc:
+            reason = f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
+            raise self._file.damaged(Damage(offset, reason))
+        return found
 
     def span_at(self, offset: int) -> tuple[Any, int, int]:
         """The mapped file, and where in it the data of the record at an offset starts and stops.
 
         The checksum of the data is not looked at: that would read all of it.
         """
-        data = self._file.data()
         try:
-            return data, *locate(data, offset, self._file.size)
+            ((start, stop),) = self._file.locate(offset).parts
         except Damage as damage:
-            raise self._damaged(damage) from None
-
-    def walk(self) -> list[int]:
-        """Where the records start, found by going from one to the next; needs no index."""
-        offsets: list[int] = []
-        offset = 0
-        while offset < self._file.size or not offsets:
-            offsets.append(offset)
-            offset = self.span_at(offset)[2] + 4
-        return offsets
-
-    def _read_at(self, offset: int, size: int | None = None) -> bytes:
-        data = self._file.data()
-        start, end = locate(data, offset, self._file.size)
-        if size is not None and end + 4 - offset != size:
-            raise self._misfit(
-                offset,
-                f"the record at offset {offset:,} has {end + 4 - offset:,} bytes, not {size:,}",
-            )
-        found = data[start:end]
-        check_data(found, CRC.unpack_from(data, end)[0], offset)
-        return found
+            raise self._file.damaged(damage) from None
+        return self._file.data(), start, stop
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """(offset, data) of all records in the order of the file; needs no index."""
-        offset = 0
-        self._file.data()
-        while offset < self._file.size:
-            try:
-                data = self._read_at(offset)
-            except Damage as damage:
-                raise self._damaged(damage) from None
-            yield offset, data
-            offset += len(data) + FRAMING_BYTES
+        for offset, _ in self._file.spans():
+            yield offset, self.read_at(offset)
 
     def __iter__(self) -> Iterator[bytes]:
         for _, data in self.records():
             yield data
-
-    def good_before(self, offset: int) -> int:
-        """How many whole records stand, one behind the other, before an offset of the file."""
-        count = at = 0
-        try:
-            while at < offset:
-                at = locate(self._file.data(), at, self._file.size)[1] + 4
-                count += at <= offset
-        except Damage:
-            pass
-        return count
-
-    def _damaged(self, damage: Damage) -> RecordError:
-        good = self.good_before(damage.offset)
-        return RecordError(
-            f"{self.path}: damaged at offset {damage.offset:,}, after {good:,} good records: "
-            f"{damage.reason}: {_REMEDY}",
-            self.path,
-            damage.offset,
-            good,
-        )
 
     def _misfit(self, offset: int, reason: str) -> RecordError:
         return RecordError(
@@ -206,28 +143,28 @@ class TFRecordReader:
             offset,
         )
 
-    def _read_index(self) -> list[tuple[int, int]]:
+    def _read_index(self) -> list[int]:
         assert self.path_index is not None
         try:
             text = Path(self.path_index).read_text("ascii", "replace")
         except OSError as error:
             raise self._misfit(0, f"the index cannot be read ({error.strerror})") from None
-        entries: list[tuple[int, int]] = []
-        at = 0
+        offsets: list[int] = []
+        end = 0
         for number, line in enumerate(text.splitlines(), start=1):
             fields = line.split()
             if len(fields) != 2 or not all(f.isdigit() and len(f) < 19 for f in fields):
-                raise self._misfit(at, f"line {number} is {line[:60]!r}, not `offset size`")
+                raise self._misfit(end, f"line {number} is {line[:60]!r}, not `offset size`")
             offset, size = map(int, fields)
-            if offset != at:
-                raise self._misfit(at, f"line {number} has the offset {offset:,}, not {at:,}")
-            entries.append((offset, size))
-            at += size
-        if at != self._file.size:
+            if offset != end:
+                raise self._misfit(end, f"line {number} has the offset {offset:,}, not {end:,}")
+            offsets.append(offset)
+            end += size
+        if end != self._file.size:
             for _ in self.records():  # tells a file that was cut short from a wrong index
                 pass
-            raise self._misfit(at, f"it ends at {at:,}, the file at {self._file.size:,}")
-        return entries
+            raise self._misfit(end, f"it ends at {end:,}, the file at {self._file.size:,}")
+        return offsets
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from rn50lib import checkpoint
-from rn50lib.config import Experiment, resolve
+from rn50lib.config import Experiment
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable, replacing
 from rn50lib.pipelines.images import SPARE, crop, open_image
@@ -184,7 +185,7 @@ def write(
 
 
 if __name__ == "__main__":
-    from rn50lib.launch import die_with_parent
+    from rn50lib.stop import die_with_parent
 
     die_with_parent()
     try:

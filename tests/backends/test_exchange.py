@@ -109,7 +109,7 @@ from rn50lib.errors import UserError
 
 group = horovod.Horovod("torch")
 try:
-    horovod.check_gpu_exchange(group.hvd)
+    group.check_gpu_exchange()
 except UserError as error:
     print(error)
 print(group.hvd.cuda_built())

@@ -102,7 +102,7 @@ def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
     import torch
 
     from rn50lib.backends.torch.step import TorchStep
-    from rn50lib.comm.local import Local
+    from rn50lib.comm import Local
     from rn50lib.pipelines import Batch
     from tests.support import full
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rn50lib import optim
-from rn50lib.comm.local import Local
+from rn50lib.comm import Local
 from rn50lib.network import Network, tiny
 from rn50lib.pipelines import Batch
 from tests.backends.test_exchange import GROUPS, distance, gradients

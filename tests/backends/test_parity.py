@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rn50lib import checkpoint
-from rn50lib.comm.local import Local
+from rn50lib.comm import Local
 from rn50lib.network import Network, resnet, tiny
 from tests.backends.test_torch import batch, busy_arrays, train_losses
 from tests.support import TINY, Ended, Photos, full, strict_json

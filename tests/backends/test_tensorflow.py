@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rn50lib import optim, overrides
-from rn50lib.comm.local import Local
+from rn50lib.comm import Local
 from rn50lib.errors import UserError
 from rn50lib.network import Network, tiny
 from rn50lib.pipelines import Batch

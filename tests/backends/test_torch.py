@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rn50lib import optim
-from rn50lib.comm.local import Local
+from rn50lib.comm import Local
 from rn50lib.network import Network, resnet, tiny
 from rn50lib.pipelines import Batch
 from tests.support import full

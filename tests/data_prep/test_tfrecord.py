@@ -108,7 +108,6 @@ def test_shards_have_equal_size_and_all_classes(shards):
     assert sum(labels, []) != sorted(sum(labels, []))
     assert sorted(os.listdir(shards)) == [
         ".complete",
-        ".made-from",
         "classes.txt",
         "index",
         *(f"train-{i:05}-of-00004" for i in range(4)),

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import im2rec, output_set, tfrecord, verify
+from data_prep import im2rec, tfrecord, verify
 from data_prep.checks import images
 from data_prep.checks.images import check_image
 from data_prep.checks.problems import KINDS
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import frame_record, serialize_example
-from rn50lib.records.recordio import Reader, pack_header
+from rn50lib.records.framing import pack_header
+from rn50lib.records.recordio import Reader
 from rn50lib.records.tfrecord import find_shards
 from tests.conftest import clean_environment
 from tests.support import png
@@ -60,7 +61,7 @@ def clean_set(tmp_path_factory):
 @pytest.fixture
 def root(clean_set, tmp_path, monkeypatch):
     """A copy of it to spoil."""
-    monkeypatch.setattr(output_set.os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     return shutil.copytree(clean_set, tmp_path / "set")
 
 

@@ -217,8 +217,8 @@ def test_im2rec_leaves_its_files(
     split = told["expect"]["prefix"]
     words[-1] = str(photos.root / split)
     if "--list" not in words:
-        im2rec.main(["--list", "--recursive", "--no-fsync", "--quiet", split, words[-1]])
-    im2rec.main([*words, "--no-fsync", "--quiet"])
+        im2rec.main(["--list", "--recursive", "--quiet", split, words[-1]])
+    im2rec.main([*words, "--quiet"])
     assert {path.name for path in tmp_path.iterdir()} >= set(told["leaves"])
     images = len(photos.files(split))
     for name in told["leaves"]:

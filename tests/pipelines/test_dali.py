@@ -25,6 +25,7 @@ from PIL import Image
 from rn50lib import overrides, recipe
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
+from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 from tests.pipelines.conftest import ODD
@@ -77,7 +78,7 @@ def test_validation_images_are_plain_pillow_s(textured: Path, engine: bool) -> N
     for size, resize in ((32, 37), (40, 50), (64, 150)):
         source = open_source(textured, "val", "files")
         experiment = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
-        pipeline = Dali(experiment, source, "val", len(source), 0, 1, engine)
+        pipeline = Dali(experiment, source, Plan(experiment, source, "val"), engine)
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
@@ -116,7 +117,8 @@ def test_crops_are_drawn_by_the_recipe_s_numbers(textured: Path, engine: bool) -
     from rn50lib.pipelines.dali import Dali
 
     source = open_source(textured, "train", "recordio")
-    pipeline = Dali(full(loader="dali"), source, "train", 12, 0, 1, engine)
+    experiment = full(loader="dali")
+    pipeline = Dali(experiment, source, Plan(experiment, source, "train"), engine)
     made = np.concatenate([crops(pixels(list(pipeline.epoch(epoch)))) for epoch in range(25)])
     width, height = np.abs(made[:, 2] - made[:, 0]), made[:, 3] - made[:, 1]
     area, aspect = width * height, width / height * 200 / 150
@@ -192,7 +194,7 @@ def test_an_epoch_of_files_begins_behind_any_image(photos: Photos, textured: Pat
         source = open_source(root, "train", "files")
         pipeline = open_pipeline(full(6, loader="dali", data_root=str(root)), source, "train", 0, 1)
         try:
-            rest = list(pipeline.epoch(1, done=done))
+            rest = list(pipeline.epoch(1, skip=done))
             whole = list(pipeline.epoch(1, start_step))
         finally:
             pipeline.close()
@@ -232,7 +234,8 @@ def test_a_part_of_the_data_stays_the_same_part(packed: Path, data_format: str) 
     assert sorted(shown[0]) == sorted(shown[1]) and len(set(shown[0])) == 24
     assert shown[0] != shown[1]
     assert labels(parts[0]) == [number // 8 for number in shown[0]]
-    by_hand = list(Feeding(full(num_examples=24), source, "train", 24, 0, 1).epoch(0))
+    experiment = full(num_examples=24)
+    by_hand = list(Feeding(experiment, source, Plan(experiment, source, "train")).epoch(0))
     assert sorted(shown[0]) == sorted(numbers(pixels(by_hand)))
     assert len(read(source, benchmark_iters=2)) == 2
     assert len(read(open_source(packed, "val", data_format), "val", benchmark_iters=2)) == 2

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from data_prep import tfrecord
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
+from rn50lib.pipelines.plan import Plan
 from rn50lib.records.order import stream_shard
 from rn50lib.records.source import open_source
 from tests.support import Photos, full, numbers
@@ -167,9 +168,10 @@ def test_synthetic_gives_all_workers_the_same_number_of_steps(size: int) -> None
 
 
 def test_feeding_by_hand_follows_the_same_plan(roots: dict[str, Path]) -> None:
-    for split, images in (("train", TRAIN), ("val", VAL)):
+    experiment = full(batch_size=7)
+    for split in ("train", "val"):
         source = open_source(roots["tfrecord"], split)
-        feeding = Feeding(full(batch_size=7), source, split, images, 1, 3)
+        feeding = Feeding(experiment, source, Plan(experiment, source, split, 1, 3))
         made = list(contents(feeding.epoch(0)))
         assert len(feeding) == len(made)
         assert made == read(roots["tfrecord"], "tfrecord", split, 1, 3, batch_size=7)

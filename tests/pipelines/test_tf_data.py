@@ -161,13 +161,15 @@ def test_streams_differ_by_epoch_and_seed(photos: Photos, textured: Path) -> Non
 
 def test_only_reading_shard_after_shard_changes_the_order_of_a_stream(textured: Path) -> None:
     """Every other stage changes nothing but the speed; of files, each changes nothing at all."""
+    from rn50lib.pipelines.plan import Plan
     from rn50lib.pipelines.tf_data import Stages, TfData, stages
 
     wanted = {}
     for data_format, name in itertools.product(("files", "tfrecord"), stages()):
         source = open_source(textured, "train", data_format)
         experiment = full(backend="tensorflow", data_nthreads=2)
-        made = list(TfData(experiment, source, "train", 12, 0, 1, stages()[name]).epoch(0))
+        plan = Plan(experiment, source, "train")
+        made = list(TfData(experiment, source, plan, stages()[name]).epoch(0))
         order = wanted.setdefault((data_format, stages()[name].interleave), made)
         assert labels(made) == labels(order)
         assert different(pixels(made), pixels(order)).max() < 3

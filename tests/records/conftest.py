@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch):
-    """Syncing is what these tests would spend most of their time on; test_output_set holds it."""
+    """Syncing is what these tests would spend most of their time on."""
     monkeypatch.setattr(os, "fsync", lambda _: None)

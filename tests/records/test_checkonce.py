@@ -12,8 +12,7 @@ import pytest
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import format_index, frame_record
 from rn50lib.records.checkonce import check_once
-from rn50lib.records.framing import RecordError
-from rn50lib.records.recordio import pack_header
+from rn50lib.records.framing import RecordError, pack_header
 from rn50lib.records.tfrecord import index_path
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions, open_to_all

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from data_prep.recordwriter import Writer
 from rn50lib.errors import UserError
-from rn50lib.records.recordio import Reader, RecordError, pack_header
+from rn50lib.records.framing import RecordError, pack_header
+from rn50lib.records.recordio import Reader
 from tests.records import known
 
 

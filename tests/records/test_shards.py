@@ -16,7 +16,7 @@ import pytest
 from data_prep import tfrecord
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.errors import UserError
-from rn50lib.records.recordio import RecordError
+from rn50lib.records.framing import RecordError
 from rn50lib.records.source import describe, open_source
 from tests.support import CLASSES, TINY, Photos
 

@@ -12,7 +12,7 @@ from data_prep import im2rec
 from data_prep.recordwriter import Writer
 from rn50lib.errors import UserError
 from rn50lib.records.classes import read_class_names
-from rn50lib.records.recordio import pack_header
+from rn50lib.records.framing import pack_header
 from rn50lib.records.source import describe, open_source
 
 CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points

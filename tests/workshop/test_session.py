@@ -13,11 +13,12 @@ import pytest
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
+from rn50lib.nvidia import Gpu
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
 from workshop import expected, gpu_memory, output, paths, session
 
-GPU = hardware.Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
+GPU = Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
 WITH_GPU = hardware.Machine("A processor", 2, 8 * 2**30, "", (GPU,))
 MEASURED = expected.Expected(

@@ -7,7 +7,9 @@ import io
 from pathlib import Path
 
 from rn50lib import launch
-from rn50lib.config import Experiment, has_dali, resolve
+from rn50lib.config import Experiment
+from rn50lib.config.checks import has_dali
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.records.framing import MAGIC_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import json
 import os
 import shlex
@@ -22,7 +23,7 @@ from typing import Any
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
 from rn50lib.launch import group
-from workshop import programs
+from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.try_script import report
 
@@ -80,7 +81,8 @@ def try_script(
     itself); "auto" goes by what the script imports. After its last watched update the script may go
     on for `seconds`, so that one sees what it writes, and is ended then. With `single` it also runs
     on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), so
-    nothing of yours is written over. `env` is added to its environment.
+    that your files there stay as they are; large folders in it are links. `env` is added to the
+    environment.
 
     Raises RunFailed, with the script's own traceback as `log`, if it fails; UserError for a script
     or a launcher that does not exist.
@@ -92,7 +94,7 @@ def try_script(
         raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
     if np < 2 or steps < 1:
         raise UserError("a script is tried on 2 ranks or more, for 1 step or more")
-    say = say or (lambda line: None)
+    say = say or progress_line()
     why = f"as you said (--launcher {launcher})"
     if launcher == "auto":
         launcher, why = choose_launcher(path)
@@ -110,12 +112,19 @@ def try_script(
             alone = job.run(1, 0.0)
         except RunFailed as error:
             problem = f"{error}: {error.log.splitlines()[-1] if error.log else ''}"
+    say(f"{path.name} has been watched")
     result = report.judge(seen.events, alone.events if alone else [], np, seen.ended)
     result.script, result.launcher, result.why = path.name, launcher, why
     result.output = seen.lines
     if problem:
         result.unseen.append(f"how it runs on one rank: {problem}")
     return result
+
+
+def progress_line() -> Callable[[str], None]:
+    """Shows a line where the last one stood, in a notebook; elsewhere nothing."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return output.Slot().line if shell is not None else lambda line: None
 
 
 def choose_launcher(path: Path) -> tuple[str, str]:
@@ -242,7 +251,7 @@ class Launch:
 
     def follow(self, job: group.Job, records: Path, np: int, seconds: float) -> bool:
         """Wait until the script has ended or has been watched for long enough; whether it ended."""
-        began, enough, told = time.monotonic(), None, -1
+        began, enough, told = time.monotonic(), None, 0.0
         while job.process.poll() is None:
             if job.ends():
                 try:
@@ -252,11 +261,10 @@ class Launch:
                 return True
             counts = sorted((updates(path) for path in records.iterdir()), reverse=True)[:np]
             done = counts[-1] if len(counts) == np else 0
-            if done > told:
-                told = done
-                if done:
-                    self.say(f"step {done} of {self.steps}")
             now = time.monotonic()
+            if now - told > programs.QUIET_S:
+                told = now
+                self.say(f"{done} of {self.steps} updates, {now - began:.0f} s")
             if done >= self.steps:
                 enough = enough or now
                 if now - enough >= seconds:
@@ -292,7 +300,7 @@ def is_empty(path: Path) -> bool:
     """Whether a file holds nothing, as a lock does, or is gone, as what was only temporary."""
     if path.is_file():
         return path.stat().st_size == 0
-    return not (path.is_dir() or list(path.parent.glob(f"{path.name}*")))
+    return not (path.is_dir() or list(path.parent.glob(f"{glob.escape(path.name)}*")))
 
 
 def copy_folder(folder: Path, to: Path) -> None:

@@ -47,7 +47,7 @@ class Row:
     evidence: str
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What a script did on `np` ranks. `result["average"]` is a row; `unseen` says what the
     recorders could not look at; `output` holds the last lines that the script printed."""
@@ -92,6 +92,8 @@ class Result:
                                    subsequent_indent="    ")  # fmt: skip
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from workshop.output import wrap
 
@@ -124,6 +126,9 @@ def judge(
     alone = by_rank(single)
     unseen = [e["error"] + f" (in {e['place']})" for e in events if e["kind"] == "trouble"][:3]
     rows = [start(ranks, np)]
+    if rows[0].status == MISSING:  # what they call reaches nobody else
+        for update in (update for rank in ranks for update in rank.updates):
+            update |= {"calls": {}, "sent": False}
     if steps:
         rows += [
             Row("share", *share(ranks, steps)),
@@ -137,6 +142,8 @@ def judge(
         rows += [Row(name, NOT_SEEN, nothing) for name in ("share", "rate", "average", "alike")]
         if rows[0].status == MISSING:
             rows[0] = Row("start", NOT_SEEN, rows[0].evidence)
+    if any(row.change == "share" and row.status == SEEN for row in rows):
+        unseen.append("whether two ranks fed the same picture, changed at random by each of them")
     rows.append(Row("writes", *writes(ranks, ended)))
     if not ended:
         unseen.append("files that it would have written later: it was ended (--seconds S waits)")
@@ -146,13 +153,12 @@ def judge(
 
 
 def by_rank(events: list[dict[str, Any]]) -> list[Rank]:
-    """The ranks in order. A process without a rank from its launcher has the one of its group."""
+    """The ranks in order; a process that never had a rank is left out."""
     found: dict[int, Rank] = {}
     for event in sorted(events, key=lambda e: e.get("step", -1)):
-        number = event["rank"] if event["rank"] is not None else event.get("group_rank")
-        if number is None:
+        if event["rank"] is None:
             continue
-        rank = found.setdefault(number, Rank([], [], set()))
+        rank = found.setdefault(event["rank"], Rank([], [], set()))
         if event["kind"] == "start":
             rank.starts.append(event)
         elif event["kind"] == "update":
@@ -206,9 +212,7 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
         if len({row for batch in fed[0] for row in batch}) == 1:
             return NOT_SEEN, "all samples were one and the same, on every rank"
         text = f"every rank was fed the same {count} samples in the same order"
-        if steps > 1 and all(repeated(batches) for batches in fed):
-            return NOT_SEEN, f"{text}, one batch again and again: a benchmark?"
-        return MISSING, text
+        return MISSING, text + ", one batch again and again" * all(map(repeated, fed))
     # an epoch may end within the steps: only the first pass over the data is compared
     passes = [first_pass(batches) for batches in fed]
     sets = [set(one) for one in passes]
@@ -224,7 +228,7 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
 
 def repeated(batches: list[list[str]]) -> bool:
     """Whether it is one batch again and again."""
-    return bool(batches[0]) and len({tuple(batch) for batch in batches}) == 1
+    return bool(batches[0]) and len(batches) > 1 and len({tuple(b) for b in batches}) == 1
 
 
 def first_pass(batches: list[list[str]]) -> list[str]:
@@ -273,7 +277,7 @@ def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[
         )
     if top < 1 - CLOSE:
         return NOT_SEEN, f"{text}: {top:.2f} times as much{grown}"
-    if steps > 1 and all(repeated([u["inputs"] for u in r.updates[:steps]]) for r in ranks):
+    if all(repeated([u["inputs"] for u in r.updates[:steps]]) for r in ranks):
         return NOT_SEEN, f"{text}: not scaled{grown}; one batch again and again: a benchmark?"
     if any(s["by"] == "Horovod" for rank in ranks for s in rank.starts):
         return MISSING, f"{text}: not scaled{grown}"
@@ -323,12 +327,14 @@ def average(ranks: list[Rank], size: int, steps: int) -> tuple[str, str]:
         return MISSING, "not exchanged: they were alike only because every rank did the same work"
     if "same" in kinds:
         return SEEN, f"exchanged{by}; all ranks had the same gradients, so the average changes none"
+    if "zero" in kinds:
+        return NOT_SEEN, f"the gradients were all zero{by}"
     return NOT_SEEN, f"the gradients before the exchange could not be compared{by}"
 
 
 def compare(ranks: list[Rank], size: int, step: int) -> str:
     """What became of the gradients in one step: averaged, summed, scaled BY, own (each rank's
-    own), same (alike before and after), other (alike after), or nothing that can be told."""
+    own), same (alike before and after), other (alike after), zero, or nothing that can be told."""
     local, given = [], []
     every = [rank.updates[step] for rank in ranks]
     if len({len(u["given"]) for u in every}) != 1:
@@ -344,8 +350,10 @@ def compare(ranks: list[Rank], size: int, step: int) -> str:
         return "other" if alike and len({tuple(u["inputs"]) for u in every}) > 1 else ""
     before = np.concatenate([np.array(x, dtype=float) for x in local], axis=1)
     now = np.concatenate([np.array(x, dtype=float) for x in given], axis=1)
-    if not (np.isfinite(before).all() and np.isfinite(now).all() and now.any() and before.any()):
+    if not (np.isfinite(before).all() and np.isfinite(now).all()):
         return ""
+    if not (now.any() and before.any()):
+        return "zero"
     same_before, same_after = spread(before) < 1e-4, spread(now) < 1e-4
     mean = before.mean(axis=0)
     if not same_after:

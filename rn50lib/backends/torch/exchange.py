@@ -14,11 +14,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from rn50lib import comm as groups
-from rn50lib import overrides, timeline
-from rn50lib.comm.horovod import check_gpu_exchange
+from rn50lib import overrides
 from rn50lib.comm.vectors import Vectors
 from rn50lib.config import Experiment
 
@@ -97,7 +96,7 @@ class HorovodExchange:
     ) -> None:
         self.hvd, self.model = comm.hvd, model
         if next(model.parameters()).is_cuda:
-            check_gpu_exchange(self.hvd)
+            comm.check_gpu_exchange()
         kinds = self.hvd.Compression
         self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
         self.names = {tensor: name for name, tensor in named.items()}
@@ -105,6 +104,8 @@ class HorovodExchange:
         self.pending: list[tuple[Tensor, int, Any]] = []  # gradient, handle, compression context
         self.waits: Any = contextlib.nullcontext()
         if experiment.timeline is not None and comm.rank == 0:
+            from rn50lib import timeline
+
             self.waits = timeline.Waits(experiment.timeline)
         for parameter in model.parameters():
             parameter.register_post_accumulate_grad_hook(self.start)
@@ -160,34 +161,3 @@ class DdpExchange:
 
     def held(self) -> AbstractContextManager[Any]:
         return self.wrapped.no_sync()
-
-
-def bare_all_reduce(comm: Any) -> tuple[str, str, Callable[[int], Callable[[], object]]]:
-    """(device, how, prepare), for measuring: `prepare(size)` returns a function that adds up a
-    float32 tensor of `size` bytes over all ranks, in place, and comes back when that is done.
-
-    The tensor is on this rank's GPU where there is one.
-    """
-    gpu = torch.cuda.is_available()
-    # the group has chosen this worker's GPU
-    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
-    wait = torch.cuda.synchronize if gpu else lambda: None
-    hvd = getattr(comm, "hvd", None)
-    if gpu and hvd is not None:
-        check_gpu_exchange(hvd)
-
-    def prepare(size: int) -> Callable[[], object]:
-        # zeros, because sums of sums of anything else would not stay finite
-        tensor = torch.zeros(max(1, size // 4), device=device)
-
-        def reduce() -> None:
-            if hvd is not None:
-                hvd.allreduce_(tensor, name=f"measured/{size}", op=hvd.Sum)
-            else:
-                distributed.all_reduce(tensor)
-            wait()
-
-        return reduce
-
-    where = torch.cuda.get_device_name(device) if gpu else "host memory"
-    return where, "PyTorch tensors in place", prepare

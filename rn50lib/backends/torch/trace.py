@@ -58,7 +58,7 @@ def recording(file: Path, steps: int, device: str, spans: Spans) -> Iterator[Any
     with profiler.profile(
         activities=activities,
         schedule=plan,
-        on_trace_ready=lambda done: write(done, file),
+        on_trace_ready=lambda profile: write(profile, file),
     ) as profile:
         spans.on = True
         try:
@@ -67,21 +67,21 @@ def recording(file: Path, steps: int, device: str, spans: Spans) -> Iterator[Any
             spans.on = False
 
 
-def write(done: profiler.profile, file: Path) -> None:
+def write(profile: profiler.profile, file: Path) -> None:
     """Write what was recorded, gzipped where the name ends in .gz. Raises UserError where that
     cannot be: the profiler itself goes on without a word when a disk is full."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             whole = Path(folder, "trace.json")
-            done.export_chrome_trace(str(whole))
+            profile.export_chrome_trace(str(whole))
             content = whole.read_bytes()
         json.loads(content)
         write_file(file, gzip.compress(content) if file.suffix == ".gz" else content)
     except OSError as error:
         raise UserError(f"--profile-trace {file} cannot be written: {error.strerror}") from error
     except ValueError:
-        place = tempfile.gettempdir()
+        temporary = tempfile.gettempdir()
         raise UserError(
-            f"--profile-trace {file} cannot be written: the profiler's own file in {place} was cut"
-            " off; make room there, or set TMPDIR to another folder"
+            f"--profile-trace {file} cannot be written: the profiler's own file in {temporary} was"
+            " cut off; make room there, or set TMPDIR to another folder"
         ) from None

@@ -74,7 +74,7 @@ def launch_worker(cells: list[Cell]) -> tuple[int, str | None]:
     file = cells[0].folder / "cells.json"
     report.write_json(file, jobs)
     worker = [sys.executable, "-m", "rn50lib.tools.benchmark.worker", str(file)]
-    command = launch.launched(first, worker, cells[0].folder)
+    command = launch.launchers.command(first, worker, cells[0].folder)
     status, failure, _ = launch.run_command(command, first)
     return status, failure
 

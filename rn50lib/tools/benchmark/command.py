@@ -11,7 +11,8 @@ from typing import Any
 
 from rn50lib import launch
 from rn50lib import parser as parsers
-from rn50lib.config import Experiment, describe
+from rn50lib.config import Experiment
+from rn50lib.config.description import describe
 from rn50lib.config.kinds import natural, positive
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
@@ -19,6 +20,7 @@ from rn50lib.launch import dry_run
 from rn50lib.launch.prepare import prepare
 from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
+from rn50lib.stop import die_with_parent
 from rn50lib.tools.benchmark import result, table
 from rn50lib.tools.benchmark.cells import Cell, measure
 from rn50lib.tools.benchmark.worker import WARM_UP
@@ -26,7 +28,7 @@ from rn50lib.tools.benchmark.worker import WARM_UP
 KEYS = ("train.total_ips", "val.total_ips")
 # flags of a run that would make a cell something else than a measurement of its own
 REFUSED = ("report", "resume", "elastic", "max_restarts", "checkpoint_steps", "test_io")
-TOGETHER = ("comm", "launcher", "hosts", "bind", "port", "timeline", "fusion_mb", "cycle_ms")
+TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "fusion_mb", "cycle_ms")
 
 
 def counts(text: str) -> list[int]:
@@ -63,7 +65,7 @@ def own_parser() -> parsers.Parser:
 
 def main(argv: list[str]) -> int:
     """Returns 0 when every cell was measured, 1 when one failed, 130 after Ctrl-C."""
-    launch.die_with_parent()
+    die_with_parent()
     own, asked = parse(argv)
     if own.dry_run:
         show(plan(own, asked), asked)

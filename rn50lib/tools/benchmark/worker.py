@@ -18,9 +18,10 @@ from typing import Any
 from rn50lib import comm, launch
 from rn50lib.config import Config
 from rn50lib.errors import UserError
-from rn50lib.launch.worker import run_worker
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
+from rn50lib.stop import die_with_parent, end_on_sigterm, end_with
+from rn50lib.worker import run_worker
 
 WARM_UP = 3  # iterations of each split that come before the first that counts
 DONE = "measured.json"
@@ -69,8 +70,8 @@ class Recorder(Progress):
 
 def main() -> int:
     """Measure every cell; returns the exit status."""
-    launch.die_with_parent()
-    launch.end_on_sigterm()
+    die_with_parent()
+    end_on_sigterm()
     group = None
     for cell in json.loads(Path(sys.argv[1]).read_text()):
         folder = Path(cell["folder"])
@@ -105,4 +106,4 @@ def leave_reason(folder: Path, reason: str) -> None:
 
 
 if __name__ == "__main__":
-    launch.end_with(main)
+    end_with(main)

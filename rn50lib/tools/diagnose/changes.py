@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from rn50lib.backends.shared import USABLE
-from rn50lib.config import LOADERS, Experiment, check
+from rn50lib.config import LOADERS, Experiment
+from rn50lib.config.checks import check
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.memory import largest_batch

@@ -9,6 +9,7 @@ from rn50lib import launch
 from rn50lib.config import Config, Experiment
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
+from rn50lib.stop import die_with_parent
 from rn50lib.tools.diagnose import changes
 from rn50lib.tools.diagnose.diagnosis import diagnose
 
@@ -47,7 +48,7 @@ def main(
         if file:
             check_writable(file, flag)
     wanted = [changes.parse(text) for text in extra.change]
-    launch.die_with_parent()
+    die_with_parent()
     resolved = prepare(asked)
     if resolved.experiment.load_epoch is not None:
         raise UserError("--load-epoch: speed does not depend on the weights; leave it out")

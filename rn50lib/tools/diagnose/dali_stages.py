@@ -15,6 +15,7 @@ from nvidia.dali import fn, pipeline_def
 from rn50lib.config import Experiment
 from rn50lib.pipelines.dali import Dali
 from rn50lib.pipelines.dali_graph import Look, Read, decoding, training, validation
+from rn50lib.pipelines.plan import Plan
 from rn50lib.records.source import Source
 
 
@@ -45,7 +46,7 @@ def shortened(done: Experiment, source: Source, split: str) -> Iterator[tuple[st
     For validation, a crop as large as in training stands for the middle of an image.
     """
     alone = replace(done, data_nthreads=0, n=1)
-    pipeline = Dali(alone, source, split, len(source), 0, 1)
+    pipeline = Dali(alone, source, Plan(alone, source, split))
     whole = training if split == "train" else validation
     for name, define in (("read", reading), ("decode", decoded), ("augment", whole)):
         graph = pipeline.build(0, pipeline.gpu(), define)

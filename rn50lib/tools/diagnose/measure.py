@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
-from rn50lib.config import Experiment, to_json
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.tools.diagnose.meter import Meter
 
@@ -36,7 +36,7 @@ NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "profile": "auto",
 }  # fmt: skip
 ALONE: dict[str, Any] = {  # one worker of many, by itself
-    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None, "port": None,
+    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None,
 }  # fmt: skip
 
 
@@ -234,7 +234,7 @@ def probe(done: Experiment, seconds: float) -> dict[str, Any]:
     try:
         process = subprocess.run(
             [sys.executable, "-m", "rn50lib.tools.diagnose.probe", f"{seconds:g}",
-            to_json(bare(done))],
+            json.dumps(bare(done).given())],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
             env=launch.rank_environment(done),
         )  # fmt: skip

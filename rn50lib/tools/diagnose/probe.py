@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rn50lib.config import Experiment, from_json
+from rn50lib.config import Experiment, experiment_from
 from rn50lib.pipelines.pictures import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
+from rn50lib.stop import die_with_parent
 
 MIN_IMAGES, MAX_IMAGES = 16, 512
 STAGES = 3  # read, decode, augment
@@ -130,13 +131,12 @@ def peak(done: Experiment, limit_s: float) -> dict[str, float] | None:
 
 
 def main(argv: list[str]) -> int:
-    from rn50lib import launch
     from rn50lib.errors import UserError
 
-    launch.die_with_parent()
+    die_with_parent()
     try:
         limit_s = float(argv[0])
-        done = from_json(argv[1])
+        done = experiment_from(json.loads(argv[1]), Path("the experiment"))
         found: dict[str, Any] = {"peak": peak(done, limit_s), "stages": None}
         if done.loader != "synthetic":
             found["stages"] = stages(done, limit_s)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from rn50lib.config import Experiment
+from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.tf_data import TfData, as_written
 from rn50lib.records.source import Source
 
@@ -47,5 +48,5 @@ def shortened(done: Experiment, source: Source, split: str) -> Iterator[tuple[st
     """(stage, the batches that have gone so far, on one core, without end) for each stage."""
     alone = replace(done, data_nthreads=0, n=1)
     for name, kind in (("read", Read), ("decode", Decode), ("augment", TfData)):
-        pipeline = kind(alone, source, split, len(source), 0, 1)
+        pipeline = kind(alone, source, Plan(alone, source, split))
         yield name, (batch for epoch in itertools.count() for batch in pipeline.epoch(epoch))

@@ -22,12 +22,14 @@ import numpy as np
 
 from rn50lib import launch
 from rn50lib.comm import Comm, connect
-from rn50lib.config import Experiment, resolve
+from rn50lib.config import Experiment
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.hardware import machine
 from rn50lib.launch import group, launchers
 from rn50lib.report import write_json
+from rn50lib.stop import die_with_parent
 
 KB, MB = 2**10, 2**20
 SIZES = (1 * KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, 1 * MB, 4 * MB, 16 * MB, 64 * MB, 128 * MB)
@@ -241,12 +243,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="in bytes")
     args = parser.parse_args(argv)
-    launch.die_with_parent()
+    die_with_parent()
     try:
         comm = connect(args.comm, args.backend)
         device, way, exchange = "host memory", "NumPy arrays", plain(comm)
         if args.backend == "torch":
-            from rn50lib.backends.torch.exchange import bare_all_reduce
+            from rn50lib.backends.torch.peak import bare_all_reduce
 
             device, way, exchange = bare_all_reduce(comm)
         first = comm.rank == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import hardware, launch
-from rn50lib.config import data_home, default_data_root
+from rn50lib.config.defaults import data_home, default_data_root
 from rn50lib.tools.doctor.check import Check, note, ok, problem, size
 
 LAB_PORT = 8888

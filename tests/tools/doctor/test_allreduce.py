@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rn50lib.comm.local import Local
+from rn50lib.comm import Local
 from rn50lib.errors import UserError
 from rn50lib.tools.doctor import allreduce
 

@@ -143,16 +143,6 @@ def test_the_rule_in_a_simulation() -> None:
     assert text.startswith("From 2^16, doubling after 60 good steps: ")
 
 
-def test_runs_with_a_loss_scale_are_told_from_their_reports() -> None:
-    lines = [
-        {"phase": "train", "epoch": 0, "step": 2, "steps": 4, "loss": 2.0, "loss_scale": 8.0},
-        {"phase": "train", "epoch": 0, "step": 4, "steps": 4, "loss": 1.0, "loss_scale": 16.0},
-    ]
-    report = {"env": {"loss_scale": {"scale": 16.0, "skipped_updates": 1}}}
-    _, text = loss_scale.scaled_runs({"a": (lines, report), "b": (lines, {"env": {}})})
-    assert text == "a: 1 of 4 updates skipped, the scale ends at 16."
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib import recipe
-from rn50lib.config import Experiment, has_dali, to_json
+from rn50lib.config import Experiment
+from rn50lib.config.checks import has_dali
 from rn50lib.pipelines.images import crop, open_image
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.imageinfo import eight_bits
@@ -75,7 +76,7 @@ def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
     flags = []
     for argument in arguments:
         if isinstance(argument, Experiment):
-            (folder / f"{name}.config.json").write_text(to_json(argument))
+            (folder / f"{name}.config.json").write_text(json.dumps(argument.given()))
             argument = f"--config={name}.config.json"
         flags.append(argument)
     files = [folder / f"{name}.json", folder / f"{name}.png"]

@@ -19,7 +19,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import launch
-from rn50lib.config import Experiment, has_dali
+from rn50lib.config import Experiment
+from rn50lib.config.checks import has_dali
 from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.lessons import figures

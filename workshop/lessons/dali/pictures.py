@@ -135,7 +135,7 @@ def encoded(experiment: Experiment, source: Source, epoch: int, rank: int, ranks
     from rn50lib.pipelines.dali_readers import Numbered, Stream
     from workshop.lessons.dali import steps
 
-    plan = Plan(experiment, len(source), "train", len(source), rank, ranks)
+    plan = Plan(experiment, source, "train", rank, ranks)
     reader = (Numbered if source.format == "files" else Stream)(source, plan)
     seed = order.image_seed(experiment.seed, epoch, rank) % 2**31
     graph = steps.graph(lambda: reader.read(epoch)[0], plan.batch_size, seed)

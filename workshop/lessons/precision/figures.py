@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 COLOUR = {"bfloat16": BLUE, "float16": ORANGE}
 
 
-def format_rows() -> list[list[Any]]:
-    """(name, bits in memory, exponent, mantissa, largest, smallest with all bits, smallest, step
-    from 1)."""
-    return [
-        [x.name, 32 if x.name == "tf32" else x.bits, x.exponent, x.mantissa, f"{x.largest:.3g}",
-         f"{2.0**x.lowest:.2g}", f"{2.0**x.tiny:.2g}", f"1/{2**x.mantissa:,}"]
-        for x in FORMATS.values()
-    ]  # fmt: skip
-
-
-# -- gradients -------------------------------------------------------------------------------------
-
-
 def gradients(kinds: Sequence[Gradients], scale: int, name: str = "float16") -> tuple[Figure, str]:
     """How many gradients have which size, after a loss scale of 2^scale, over what a format
     holds."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -82,40 +82,3 @@ def rule(start: int, growth_steps: int, steps: int = 400) -> tuple[Figure, str]:
         f"From 2^{start}, doubling after {growth_steps} good steps: {count} of {steps} steps are"
         f" skipped, {100 * count / steps:.1f} %; the scale ends at 2^{np.log2(found.scales[-1]):g}."
     )
-
-
-def scaled_runs(runs: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]) -> tuple[Figure, str]:
-    """Loss and loss scale of real runs, over their steps. `runs`: name to (progress, report)."""
-    from matplotlib.figure import Figure
-
-    told = []
-    with plot.style():
-        figure = Figure(figsize=(10.5, 3.5))
-        left, right = figure.subplots(1, 2)
-        for place, (name, (progress, report)) in enumerate(runs.items()):
-            lines = [line for line in progress if line["phase"] == "train"]
-            at = [line["epoch"] * line["steps"] + line["step"] for line in lines]
-            style = {"color": plot.COLOURS[place], "marker": plot.MARKERS[place], "ms": 4}
-            left.plot(at, [number(line.get("loss")) for line in lines], label=name, **style)
-            scales = [line.get("loss_scale") for line in lines]
-            if any(scales):
-                right.step(
-                    at, np.log2([number(s) for s in scales]), where="post", label=name, **style
-                )
-            found = report["env"].get("loss_scale")
-            updates = max(at, default=0)
-            if found:
-                told.append(
-                    f"{name}: {found['skipped_updates']} of {updates} updates skipped, the scale"
-                    f" ends at {found['scale']:,.0f}"
-                )
-        left.set(title="Training loss", xlabel="step", ylabel="cross-entropy")
-        right.set(title="Loss scale", xlabel="step", ylabel="power of two")
-        left.legend(fontsize=9)
-        if right.has_data():
-            right.legend(fontsize=9)
-    return figure, "; ".join(told) + "."
-
-
-def number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)

@@ -22,25 +22,16 @@ class Feeding:
 
     ordered = True
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        source: Source,
-        split: str,
-        examples: int,
-        rank: int,
-        size: int,
-    ) -> None:
-        self.examples = examples
-        self.plan = Plan(experiment, len(source), split, examples, rank, size)
-        self.pictures = Pictures(source, self.plan.train, experiment)
+    def __init__(self, experiment: Experiment, source: Source, plan: Plan) -> None:
+        self.plan, self.examples = plan, plan.examples
+        self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
 
     def __len__(self) -> int:
         return len(self.plan)
 
-    def epoch(self, epoch: int, start_step: int = 0, done: int = 0) -> Iterator[Batch]:
-        rows, valid = self.plan.rows(epoch, done)
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        rows, valid = self.plan.rows(epoch, skip)
         for row, count in zip(rows[start_step:], valid[start_step:], strict=True):
             images = np.stack([self.pictures.image(epoch, int(number)) for number in row])
             yield Batch(images, self.labels[row], int(count))

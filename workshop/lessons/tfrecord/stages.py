@@ -137,14 +137,14 @@ def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any
     """Called without a name: the variants' names; with one: that variant, timed."""
     from rn50lib import comm
     from rn50lib.backends import build_step
+    from rn50lib.pipelines.plan import Plan
     from rn50lib.records.source import open_source
     from workshop.lessons.tfrecord.feeding import Feeding
 
     done = unpack(config)
     source = open_source(Path(done.data_root), "train", done.data_format)
-    examples = min(len(source), done.num_examples or len(source))
-    rest = (done, source, "train", examples, 0, 1)
-    feeding = Feeding(*rest)
+    plan = Plan(done, source, "train")
+    feeding = Feeding(done, source, plan)
     if len(feeding) < warm_up + steps:
         raise UserError(
             f"an epoch has {len(feeding)} steps of {done.batch_size} images, and a turn takes"
@@ -156,7 +156,7 @@ def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any
     step.train_step(next(feeding.epoch(0)), 0.0)  # the graph is traced here
     step.read_sums()
     pipelines: dict[str, Any] = {BY_HAND: feeding}
-    pipelines |= {name: TfData(*rest, found) for name, found in stages().items()}
+    pipelines |= {name: TfData(done, source, plan, found) for name, found in stages().items()}
     epochs = iter(range(10**9))
 
     def time_one(name: str | None = None) -> Any:

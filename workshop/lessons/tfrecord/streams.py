@@ -44,9 +44,10 @@ def drawn_by_tensorflow(pictures: int) -> list[float]:
 
 def numbers(experiment: Any, source: Any, epoch: int, rank: int, size: int) -> list[int]:
     """The numbers of the records that a rank trains on in an epoch, in its order."""
+    from rn50lib.pipelines.plan import Plan
     from rn50lib.pipelines.tf_data import TfData
 
-    pipeline = TfData(experiment, source, "train", len(source), rank, size)
+    pipeline = TfData(experiment, source, Plan(experiment, source, "train", rank, size))
     records = pipeline.reader.records(epoch).with_options(pipeline.options())  # type: ignore[union-attr]
     found = records.map(lambda number, record: number).batch(256)
     return [int(number) for batch in found for number in batch]

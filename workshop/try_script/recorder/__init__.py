@@ -36,6 +36,8 @@ class Recorder:
     def __init__(self, folder: str, limit: int) -> None:
         self.folder = folder
         self.limit = limit
+        told = [int(os.environ[name]) for name in RANKS if name in os.environ]
+        self.rank = told[0] if told else None  # else it comes with the group
         self.steps = 0
         self.calls: collections.Counter[str] = collections.Counter()
         self.inputs: list[str] = []  # a hash of each sample that went into the model
@@ -48,8 +50,7 @@ class Recorder:
 
     def write(self, kind: str, **what: Any) -> None:
         """Append a line: one system call, so that lines of several threads do not mix."""
-        rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
-        line = json.dumps({"kind": kind, "rank": None if rank is None else int(rank), **what})
+        line = json.dumps({"kind": kind, "rank": self.rank, **what})
         self.writing.now = True
         try:
             name = os.path.join(self.folder, f"{os.getpid()}.jsonl")
@@ -123,6 +124,8 @@ class Recorder:
         return add
 
     def initialised(self, by: str, rank: int, size: int, local_rank: int | None = None) -> None:
+        if self.rank is None:
+            self.rank = rank
         self.write("start", by=by, group_rank=rank, size=size, local_rank=local_rank)
 
 

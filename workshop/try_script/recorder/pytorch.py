@@ -159,7 +159,9 @@ class Watch:
             self.stepping.pop()
         if not self.stepping and self.state:
             with quietly():
-                self.recorder.update(**self.state)
+                # Horovod's broadcast_optimizer_state makes a step by itself, with gradients of zero
+                if self.local or any(any(numbers) for numbers in self.state["given"] if numbers):
+                    self.recorder.update(**self.state)
             self.state, self.local = {}, {}
 
     def look(self, optimizer: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def train_step(images, labels, first):
         value = loss(labels, model(images, training=True))
     tape = hvd.DistributedGradientTape(tape)
     gradients = tape.gradient(value, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     if first:
         hvd.broadcast_variables(model.variables, root_rank=0)
     return value

@@ -1,4 +1,4 @@
-"""Draws pictures in a worker process, as `processes.run` calls it."""
+"""Where the pictures of a set stand, and the worker process that draws them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep.signs.assets import make_assets
-from data_prep.signs.compose import draw_jpeg
-from data_prep.signs.folder import picture_path
+from data_prep.signs.classes import IDS
+
+
+def picture_path(split: str, index: int) -> str:
+    """The path of a picture inside the set: its class follows from its number."""
+    id_ = IDS[index % len(IDS)]
+    return f"{split}/{id_}/{id_}_{index:06}.jpg"
 
 
 def prepare(settings: tuple[Path, Path, int]) -> Callable[[tuple[str, list[int]]], int]:
@@ -16,17 +20,21 @@ def prepare(settings: tuple[Path, Path, int]) -> Callable[[tuple[str, list[int]]
 
     ``settings`` are the folder for the pictures, that for drafts, and the seed.
     """
-    new, spool, seed = settings
+    # with Pillow and NumPy, which --help does without
+    from data_prep.signs.assets import make_assets
+    from data_prep.signs.compose import draw_jpeg
+
+    folder, drafts, seed = settings
     assets = make_assets(seed)
 
     def draw(task: tuple[str, list[int]]) -> int:
         split, numbers = task
-        draft = spool / f"{os.getpid()}.jpg"
+        draft = drafts / f"{os.getpid()}.jpg"
         total = 0
         for index in numbers:
             data = draw_jpeg(assets, seed, split, index)
             draft.write_bytes(data)
-            os.replace(draft, new / picture_path(split, index))
+            os.replace(draft, folder / picture_path(split, index))
             total += len(data)
         return total
 

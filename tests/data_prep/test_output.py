@@ -1,5 +1,6 @@
-"""Output folders that appear whole, also when the process is killed while it puts them in place."""
+"""Outputs that appear whole, also when the process is killed while it puts them in place."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from data_prep.output_folder import OutputFolder, finish_swap
+from data_prep.output import OutputFolder, finish_swap, new_files
 from rn50lib.errors import UserError
 
 
@@ -48,7 +49,7 @@ def test_a_failed_run_is_not_resumed_by_one_from_something_else(tmp_path):
         raise ZeroDivisionError
     with OutputFolder(out, "b") as folder:
         assert not folder.resumed
-    assert sorted(os.listdir(out)) == [".complete", ".made-from"]
+    assert sorted(os.listdir(out)) == [".complete"]
 
 
 def test_is_complete(tmp_path):
@@ -67,10 +68,31 @@ def test_one_writer_at_a_time(tmp_path):
     assert (tmp_path / "out" / "data").read_text() == "first"
 
 
+WAITS = """
+import sys
+from data_prep.output import OutputFolder
+with OutputFolder(sys.argv[1], "a", wait=True) as folder:
+    print(folder.finished)
+"""
+
+
+def test_another_process_waits_and_finds_the_folder_made(tmp_path, repository):
+    command = [sys.executable, "-c", WAITS, str(tmp_path / "out")]
+    with OutputFolder(tmp_path / "out", "a") as folder:
+        (folder.part / "data").write_text("first")
+        second = subprocess.Popen(
+            command, cwd=repository, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert "another process is writing this folder" in second.stderr.readline()
+    assert second.communicate(timeout=60)[0] == "True\n"
+    assert (tmp_path / "out" / "data").read_text() == "first"
+    assert os.listdir(tmp_path) == ["out"]
+
+
 CHILD = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[3])
-from data_prep import output_folder as swap
+from data_prep import output as swap
 
 left = int(sys.argv[2])
 def killing(function):
@@ -110,3 +132,51 @@ def test_killed_at_every_step(tmp_path, repository):
     assert code == 0
     assert "old" in states
     assert states[-2:] == ["new", "new"]
+
+
+# -- several files ---------------------------------------------------------------------------------
+
+NAMES = ("a.rec", "a.idx")
+
+
+def write_files(folder, text):
+    with new_files(*(folder / name for name in NAMES)) as files:
+        for file in files:
+            file.write(text.encode())
+
+
+def read_files(folder):
+    assert sorted(os.listdir(folder)) == sorted(NAMES)
+    return [(folder / name).read_text() for name in NAMES]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+def test_new_files_replace_old_ones_unless_something_fails(tmp_path, error):
+    write_files(tmp_path, "a long old text")
+    write_files(tmp_path, "new")
+    assert read_files(tmp_path) == ["new", "new"]
+    full = pytest.raises(UserError, match=r"the disk is full, so a\.rec was not written")
+    with (
+        full if isinstance(error, OSError) else pytest.raises(KeyboardInterrupt),
+        new_files(*(tmp_path / name for name in NAMES)) as files,
+    ):
+        files[0].write(b"newer")
+        raise error
+    assert read_files(tmp_path) == ["new", "new"]
+
+
+def test_what_a_killed_process_had_written_is_removed(tmp_path, repository):
+    code = (
+        "import os, sys; from data_prep.output import new_files\n"
+        "with new_files(*sys.argv[1:]) as files: os.kill(os.getpid(), 9)"
+    )
+    paths = [str(tmp_path / name) for name in NAMES]
+    subprocess.run([sys.executable, "-c", code, *paths], cwd=repository, timeout=60)
+    assert len(os.listdir(tmp_path)) == 2
+    write_files(tmp_path, "new")
+    assert read_files(tmp_path) == ["new", "new"]
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere: there is no such folder to write a\.rec to"):
+        write_files(tmp_path / "nowhere", "x")

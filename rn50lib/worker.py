@@ -1,6 +1,6 @@
 """One worker, in this process: the loop, its report and its progress files.
 
-`rn50 run` starts `python -m rn50lib.launch.worker RUN/experiment.json`, once or through a launcher.
+`rn50 run` starts `python -m rn50lib.worker RUN/experiment.json`, once or through a launcher.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rn50lib import checkpoint, launch
+from rn50lib import checkpoint
 from rn50lib.comm import Comm
 from rn50lib.config import Config, Experiment, flag_name, flags_of
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import check_file, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
+from rn50lib.stop import die_with_parent, end_on_sigterm, end_with
 
 if TYPE_CHECKING:
     from rn50lib.progress import Progress
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] = sys.argv[1:]) -> int:
     """Read the configuration that `rn50 run` has written, and do a worker's part of it."""
-    launch.die_with_parent()
-    launch.end_on_sigterm()
+    die_with_parent()
+    end_on_sigterm()
     file = Path(argv[0])
     if not file.exists():
         raise UserError(
@@ -50,7 +51,6 @@ def run_worker(
     """
     from rn50lib import comm, training
     from rn50lib.progress import Progress
-    from rn50lib.records.source import open_source
     from rn50lib.report import Report
 
     experiment = config.experiment
@@ -67,6 +67,8 @@ def run_worker(
         splits.remove("train")
     sources: dict[str, Any] = dict.fromkeys(splits)
     if experiment.loader != "synthetic":
+        from rn50lib.records.source import open_source
+
         for split in splits:
             sources[split] = open_source(Path(experiment.data_root), split, experiment.data_format)
     if experiment.test_io:
@@ -162,4 +164,4 @@ def time_input(experiment: Experiment, sources: dict[str, Any], group: Comm) -> 
 
 
 if __name__ == "__main__":
-    launch.end_with(lambda: status_of(main))
+    end_with(lambda: status_of(main))
