@@ -160,8 +160,9 @@ def read(shards, rank: int, size: int, batch: int, seed: int):
     """A tf.data.Dataset of one rank's batches: (pictures float32 0..1, labels)."""
     import tensorflow as tf
 
-    ### BEGIN SOLUTION
     def parse(record):
+        """A record as a picture and its label."""
+        ### BEGIN SOLUTION
         number = tf.io.FixedLenFeature([], tf.int64)
         schema = {"height": number, "width": number}
         schema["img_raw"] = tf.io.FixedLenFeature([], tf.string)
@@ -170,7 +171,9 @@ def read(shards, rank: int, size: int, batch: int, seed: int):
         pixels = tf.io.decode_raw(example["img_raw"], tf.uint8)
         image = tf.reshape(pixels, [example["height"], example["width"], 3])
         return tf.cast(image, tf.float32) / 255, tf.cast(example["label"], tf.int32)
+        ### END SOLUTION
 
+    ### BEGIN SOLUTION
     files = tf.data.Dataset.from_tensor_slices(shards).shard(size, rank)
     records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
     images = records.shuffle(1000, seed=seed).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
