@@ -69,23 +69,31 @@ if not engine.unanswered(percentile):
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# Write `fold(weight, norm, eps)`. It returns the new weight and the new bias.
+# Write `fold(conv, bn)` for two layers of PyTorch in evaluation mode: it returns a new `torch.nn.Conv2d`, and leaves both as they are.
 #
-# | | shape |
-# |---|---|
-# | `weight` | (channels out, channels in, height, width), no bias |
-# | `norm["gamma"]`, `norm["beta"]` | (channels out,) each |
-# | `norm["running_mean"]`, `norm["running_var"]` | (channels out,) each; the variance, not its root |
+# | | shape | |
+# |---|---|---|
+# | `conv.weight` | (channels out, channels in, height, width) | there is no bias |
+# | `bn.weight`, `bn.bias` | (channels out,) | gamma and beta |
+# | `bn.running_mean`, `bn.running_var` | (channels out,) | the variance, not its root |
+# | `bn.eps` | a number | |
+#
+# `conv.in_channels`, `out_channels`, `kernel_size`, `stride` and `padding` say what the new convolution must be like. The check computes under `torch.no_grad()`, in float64.
+
 
 # %% tags=["answer", "ex07.fold"]
-import numpy as np
+def fold(conv, bn):
+    """A convolution that does the work of the batch norm behind it too."""
+    import torch
 
-
-def fold(weight: np.ndarray, norm: dict[str, np.ndarray], eps: float):
-    """Weight and bias of a convolution that does the work of the batch norm behind it too."""
     ### BEGIN SOLUTION
-    scale = norm["gamma"] / np.sqrt(norm["running_var"] + eps)
-    return weight * scale[:, None, None, None], norm["beta"] - norm["running_mean"] * scale
+    folded = torch.nn.Conv2d(
+        conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding
+    ).to(conv.weight.dtype)
+    scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
+    folded.weight.copy_(conv.weight * scale.view(-1, 1, 1, 1))
+    folded.bias.copy_(bn.bias - bn.running_mean * scale)
+    return folded
     ### END SOLUTION
 
 
@@ -93,27 +101,25 @@ def fold(weight: np.ndarray, norm: dict[str, np.ndarray], eps: float):
 workshop.check("ex07.fold", fold)
 
 # %% [markdown]
-# And a live layer of PyTorch, whose batch norm has seen a few batches. It computes apart and folded by you.
+# And a layer that has seen a few batches. It computes apart, folded by you, and folded by the function that PyTorch has for it.
 
 # %%
 if engine.unanswered(fold):
     print("Not run: fold is not written yet.")
 else:
     import torch
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
 
     conv, bn = torch.nn.Conv2d(64, 128, 3, bias=False), torch.nn.BatchNorm2d(128)
     with torch.no_grad():
         for _ in range(5):
             bn(conv(2 + torch.randn(8, 64, 14, 14)))
-        bn.eval()
-        names = {"gamma": bn.weight, "beta": bn.bias}
-        names |= {"running_mean": bn.running_mean, "running_var": bn.running_var}
-        norm = {name: tensor.numpy() for name, tensor in names.items()}
-        weight, bias = map(torch.as_tensor, fold(conv.weight.numpy(), norm, bn.eps))
+        conv.eval(), bn.eval()
         x = 2 + torch.randn(8, 64, 14, 14)
-        apart, folded = bn(conv(x)), torch.nn.functional.conv2d(x, weight, bias)
-    largest = (apart - folded).abs().max()
-    print(f"values up to {apart.abs().max():.2f}, differences up to {largest:.1e}: rounding")
+        apart = bn(conv(x))
+        for name, layer in (("yours", fold(conv, bn)), ("PyTorch's", fuse_conv_bn_eval(conv, bn))):
+            print(f"{name}: differences up to {(apart - layer(x)).abs().max():.1e}")
+    print(f"of values up to {apart.abs().max():.2f}: rounding")
 
 # %% [markdown]
 # ## ex07.likeliest · Depends on who else is asking
@@ -124,34 +130,36 @@ else:
 
 
 # %%
+import torch
+
+
 def broken(logits, k):
     """The k likeliest classes of each picture, and their probabilities. Something is wrong."""
-    power = np.exp(logits)
-    probabilities = power / power.sum(axis=0)
-    classes = np.argsort(probabilities, axis=1)[:, -k:]
-    return classes, np.take_along_axis(probabilities, classes, 1)
+    power = torch.exp(logits)
+    probabilities = power / power.sum(dim=0)
+    classes = probabilities.argsort(dim=1)[:, -k:]
+    return classes, probabilities.gather(1, classes)
 
 
-picture, others = np.array([[1.0, 3.0, 0.0, 2.0]]), np.array([[0.0, 6.0, 1.0, 0.0]] * 2)
-for batch in (picture, np.concatenate([picture, others])):
+picture, others = torch.tensor([[1.0, 3.0, 0.0, 2.0]]), torch.tensor([[0.0, 6.0, 1.0, 0.0]] * 2)
+for batch in (picture, torch.cat([picture, others])):
     classes, probabilities = broken(batch, 2)
-    print(f"in a batch of {len(batch)}: classes {classes[0]}, {np.round(probabilities[0], 3)}")
+    print(f"in a batch of {len(batch)}: classes {classes[0].tolist()}, {probabilities[0]}")
 
 # %% [markdown]
 # Right is, in any company: classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and mend it. There are three mistakes. Two of them you have just seen; the third one shows when a network is *very* sure, with a logit of 1000.
 
+
 # %% tags=["answer", "ex07.likeliest"]
-import numpy as np
-
-
 def likeliest(logits, k: int):
     """The k likeliest classes of each picture, the likeliest first, and their probabilities:
-    two arrays of shape (pictures, k). `logits` has the shape (pictures, classes)."""
+    two tensors of shape (pictures, k). `logits` is one of shape (pictures, classes)."""
+    import torch
+
     ### BEGIN SOLUTION
-    power = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = power / power.sum(axis=1, keepdims=True)
-    classes = np.argsort(probabilities, axis=1)[:, ::-1][:, :k]
-    return classes, np.take_along_axis(probabilities, classes, axis=1)
+    probabilities = torch.softmax(logits, dim=1)  # it subtracts each row's largest logit itself
+    values, classes = torch.topk(probabilities, k, dim=1)
+    return classes, values
     ### END SOLUTION
 
 

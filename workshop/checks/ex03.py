@@ -1,14 +1,14 @@
-"""Checks of ex03: shards, the common start, sums against means of means, and the ring."""
+"""Checks of ex03: shards, the common start, sums against means of means, the ring, recipe 1."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from workshop.checks import compare, ranks
+from workshop.checks import compare, process_ranks, recipes
 from workshop.checks.compare import wrong
 
 # --- ex03.shard -----------------------------------------------------------------------------------
@@ -111,68 +111,45 @@ def _distinct(got: list[np.ndarray], size: int, batch: int) -> None:
 
 # --- ex03.start -----------------------------------------------------------------------------------
 
-Arrays = dict[str, np.ndarray]
+
+def start(answer: Callable[[Any], Any]) -> str:
+    sizes = (2, 3)
+    cases = process_ranks.together(answer, "alike", [{"size": size} for size in sizes])
+    for size, found in zip(sizes, cases, strict=True):
+        for rank, tensors in enumerate(process_ranks.understood(found)):
+            _like_first(tensors, rank, size)
+    return "2 and 3 ranks, weights and running statistics: all have rank 0's."
 
 
-def start(answer: Callable[[Arrays, Any], Arrays]) -> str:
-    for size in (1, 3, 4):
-        own = [
-            {
-                "conv1.weight": np.full((2, 3), 10.1 + rank**2, np.float32),
-                "bn1.running_mean": np.full(3, 20.1 + rank**2, np.float32),
-                "fc.bias": np.full(4, 30.1 + rank**2, np.float32),
-            }
-            for rank in range(size)
-        ]
-        given = [{name: a.copy() for name, a in arrays.items()} for arrays in own]
-        try:
-            got = ranks.together(size, _ask_with(answer, given))
-        except ranks.Stuck:
-            wrong(
-                "some ranks called the group and others did not, so that all wait for ever.",
-                "Let every rank call comm.broadcast, rank 0 too.",
-            )
-        for rank, arrays in enumerate(got):
-            _like_first(arrays, own, rank, size)
-    return "1, 3 and 4 ranks, weights and running statistics: all have rank 0's."
+def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
+    """Wrong unless all tensors of a rank's model are full of rank 0's values."""
+    got = {name: np.asarray(values, np.float64) for name, values in tensors.items()}
+    own = [dict(zip(got, process_ranks.own(rank), strict=True)) for rank in range(size)]
 
+    def all_are(values: Mapping[str, float], names: Iterable[str] = tuple(got)) -> bool:
+        return all(np.allclose(got[name], values[name]) for name in names)
 
-def _ask_with(answer: Callable[..., Any], given: list[Arrays]) -> Callable[[ranks.Threads], Any]:
-    return lambda comm: compare.call(answer, given[comm.rank], comm)
-
-
-def _like_first(got: Arrays, own: list[Arrays], rank: int, size: int) -> None:
-    got = compare.dictionary(got, "{name: array, …}")
-    if missing := [name for name in own[0] if name not in got]:
-        wrong(f"{missing[0]} is missing on rank {rank}.", "Return all arrays, by their names.")
-    off = [name for name, a in own[0].items() if not np.array_equal(got[name], a)]
+    off = [name for name in got if not np.allclose(got[name], own[0][name])]
     if not off:
         return
-    for name, array in own[0].items():
-        value = compare.numbers(got[name], f"{name} on rank {rank}")
-        if value.shape != array.shape:
-            wrong(f"{name} on rank {rank} has the shape {value.shape}, not {array.shape}.",
-                  "Only send it.")  # fmt: skip
-        if name in off and np.allclose(value, array, rtol=1e-2):
-            wrong(f"{name} on rank {rank} is nearly rank 0's, and rounded.",
-                  "Keep the type of the numbers.")  # fmt: skip
-    if all(np.array_equal(got[name], own[rank][name]) for name in own[0]):
-        wrong(f"rank {rank} keeps its own weights.", "Return what rank 0 has.")
-    if all(
-        np.allclose(got[name], np.mean([arrays[name] for arrays in own], axis=0)) for name in off
-    ):
+    if rank and all_are(own[rank]):
+        wrong(f"rank {rank} keeps its own weights.", "Each tensor must be overwritten in place.")
+    if rank and all_are(own[rank], off):
+        wrong(
+            f"{off[0]} was not sent: rank {rank} keeps its own.",
+            "Send all of model.state_dict(): running statistics belong to the model too, and"
+            " model.parameters() has none of them.",
+        )
+    if all_are({name: sum(values[name] for values in own) / size for name in off}, off):
         wrong(
             "all ranks get the average of their weights.",
             "They are equal then, but an average of random weights is smaller than the"
             " initialisation asks for, and a resumed rank 0 would lose what it has learned.",
         )
-    if all(np.array_equal(got[name], own[-1][name]) for name in off):
+    if all_are({name: sum(values[name] for values in own) for name in off}, off):
+        wrong("all ranks get the sum of their weights.", "Nothing is to be added: dist.broadcast.")
+    if all_are(own[-1], off):
         wrong("the last rank's weights went to all.", "Rank 0 is the one that reads checkpoints.")
-    if all(np.array_equal(got[name], own[rank][name]) for name in off):
-        wrong(
-            f"{off[0]} was not sent: rank {rank} keeps its own.",
-            "Send all arrays: running statistics and biases belong to the model too.",
-        )
     wrong(f"{off[0]} on rank {rank} of {size} is neither rank 0's nor its own.", "Only send it.")
 
 
@@ -186,39 +163,28 @@ VALIDATIONS = (  # of each rank: summed loss, first guesses right, among five ri
 )
 
 
-def sums(answer: Callable[[np.ndarray, Any], Mapping[str, float | None]]) -> str:
-    for case in VALIDATIONS:
-        got = _asked(answer, case)
-        for rank, values in enumerate(got):
-            values = compare.dictionary(values, '{"loss": …, "top1": …, "top5": …}')
+NO_IMAGES = ((0.0, 0, 0, 0), (0.0, 0, 0, 0))
+
+
+def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
+    cases = (*VALIDATIONS, NO_IMAGES)
+    given = [{"size": len(case), "sums": case} for case in cases]
+    *found, nothing = process_ranks.together(answer, "metrics", given)
+    for case, entries in zip(VALIDATIONS, found, strict=True):
+        for rank, values in enumerate(process_ranks.understood(entries)):
             if not {"loss", "top1", "top5"} <= set(values):
                 wrong("what comes back lacks loss, top1 or top5.", "Return a dictionary of three.")
             _right_metrics(values, case, rank)
-    nothing = ((0.0, 0, 0, 0), (0.0, 0, 0, 0))
     try:
-        got = _asked(answer, nothing)
+        got = process_ranks.understood(nothing)
     except ZeroDivisionError:
         wrong("no images at all make it divide by zero.", "Then each metric is None.")
     if any(values[name] is not None for values in got for name in ("loss", "top1", "top5")):
         wrong(
             "without any image it still gives a number.",
-            "Not measured is None: 0 % would look like a result.",
+            "Not measured is None: 0 % would look like a result, and NaN like a fault.",
         )
     return f"{len(VALIDATIONS)} validations, with a rank that has no images, and with none at all."
-
-
-def _asked(answer: Callable[..., Any], case: tuple[tuple[float, ...], ...]) -> list[Any]:
-    def ask(comm: ranks.Threads) -> Any:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return compare.call(answer, np.array(case[comm.rank], np.float64), comm)
-
-    try:
-        return ranks.together(len(case), ask)
-    except ranks.Stuck:
-        wrong(
-            "some ranks called the group and others did not, so that all wait for ever.",
-            "A rank without images must call comm.sum too.",
-        )
 
 
 def _right_metrics(
@@ -251,7 +217,7 @@ def _right_metrics(
             "Add up over all ranks first, and divide once, by all images.",
         )
     if np.allclose(values_, means(case[rank]), equal_nan=True):
-        wrong("each rank reports its own images only.", "comm.sum adds up over all ranks.")
+        wrong("each rank reports its own images only.", "dist.all_reduce adds up over all ranks.")
     own = case[rank][3] or np.nan
     if np.allclose(values_, [loss / own, 100 * top1 / own, 100 * top5 / own], equal_nan=True):
         wrong("the sum of all is divided by one rank's images.", "Sum the numbers of images too.")
@@ -311,3 +277,10 @@ def counted(workers: int) -> float:
         sent += 1
     assert all(len(part) == workers for row in have for part in row), "all have the sum of all"
     return sent / workers
+
+
+# --- ex03.recipe ----------------------------------------------------------------------------------
+
+
+def recipe(answer: Callable[[str, str], Any]) -> str:
+    return recipes.horovod(answer)

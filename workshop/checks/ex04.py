@@ -1,8 +1,9 @@
-"""Checks of ex04: a hurried script, the order of the stages, and a tf.data pipeline."""
+"""Checks of ex04: a hurried script, the order of the stages, a tf.data pipeline, recipe 2."""
 
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from rn50lib.errors import UserError
 from workshop import paths
-from workshop.checks import compare
+from workshop.checks import compare, recipes
 from workshop.checks.compare import wrong
 
 # --- ex04.hunt ------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def _from_all_over(order: list[int]) -> None:
         wrong(
             f"no picture comes more than {buffer - 1} places before its turn: shuffle chooses among"
             f" {buffer} of {len(order)}.",
-            "Files are sorted by class. Where there is room, the buffer holds all: len(labels).",
+            "Files are sorted by class. Where there is room, the buffer holds all of them.",
         )
 
 
@@ -260,3 +261,68 @@ def _read_ahead(dataset: Any) -> None:
             break
         dataset = getattr(dataset, "_input_dataset", None)
     wrong("nothing is read ahead: the step waits for each batch.", "End with prefetch.")
+
+
+# --- ex04.recipe ----------------------------------------------------------------------------------
+
+CASES = ((240, 6, 2, 4), (22, 3, 1, 4), (96, 5, 2, 3))  # pictures, shards, ranks, batch
+
+
+def recipe(answer: Callable[..., Any]) -> str:
+    for count, shards, size, batch in CASES:
+        images, labels = pictures(count)
+        split = [len(part) for part in np.array_split(np.arange(count), shards)]
+        epochs = read_epochs(answer, images, labels, shards, size, batch)
+        # whole shards for each rank, or single records: what its share is makes the steps
+        share = min(sum(split[rank::size]) for rank in range(size))
+        for epoch in epochs:
+            _labels_of(epoch, labels)
+            steps = min(len(part) for part in epoch)
+            enough = steps >= share // batch
+            epoch = [part[:steps] for part in epoch]  # as the script takes them
+            _right_batches(epoch, count, size, batch, steps, labels)
+            if not enough:
+                wrong(
+                    f"a rank gives {steps} batches of {batch}: {count} records on {size} ranks make"
+                    f" {share // batch} (from {shards} shards).",
+                    "Every shard of the rank is read to its end: interleave opens them all.",
+                )
+        if count == CASES[0][0]:
+            _shuffled([[part[: share // batch] for part in epoch] for epoch in epochs])
+    return recipes.tfrecord(answer)
+
+
+@compare.beside
+def read_epochs(
+    answer: Callable[..., Any],
+    images: np.ndarray, labels: np.ndarray, shards: int, size: int, batch: int,
+) -> list[Any]:  # fmt: skip
+    """What two passes over the answer's datasets give: [epoch][rank][batch], pairs of arrays."""
+    with tempfile.TemporaryDirectory(prefix="records-") as folder:
+        turned = images.transpose(0, 3, 1, 2)
+        paths = recipes.write(Path(folder) / "records", turned, labels, shards)
+        made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
+        if not hasattr(made[0], "as_numpy_iterator"):
+            wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
+        epochs = [[_read(d, 2 * len(labels)) for d in made] for _ in range(2)]
+        _read_ahead(made[0])
+        return epochs
+
+
+def _labels_of(epoch: list[Any], labels: np.ndarray) -> None:
+    """Wrong where each label is another one in the same way; other mistakes are found later."""
+    for part in epoch:
+        for images, given in part:
+            if np.ndim(given) != 1:
+                wrong(f"the labels of a batch are {np.shape(given)}.", "One number each: (batch,).")
+            if images.ndim != 4 or not len(given):
+                return
+            levels = np.rint(255 * images[:, 0, 0, 0].astype(np.float64)).astype(int)
+            if levels.min() < 0 or levels.max() >= len(labels):
+                return
+            off = np.asarray(given, np.float64) - labels[levels]
+            if len(off) > 1 and (off == off[0]).all() and off[0]:
+                wrong(
+                    f"the labels are off by {off[0]:+g}.",
+                    "The records count classes from 0, and so does the loss.",
+                )

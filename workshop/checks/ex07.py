@@ -107,92 +107,135 @@ MISTAKES: tuple[tuple[Callable[[list[float], float], float], str, str], ...] = (
 # --- ex07.fold ------------------------------------------------------------------------------------
 
 Norm = dict[str, np.ndarray]
-LAYERS = ((4, 4, 3), (6, 3, 1), (3, 5, 3))  # channels out, channels in, width of the kernel
+NORM = ("weight", "bias", "running_mean", "running_var")  # gamma, beta and the statistics
+LAYERS = ((4, 4, 3, 1, 1), (6, 3, 1, 2, 0), (3, 5, 3, 1, 0), (4, 2, 3, 2, 1))
 EPS = 1e-2  # large enough to be seen when it is forgotten
 ROUNDING = 2e-6  # of the largest output: what float32 leaves
 
 
-def fold(
-    answer: Callable[[np.ndarray, Norm, float], tuple[np.ndarray, np.ndarray]],
-) -> str:
+def fold(answer: Callable[[Any, Any], Any]) -> str:
     worst = 0.0
-    for number, (out, into, side) in enumerate(LAYERS):
+    for number, (out, into, side, stride, padding) in enumerate(LAYERS):
         weight, norm, x = layer(number, out, into, side)
-        given = {name: values.copy() for name, values in norm.items()}
-        try:
-            found = compare.call(answer, weight.copy(), given, EPS)
-        except ValueError as error:
-            if "broadcast" in str(error):
-                wrong(
-                    f"{error}.",
-                    "A factor for each channel *out* is a column: factor[:, None, None, None].",
-                )
-            raise
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            wrong("what comes back is no pair.", "Return weight and bias.")
-        got_weight, got_bias = map(compare.numbers, found, ("the weight", "the bias"))
-        if got_weight.shape != weight.shape or got_bias.shape != (out,):
+        found = folded_layer(answer, weight, norm, x, stride, padding)
+        if found["weight"].shape != weight.shape:
+            wrong(f"the weight is {found['weight'].shape}.", f"It stays {weight.shape}.")
+        if found["bias"] is None:
+            wrong("the new convolution has no bias.", "torch.nn.Conv2d(…, bias=True) has one.")
+        got_weight = compare.numbers(found["weight"], "the weight")
+        got_bias = compare.numbers(found["bias"], "the bias")
+        right = normalised(convolved(x, weight, stride, padding), norm)
+        if found["output"].shape != right.shape:
             wrong(
-                f"the shapes are {got_weight.shape} and {got_bias.shape}.",
-                f"They should be {weight.shape} and {(out,)}.",
+                f"a picture of {x.shape[1:]} gives {found['output'].shape[1:]}, and"
+                f" {right.shape[1:]} before.",
+                "Stride, padding, dilation and groups are those of the convolution that was there.",
             )
-        right = normalised(convolved(x, weight), norm)
-        got = convolved(x, got_weight) + got_bias[:, None, None]
+        got = convolved(x, got_weight, stride, padding) + got_bias[:, None, None]
         difference = compare.max_difference(got, right)
         if not difference <= ROUNDING * np.abs(right).max():
             _rounded_fold(found, got, right)
             _wrong_fold(got_weight, got_bias, weight, norm, difference)
+        off = compare.max_difference(found["output"], right)
+        if not off <= 100 * ROUNDING * np.abs(right).max():
+            wrong(f"called with a picture, it is off by up to {off:.2g}.", "Return a plain Conv2d.")
         worst = max(worst, difference)
     return f"{len(LAYERS)} layers, with and without: the outputs differ by {worst:.0e} at most."
+
+
+@compare.beside
+def folded_layer(
+    answer: Callable[[Any, Any], Any],
+    weight: np.ndarray, norm: Norm, x: np.ndarray, stride: int, padding: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Weight, bias and output for one picture of the layer that the answer returns."""
+    import torch
+
+    out, into, side, _ = weight.shape
+    conv = torch.nn.Conv2d(into, out, side, stride, padding, bias=False).double().eval()
+    bn = torch.nn.BatchNorm2d(out, eps=EPS).double().eval()
+    given = {f"conv.{n}": t for n, t in conv.state_dict().items()}
+    given |= {f"bn.{n}": t for n, t in bn.state_dict().items()}
+    with torch.no_grad():
+        conv.weight.copy_(torch.tensor(weight))
+        for name, tensor in bn.named_parameters():
+            tensor.copy_(torch.tensor(norm[name]))
+        for name, tensor in bn.named_buffers():
+            tensor.copy_(torch.tensor(norm.get(name, np.array(5))))
+        before = {name: tensor.clone() for name, tensor in given.items()}
+        try:
+            layer = answer(conv, bn)
+        except RuntimeError as problem:
+            if "must match" not in str(problem):
+                raise
+            wrong(
+                f"{str(problem).splitlines()[0]}.",
+                "A factor for each channel *out* is a column: factor.view(-1, 1, 1, 1).",
+            )
+        for name, tensor in given.items():
+            if not torch.equal(tensor, before[name]):
+                wrong(
+                    f"`{name}` is changed by your function, and whoever has called it still needs"
+                    " it as it was.",
+                    "Make a new torch.nn.Conv2d for the result, and copy numbers into that.",
+                )
+        if layer is None:
+            compare.returns_nothing()
+        if not isinstance(layer, torch.nn.Conv2d):
+            wrong(f"what comes back is a {type(layer).__name__}.", "Return a torch.nn.Conv2d.")
+        half = layer.weight.dtype == torch.float16
+        folded = layer.weight.double().numpy()
+        bias = None if layer.bias is None else layer.bias.double().numpy()
+        try:
+            output = layer.float()(torch.tensor(x[None]).float())[0].double().numpy()
+        except RuntimeError as problem:
+            wrong(f"the new layer cannot be called: {str(problem).splitlines()[0]}.",
+                  "A Conv2d of the same channels, with weight and bias copied in.")  # fmt: skip
+    return {"weight": folded, "bias": bias, "output": output, "half": half}
 
 
 def layer(number: int, out: int, into: int, side: int) -> tuple[np.ndarray, Norm, np.ndarray]:
     """A convolution (OIHW), the batch norm behind it, and a picture (C, H, W)."""
     draw = np.random.default_rng(number)
     norm = {
-        "gamma": draw.normal(1, 0.5, out),
-        "beta": draw.normal(0, 1, out),
+        "weight": draw.normal(1, 0.5, out),
+        "bias": draw.normal(0, 1, out),
         "running_mean": draw.normal(0, 1, out),
         "running_var": draw.uniform(0.1, 4, out),
     }
-    norm["gamma"][0] = -0.7
+    norm["weight"][0] = -0.7
     return draw.normal(0, 1, (out, into, side, side)), norm, draw.normal(0, 1, (into, 9, 8))
 
 
-def convolved(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """A convolution without padding: (C, H, W) -> (O, H', W')."""
+def convolved(x: np.ndarray, weight: np.ndarray, stride: int, padding: int) -> np.ndarray:
+    """A convolution: (C, H, W) -> (O, H', W')."""
     side = weight.shape[2]
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (side, side), axis=(1, 2))
+    windows = windows[:, ::stride, ::stride]
     result: np.ndarray = np.einsum("chwij,ocij->ohw", windows, weight)
     return result
 
 
 def normalised(x: np.ndarray, norm: Norm) -> np.ndarray:
     """A batch norm as it stands in inference, on (O, H, W)."""
-    gamma, beta, mean, var = (
-        norm[name][:, None, None] for name in ("gamma", "beta", "running_mean", "running_var")
-    )
+    gamma, beta, mean, var = (norm[name][:, None, None] for name in NORM)
     return gamma * (x - mean) / np.sqrt(var + EPS) + beta
 
 
-def _rounded_fold(found: Any, got: np.ndarray, right: np.ndarray) -> None:
-    """Wrong where the outputs differ only because weight or bias has few digits."""
-    if not np.allclose(got, right, rtol=0, atol=0.01 * np.abs(right).max()):
-        return
-    for name, part in zip(("weight", "bias"), found, strict=True):
-        if np.asarray(part).dtype == np.float16:
-            wrong(
-                f"the {name} is right, but rounded to float16.",
-                "Compute in the type of what was given; who wants 16 bits converts afterwards.",
-            )
+def _rounded_fold(found: dict[str, Any], got: np.ndarray, right: np.ndarray) -> None:
+    """Wrong where the outputs differ only because weight and bias have few digits."""
+    if found["half"] and np.allclose(got, right, rtol=0, atol=0.01 * np.abs(right).max()):
+        wrong(
+            "weight and bias are right, but rounded to float16.",
+            "Compute in the type of what was given; who wants 16 bits converts afterwards.",
+        )
 
 
 def _wrong_fold(
     weight: np.ndarray, bias: np.ndarray, plain: np.ndarray, norm: Norm, difference: float
 ) -> None:
-    gamma, beta, mean, var = (
-        norm[name] for name in ("gamma", "beta", "running_mean", "running_var")
-    )
+    gamma, beta, mean, var = (norm[name] for name in NORM)
     scale = gamma / np.sqrt(var + EPS)
 
     def scaled(by: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -216,10 +259,10 @@ def _wrong_fold(
         if plain.shape[0] == plain.shape[1] and np.allclose(weight, scaled(scale, 1)):
             wrong(
                 "the factor is put on the channels in.",
-                "The weight has the shape (out, in, height, width): factor[:, None, None, None].",
+                "The weight has the shape (out, in, height, width): factor.view(-1, 1, 1, 1).",
             )
         if plain.shape[0] == plain.shape[3] and np.allclose(weight, scaled(scale, 3)):
-            wrong("the factor is put on the width.", "Use factor[:, None, None, None].")
+            wrong("the factor is put on the width.", "Use factor.view(-1, 1, 1, 1).")
         off = np.abs(weight / plain / scale[:, None, None, None] - 1).max()
         wrong(f"the weight is off by up to {100 * off:.0f} %.", "It is gamma / std times W.")
     if np.allclose(bias, beta):
@@ -238,7 +281,7 @@ def _wrong_fold(
 # --- ex07.likeliest -------------------------------------------------------------------------------
 
 
-def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]) -> str:
+def likeliest(answer: Callable[[Any, int], Any]) -> str:
     draw = np.random.default_rng(7)
     cases = [
         (draw.normal(0, 3, (5, 12)), 3),
@@ -249,14 +292,7 @@ def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
     ]
     answers = []
     for logits, k in cases:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            found: Any = compare.call(answer, logits.copy(), k)
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            wrong("what comes back is no pair.", "Return classes and probabilities.")
-        try:
-            classes, sure = (np.asarray(part) for part in found)
-        except ValueError:
-            wrong("the rows differ in length.", f"Each picture gets {k} of both.")
+        classes, sure = asked(answer, logits, k)
         if classes.shape != (len(logits), k) or sure.shape != (len(logits), k):
             wrong(
                 f"the shapes are {classes.shape} and {sure.shape}.",
@@ -265,7 +301,7 @@ def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
         if classes.dtype.kind not in "iu":
             wrong(
                 f"the classes are {classes.dtype}, which number nothing.",
-                "np.argsort gives whole numbers: keep them. And classes come first.",
+                "Classes come first: torch.topk returns the values before their places.",
             )
         if sure.dtype.kind not in "biuf":
             compare.numbers(sure, "the probabilities")
@@ -278,15 +314,34 @@ def likeliest(answer: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
     return "1 to 5 pictures, 3 to 12 classes, and logits of a thousand."
 
 
+@compare.beside
+def asked(answer: Callable[[Any, int], Any], logits: np.ndarray, k: int) -> list[np.ndarray]:
+    """Classes and probabilities that the answer gives for a tensor of logits."""
+    import torch
+
+    found = compare.call(answer, torch.tensor(logits), k)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        wrong("what comes back is no pair.", "Return classes and probabilities.")
+    try:
+        return [torch.as_tensor(part).detach().numpy() for part in found]
+    except (TypeError, ValueError, RuntimeError):
+        wrong("what comes back is not of two tensors.", f"Each is one of numbers, {k} in a row.")
+
+
 def _right_classes(classes: np.ndarray, logits: np.ndarray, k: int) -> None:
     for row, found in zip(logits, classes.tolist(), strict=True):
         right = sorted(range(len(row)), key=lambda i: -row[i])[:k]
         if found == right:
             continue
         if found == right[::-1]:
-            wrong("the likeliest class comes last.", "np.argsort goes upwards: turn it round.")
+            wrong(
+                "the likeliest class comes last.",
+                "torch.argsort goes upwards: descending=True turns it round.",
+            )
         if found == sorted(range(len(row)), key=lambda i: row[i])[:k]:
-            wrong("these are the least likely classes.", "np.argsort goes upwards: take the end.")
+            wrong(
+                "these are the least likely classes.", "torch.argsort goes upwards: take the end."
+            )
         if sorted(found) == sorted(right):
             wrong("the classes are right, their order is not.", "The likeliest comes first.")
         if np.abs(row).max() > 700:
@@ -315,7 +370,7 @@ def _one_maximum(sure: np.ndarray, logits: np.ndarray) -> None:
             wrong(
                 "a picture's probabilities are 0/0: the largest logit of the whole batch was"
                 " subtracted, and beside another picture's 1000 all of its own powers are 0.",
-                "Each picture has its own largest logit: logits.max(axis=1, keepdims=True).",
+                "Each picture has its own largest logit: logits.amax(dim=1, keepdim=True).",
             )
 
 
@@ -342,14 +397,14 @@ def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarr
         wrong(
             "a probability depends on the other pictures of the batch: those of a class add up to"
             " 1, not those of a picture.",
-            "Sum over the classes: axis=1, and keepdims=True.",
+            "Sum over the classes: dim=1, and keepdim=True.",
         )
     if np.allclose(sure, logits[rows, classes]):
         wrong("these are logits.", "Softmax makes probabilities of them.")
     if np.allclose(sure, right / right.sum(1, keepdims=True)):
         wrong("the k probabilities add up to 1.", "The sum goes over all classes, not over k.")
     if np.allclose(sure, (power / power.sum())[rows, classes]):
-        wrong("those of the whole batch add up to 1.", "Sum over the classes: axis=1.")
+        wrong("those of the whole batch add up to 1.", "Sum over the classes: dim=1.")
     if np.allclose(sure, 100 * right):
         wrong("these are per cent.", "Probabilities go from 0 to 1.")
     if np.allclose(sure, right[:, ::-1]):

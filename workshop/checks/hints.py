@@ -89,23 +89,34 @@ HINTS = {
     "ex03.start": (
         "Somebody has to say what the weights are, and everybody else has to listen. Which rank is "
         "it in this course?",
-        "A message needs all ranks: they all call comm.broadcast, rank 0 too. With an `if` around "
+        "A message needs all ranks: they all call dist.broadcast, rank 0 too. With an `if` around "
         "it, those who call wait for those who do not.",
-        "comm.broadcast(arrays) sends rank 0's arrays and returns them on every rank.",
+        "model.parameters() lacks the running statistics; model.state_dict() has every tensor. For "
+        "each of its values(): dist.broadcast(tensor, src=0).",
     ),
     "ex03.sums": (
         "Take two ranks with 32 and 8 images, and compute by hand what the broken function says "
         "and what is right. Where do they part?",
         "A mean over all images is (sum over all) / (number of all). Add up first, over all ranks, "
         "and divide once, at the end.",
-        "(total,) = comm.sum([sums]) gives the four sums over all ranks on every rank. Then loss = "
-        "total[0] / total[3], and top1 = 100 · total[1] / total[3].",
+        "total = sums.clone(); dist.all_reduce(total) leaves the four sums over all ranks in it, "
+        "on every rank. Then loss = total[0] / total[3], and top1 = 100 · total[1] / total[3].",
     ),
     "ex03.ring": (
         "The gradients are cut into n chunks, and in each step a worker sends one chunk.",
         "It takes n − 1 steps until one chunk is complete everywhere in turn, and n − 1 more until "
         "all have all chunks.",
         "2 · (n − 1) steps of 1/n of the gradients each: 2 (n − 1) / n.",
+    ),
+    "ex03.recipe": (
+        "`rn50 workshop try` runs any script so, and prints a row for each change. Begin with the "
+        "one that the check names, and leave the others as they are.",
+        "Start Horovod, share the order, multiply the rate, wrap the optimizer, send rank 0's "
+        "weights before the first step, and let rank 0 alone write. Every rank makes all of these "
+        "calls but the last.",
+        "hvd.init(); lr=0.02 * hvd.size(); hvd.DistributedOptimizer(optimizer, "
+        "net.named_parameters()); hvd.broadcast_parameters(net.state_dict(), root_rank=0); order = "
+        "order[hvd.rank() :: hvd.size()]; if hvd.rank() == 0: in front of torch.save.",
     ),
     "ex04.hunt": (
         "Go through recipe 1 point by point: the device, the pictures of each rank, the learning "
@@ -132,6 +143,16 @@ HINTS = {
         ".shard(size, rank).shuffle(len(labels), seed=seed).map(lambda image, label: "
         "(tf.cast(image, tf.float32) / 255, label)).batch(batch, drop_remainder=True)"
         ".take(steps).prefetch(tf.data.AUTOTUNE)",
+    ),
+    "ex04.recipe": (
+        "Begin with one rank and no shuffling: tf.data.TFRecordDataset(shards) gives the records, "
+        "and map turns each into a picture and a label. Then share, shuffle, batch, read ahead.",
+        "The names of the files are a dataset too: from_tensor_slices(shards).shard(size, rank). "
+        "interleave(tf.data.TFRecordDataset) opens them. Shuffle records, with a buffer as large "
+        "as there is room for, before they are decoded.",
+        "tf.io.parse_single_example(record, {\"img_raw\": tf.io.FixedLenFeature([], tf.string)}); "
+        "tf.io.decode_raw(example[\"img_raw\"], tf.uint8), reshaped to (height, width, 3); "
+        "divided by 255; then batch(batch, drop_remainder=True) and prefetch(tf.data.AUTOTUNE).",
     ),
     "ex05.bottleneck": (
         "How many pictures per second do four cores make, if each of them needs 3.2 + 0.8 ms for "
@@ -203,18 +224,19 @@ HINTS = {
     "ex07.fold": (
         "Compute the factor gamma / std first, one number for each channel out. Both results need "
         "it.",
-        "std is np.sqrt(norm[\"running_var\"] + eps). The channels out are the first axis of the "
-        "weight, so the factor must become a column: factor[:, None, None, None].",
-        "factor = norm[\"gamma\"] / np.sqrt(norm[\"running_var\"] + eps); return weight * "
-        "factor[:, None, None, None], norm[\"beta\"] - factor * norm[\"running_mean\"].",
+        "std is torch.sqrt(bn.running_var + bn.eps). The channels out are the first axis of the "
+        "weight, so the factor must become a column: factor.view(-1, 1, 1, 1).",
+        "factor = bn.weight / torch.sqrt(bn.running_var + bn.eps). Make a torch.nn.Conv2d like "
+        "conv, with a bias: folded.weight.copy_(conv.weight * factor.view(-1, 1, 1, 1)) and "
+        "folded.bias.copy_(bn.bias - bn.running_mean * factor).",
     ),
     "ex07.likeliest": (
         "Print the probabilities of the batch of one. Over what were they made to add up to 1? "
-        "Then look at the order in which np.argsort puts its numbers.",
-        "The sum goes over the classes: axis=1, with keepdims=True so that it can divide. Of an "
-        "ascending order the likeliest is the last one: turn it round with [:, ::-1].",
-        "np.exp(1000) is infinite. Softmax does not change when a number is subtracted from all "
-        "logits of a picture: use np.exp(logits - logits.max(axis=1, keepdims=True)).",
+        "Then look at the order in which argsort puts its numbers.",
+        "The sum goes over the classes: dim=1, with keepdim=True so that it can divide. Of an "
+        "ascending order the likeliest is the last one: argsort(dim=1, descending=True)[:, :k].",
+        "torch.exp(1000) is infinite. Softmax does not change when a number is subtracted from all "
+        "logits of a picture; torch.softmax(logits, dim=1) does that, and torch.topk sorts.",
     ),
     "ex08.rate": (
         "Do it by hand for the example: which images count, and how long did they take?",

@@ -21,7 +21,12 @@ FILL, HUNT, PREDICT, TEST, TUNE = KINDS = (
     "tune to a target",
 )
 DIFFICULTIES = ("easy", "medium", "hard")
-PACKAGES = {"nvidia.dali": "DALI", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+PACKAGES = {
+    "horovod": "Horovod",
+    "nvidia.dali": "DALI",
+    "tensorflow": "TensorFlow",
+    "torch": "PyTorch",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Exercise:
     goal: str
     function: bool = True  # whether the answer is a function, else a value
     needs: str = ""  # a package without which the check cannot run
+    launches: bool = False  # whether the check starts ranks as processes, which takes longer
 
     @property
     def notebook(self) -> str:
@@ -90,11 +96,15 @@ EXERCISES = (
     Exercise("ex03.shard", "shard", FILL, "medium", 10,
              "give every rank its own pictures, and all the same number of steps"),
     Exercise("ex03.start", "broadcast_start", FILL, "easy", 6,
-             "make all ranks start from the same weights"),
+             "make all ranks start from the same weights", needs="torch", launches=True),
     Exercise("ex03.sums", "metric_sums", HUNT, "medium", 10,
-             "find out why the validation accuracy of two ranks is wrong, and mend it"),
+             "find out why the validation accuracy of two ranks is wrong, and mend it",
+             needs="torch", launches=True),
     Exercise("ex03.ring", "sent", PREDICT, "medium", 8,
              "predict what a worker sends in a ring all-reduce, then count it", function=False),
+    Exercise("ex03.recipe", "train", FILL, "hard", 20,
+             "make a script for one GPU one for many, by recipe 1", needs="horovod",
+             launches=True),
     Exercise("ex04.hunt", "wrong_lines", HUNT, "hard", 15,
              "find eight mistakes in a script that somebody made parallel in a hurry",
              function=False),
@@ -103,6 +113,9 @@ EXERCISES = (
              function=False),
     Exercise("ex04.feed", "dataset", FILL, "hard", 15,
              "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
+    Exercise("ex04.recipe", "read", FILL, "hard", 20,
+             "let TensorFlow read TFRecord files on many ranks, by recipe 2", needs="tensorflow",
+             launches=True),
     Exercise("ex05.bottleneck", "rates", PREDICT, "medium", 10,
              "predict how fast loader and device are together, then let them be measured",
              function=False),
@@ -124,9 +137,11 @@ EXERCISES = (
     Exercise("ex07.percentile", "percentile", FILL, "easy", 8,
              "compute the percentile by which services promise their answers"),
     Exercise("ex07.fold", "fold", FILL, "medium", 12,
-             "put a batch norm into the convolution before it, and change no answer"),
+             "put a batch norm into the convolution before it, and change no answer",
+             needs="torch"),
     Exercise("ex07.likeliest", "likeliest", HUNT, "medium", 12,
-             "find out why a server's answer depends on who else is asking, and mend it"),
+             "find out why a server's answer depends on who else is asking, and mend it",
+             needs="torch"),
     Exercise("ex08.rate", "rate", HUNT, "easy", 8,
              "find out why a benchmark says more than was done, and mend it"),
     Exercise("ex08.ring", "milliseconds", PREDICT, "medium", 10,

@@ -93,11 +93,12 @@ class Box:
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
             Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+            kernel_says(kernel.raise_loopback)
             return True, True
-        if kernel_says(kernel.unshare, flags):
-            return True, True
-        kernel_says(kernel.unshare, kernel.NEW_NETWORK)
-        return False, False
+        alone = kernel_says(kernel.unshare, flags)
+        if alone or kernel_says(kernel.unshare, kernel.NEW_NETWORK):
+            kernel_says(kernel.raise_loopback)
+        return alone, alone
 
     def _become(self, home: Path, own_files: bool) -> None:
         """Another user where that is possible, and nobody who could become more."""

@@ -28,6 +28,7 @@ UNGRADED = "not graded"
 GRACE_S = 2.0  # for a check that works on an answer it has already got
 WATCH_S = 0.25
 LARGE_MINUTES = 20.0  # of a learner; an exercise with more gets more seconds
+LAUNCHES = 6.0  # times the seconds, where Python and a framework are loaded six times
 
 
 @dataclass
@@ -209,8 +210,10 @@ class Checker:
 
 
 def limits_of(item: table.Exercise, limits: box.Limits) -> box.Limits:
-    """The limits of one exercise: more time for one that is large for the learner too."""
-    return replace(limits, seconds=limits.seconds * max(1.0, item.minutes / LARGE_MINUTES))
+    """The limits of one exercise: more time for one that is large for the learner too, and for one
+    whose check starts ranks as processes."""
+    longer = LAUNCHES if item.launches else 1.0
+    return replace(limits, seconds=limits.seconds * max(longer, item.minutes / LARGE_MINUTES))
 
 
 _mkdtemp = tempfile.mkdtemp

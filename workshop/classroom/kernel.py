@@ -6,7 +6,10 @@ Each raises OSError where the machine does not allow it, and on other systems al
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -76,6 +79,14 @@ def control(option: int, value: int) -> None:
     """prctl."""
     zero = ctypes.c_ulong(0)
     _call("prctl", ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero)
+
+
+def raise_loopback() -> None:
+    """Switch on 127.0.0.1 in a network namespace of one's own: ranks talk to each other over it."""
+    get, put, up = 0x8913, 0x8914, 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        name, flags = struct.unpack_from("16sH", fcntl.ioctl(line, get, b"lo".ljust(40, b"\0")))
+        fcntl.ioctl(line, put, struct.pack("16sH22x", name, flags | up))
 
 
 def drop_capabilities() -> None:

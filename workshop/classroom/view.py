@@ -63,6 +63,9 @@ def build(root: Path, shown: list[Path], writable: list[Path], size: int) -> Non
         _system(root, Path(name))
     for path in [*map(Path, FILES), *(Path("/dev", name) for name in DEVICES)]:
         _show(root, path)
+    (root / "etc").mkdir(exist_ok=True)
+    # where ranks look for each other; Horovod ends with a fault where its own name has no address
+    (root / "etc/hosts").write_text(f"127.0.0.1 localhost {os.uname().nodename}\n")
     for name in ("tmp", "dev/shm"):
         (root / name).mkdir(parents=True, exist_ok=True)
         options = f"size={size},mode=1777"

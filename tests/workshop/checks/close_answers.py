@@ -21,6 +21,7 @@ from tests.workshop.checks.wrong_answers import MAGIC, NAMES, framed, masked, wa
 from tests.workshop.checks.wrong_answers_ex05 import own, rates
 from tests.workshop.checks.wrong_answers_ex06 import megabytes, placed
 from tests.workshop.checks.wrong_answers_ex07_08 import folded, picked, probabilities, step_end
+from tests.workshop.checks.wrong_answers_torch import on_layers, on_tensors
 
 # --- ex01 -----------------------------------------------------------------------------------------
 
@@ -258,70 +259,6 @@ def shard_into_empty(order, rank, size, batch):
     for step, row in enumerate(found):
         row[:] = order[step * size * batch + rank * batch :][:batch]
     return found
-
-
-def rounded_start(arrays, comm):
-    sent = comm.broadcast({name: a.astype(np.float16) for name, a in arrays.items()})
-    return {name: a.astype(np.float32) for name, a in sent.items()}
-
-
-def values_only(arrays, comm):
-    return list(comm.broadcast(arrays).values())
-
-
-def flattened(arrays, comm):
-    return {name: a.ravel() for name, a in comm.broadcast(arrays).items()}
-
-
-def written_over(arrays, comm):
-    for name, a in comm.broadcast(arrays).items():
-        arrays[name][...] = a
-    return arrays
-
-
-def one_by_one(arrays, comm):
-    return OrderedDict((n, comm.broadcast({n: a})[n]) for n, a in sorted(arrays.items()))
-
-
-def sum_of_zeros(arrays, comm):
-    mine = [a if comm.rank == 0 else np.zeros_like(a) for a in arrays.values()]
-    return dict(zip(arrays, comm.sum(mine), strict=True))
-
-
-def total_of(sums, comm):
-    loss, top1, top5, images = (float(value) for value in comm.sum([sums])[0])
-    if not images:
-        return {"loss": None, "top1": None, "top5": None}
-    return {"loss": loss / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images}
-
-
-def sums_scaled_in_place(sums, comm):
-    sums[1:3] *= 100
-    total = comm.sum([sums])[0]
-    images = total[3]
-    return dict(zip(("loss", "top1", "top5"), total[:3] / images if images else [None] * 3,
-                    strict=True))  # fmt: skip
-
-
-def rank_0_answers(sums, comm):
-    found = total_of(sums, comm)
-    return found if comm.rank == 0 else dict.fromkeys(found)
-
-
-def top5_as_top1(sums, comm):
-    found = total_of(sums, comm)
-    return found | {"top5": found["top1"]}
-
-
-def nan_for_none(sums, comm):
-    found = total_of(sums, comm)
-    return {name: math.nan if value is None else value for name, value in found.items()}
-
-
-def three_sums(sums, comm):
-    loss, top1, top5, images = (one[0] for one in comm.sum([np.array([x]) for x in sums.copy()]))
-    values = [loss / images, 100 * (top1 / images), top5 / images * 100] if images else [None] * 3
-    return dict(zip(("loss", "top1", "top5"), values, strict=True))
 
 
 # --- ex05, ex06 -----------------------------------------------------------------------------------
@@ -605,14 +542,6 @@ CLOSE = [
     ("ex03.shard", filled_with_floats, "are float64, which selects nothing"),
     ("ex03.shard", last_rank_short, "a step has 2 images for each rank"),
     ("ex03.shard", rank_from_one, "rank 0 takes what is rank 1's"),
-    ("ex03.start", rounded_start, "rank 0's, and rounded"),
-    ("ex03.start", values_only, "of type list, not a dictionary"),
-    ("ex03.start", flattened, "has the shape (6,), not (2, 3)"),
-    ("ex03.start", written_over, "`arrays` is changed"),
-    ("ex03.sums", sums_scaled_in_place, "`sums` is changed"),
-    ("ex03.sums", rank_0_answers, "rank 1 gets None"),
-    ("ex03.sums", top5_as_top1, "top5 is 65 on rank 0"),
-    ("ex03.sums", nan_for_none, "it still gives a number"),
     ("ex03.ring", RING | {64: float("nan")}, "the prediction for 64 is nan"),
     ("ex03.ring", RING | {8: None}, "the prediction for 8 is None"),
     ("ex03.ring", {n: 2 * n for n in RING}, "with 2 workers each sends 1"),
@@ -639,20 +568,28 @@ CLOSE = [
     ("ex07.percentile", share_first, "7 / 100 * 100 is 7.000000000000001"),
     ("ex07.percentile", share_first_by_numpy, "7 / 100 * 100 is 7.000000000000001"),
     ("ex07.percentile", to_the_next_rank, "too few of them"),
-    ("ex07.fold", folds_in_place, "`weight` is changed"),
-    ("ex07.fold", nan_bias, "the bias: 1 of 4 numbers are nan"),
-    ("ex07.fold", no_bias, "the bias: not all of it are numbers"),
-    ("ex07.fold", half_fold, "is right, but rounded to float16"),
-    ("ex07.fold", folded(lambda g, v, e: np.abs(g) / np.sqrt(v + e)), "the sign of gamma"),
-    ("ex07.fold", folded(bias=lambda b, s, m: b - s * m * 0.99), "outputs differ by up to 0.02"),
-    ("ex07.likeliest", one_maximum(np.float64), "the largest logit of the whole batch"),
-    ("ex07.likeliest", one_maximum(np.float32), "the largest logit of the whole batch"),
-    ("ex07.likeliest", one_maximum(np.float16), "the largest logit of the whole batch"),
-    ("ex07.likeliest", in_half, "they are float16"),
-    ("ex07.likeliest", shifts_the_logits, "`logits` is changed"),
-    ("ex07.likeliest", classes_as_floats, "the classes are float64"),
-    ("ex07.likeliest", one_array, "no pair"),
-    ("ex07.likeliest", unsorted, "their order is not"),
+    ("ex07.fold", on_layers(folds_in_place), "`conv.weight` is changed"),
+    ("ex07.fold", on_layers(nan_bias), "the bias: 1 of 4 numbers are nan"),
+    ("ex07.fold", on_layers(no_bias), "the new convolution has no bias"),
+    ("ex07.fold", on_layers(half_fold), "are right, but rounded to float16"),
+    (
+        "ex07.fold",
+        on_layers(folded(lambda g, v, e: np.abs(g) / np.sqrt(v + e))),
+        "the sign of gamma",
+    ),
+    (
+        "ex07.fold",
+        on_layers(folded(bias=lambda b, s, m: b - s * m * 0.99)),
+        "outputs differ by up to 0.02",
+    ),
+    ("ex07.likeliest", on_tensors(one_maximum(np.float64)), "the largest logit of the whole batch"),
+    ("ex07.likeliest", on_tensors(one_maximum(np.float32)), "the largest logit of the whole batch"),
+    ("ex07.likeliest", on_tensors(one_maximum(np.float16)), "the largest logit of the whole batch"),
+    ("ex07.likeliest", on_tensors(in_half), "they are float16"),
+    ("ex07.likeliest", on_tensors(shifts_the_logits), "`logits` is changed"),
+    ("ex07.likeliest", on_tensors(classes_as_floats), "the classes are float64"),
+    ("ex07.likeliest", on_tensors(one_array), "no pair"),
+    ("ex07.likeliest", on_tensors(unsorted), "their order is not"),
     ("ex08.rate", forgets_to_return, "is a `return` missing?"),
     ("ex08.rate", cuts_the_lists, "`images` is changed"),
     ("ex08.rate", mean_over_iterations, "images per iteration"),
@@ -681,10 +618,6 @@ OTHER_WAYS = [
     ("ex02.tune", np.array([0.03, 0.72])),
     ("ex03.shard", shard_by_index),
     ("ex03.shard", shard_into_empty),
-    ("ex03.start", one_by_one),
-    ("ex03.start", sum_of_zeros),
-    ("ex03.sums", total_of),
-    ("ex03.sums", three_sums),
     ("ex03.ring", {str(n): np.float32(value) for n, value in RING.items()}),
     ("ex04.hunt", sorted(LINES)),
     ("ex04.hunt", np.array([*LINES])),
@@ -699,10 +632,10 @@ OTHER_WAYS = [
     ("ex07.percentile", percentile_by_counting),
     ("ex07.percentile", percentile_of_float32),
     ("ex07.percentile", percentile_of_fractions),
-    ("ex07.fold", fold_of_float32),
-    ("ex07.fold", fold_of_an_own_copy),
-    ("ex07.likeliest", likeliest_by_row),
-    ("ex07.likeliest", likeliest_of_float32),
+    ("ex07.fold", on_layers(fold_of_float32)),
+    ("ex07.fold", on_layers(fold_of_an_own_copy)),
+    ("ex07.likeliest", on_tensors(likeliest_by_row)),
+    ("ex07.likeliest", on_tensors(likeliest_of_float32)),
     ("ex08.rate", right_rate),
     ("ex08.rate", rate_of_arrays),
     ("ex08.ring", OrderedDict((n, np.float64(t)) for n, t in RING_MS.items())),

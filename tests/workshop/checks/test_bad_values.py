@@ -23,7 +23,10 @@ NOTHING_TO_CHANGE = {
 }  # fmt: skip
 NO_NUMBERS = {"ex01.frame", "ex01.crc", "ex02.decay", "ex04.order"}
 # the lists of wrong answers, with which a framework is loaded once, hold the same for these
-BY_FRAMEWORK = {"ex04.feed", "ex05.graph", "ex06.step", "ex08.capstone"}
+BY_FRAMEWORK = {
+    "ex03.start", "ex03.sums", "ex03.recipe", "ex04.feed", "ex04.recipe", "ex05.graph",
+    "ex06.step", "ex07.fold", "ex07.likeliest", "ex08.capstone",
+}  # fmt: skip
 ALL = [item.name for item in table.EXERCISES]
 PLAIN = [name for name in ALL if name not in BY_FRAMEWORK]
 RESULTS = [name for name in PLAIN if name not in NO_RESULT]
@@ -142,9 +145,7 @@ def changing(name: str, place: int, how: int) -> Any:
     ("name", "place", "how"),
     [
         ("ex02.decay", 0, 0), ("ex02.decay", 0, 1), ("ex03.shard", 0, 0), ("ex03.shard", 0, 1),
-        ("ex03.start", 0, 0), ("ex03.start", 0, 1), ("ex03.sums", 0, 0), ("ex03.sums", 0, 1),
-        ("ex07.percentile", 0, 0), ("ex07.percentile", 0, 2), ("ex07.fold", 0, 0),
-        ("ex07.fold", 1, 0), ("ex07.likeliest", 0, 0), ("ex07.likeliest", 0, 1),
+        ("ex07.percentile", 0, 0), ("ex07.percentile", 0, 2),
         ("ex08.rate", 0, 0), ("ex08.rate", 1, 1), ("ex08.overlap", 1, 1), ("ex08.overlap", 2, 0),
     ],
 )  # fmt: skip
@@ -159,15 +160,6 @@ def test_every_function_is_tried_with_a_changed_argument():
     functions = {item.name for item in table.EXERCISES if item.function}
     assert tried | NOTHING_TO_CHANGE | BY_FRAMEWORK == functions
     assert tried.isdisjoint(NOTHING_TO_CHANGE)
-
-
-def test_changed_array_inside_a_dictionary_is_told():
-    def fold(weight, norm, eps):
-        norm["running_var"] += eps
-        scale = norm["gamma"] / np.sqrt(norm["running_var"])
-        return weight * scale[:, None, None, None], norm["beta"] - norm["running_mean"] * scale
-
-    assert "`norm` is changed" in refused("ex07.fold", fold).said
 
 
 # --- other types, with which the answer is as right -----------------------------------------------

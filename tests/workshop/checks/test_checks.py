@@ -12,8 +12,6 @@ import pytest
 
 from data_prep import tfrecordwriter
 from rn50lib import network, optim
-from rn50lib.comm import broadcast_start
-from rn50lib.metrics import metric_sums
 from rn50lib.recipe import learning_rate
 from rn50lib.records import framing, order
 from tests.conftest import ROOT
@@ -22,9 +20,19 @@ from tests.workshop.checks.wrong_answers import OTHER_FEEDS, RIGHT_LINES, WRONG,
 from tests.workshop.checks.wrong_answers_ex05 import OTHER_GRAPHS, WRONG_05, WRONG_GRAPHS
 from tests.workshop.checks.wrong_answers_ex06 import OTHER_STEPS, WRONG_06, WRONG_STEPS
 from tests.workshop.checks.wrong_answers_ex07_08 import CAPSTONES, WRONG_07_08
+from tests.workshop.checks.wrong_answers_torch import (
+    OTHER_LAYERS,
+    OTHER_STARTS,
+    OTHER_SUMS,
+    WRONG_LAYERS,
+    WRONG_STARTS,
+    WRONG_SUMS,
+)
 from workshop.checks import ask, engine, ex02, ex03, ex04, ex05, ex05_graph, ranks, records, table
 from workshop.course import build, solutions
 
+EVERY = [*WRONG, *WRONG_05, *WRONG_06, *WRONG_07_08, *CLOSE]
+needs_horovod = pytest.mark.needs("torch", "horovod")
 NAMES = [item.name for item in table.EXERCISES]
 QUICK = [item.name for item in table.EXERCISES if not item.needs]
 
@@ -79,7 +87,7 @@ def named(value) -> str:
 
 @pytest.mark.parametrize(
     ("name", "answer", "diagnosis"),
-    [*WRONG, *WRONG_05, *WRONG_06, *WRONG_07_08, *CLOSE],
+    [case for case in EVERY if not table.find(case[0]).needs],
     ids=named,
 )
 def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
@@ -89,7 +97,9 @@ def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
     assert result.then.endswith("helps."), result.lines
 
 
-@pytest.mark.parametrize(("name", "answer"), OTHER_WAYS, ids=named)
+@pytest.mark.parametrize(
+    ("name", "answer"), [case for case in OTHER_WAYS if not table.find(case[0]).needs], ids=named
+)
 def test_right_answer_in_another_style_passes(name, answer):
     result = engine.judge(name, answer)
     assert result.passed, result.lines
@@ -119,8 +129,112 @@ def test_dali_exercise():
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_torch_exercise():
-    judged("ex06.step", WRONG_STEPS, OTHER_STEPS)
+@pytest.mark.parametrize("name", ["ex06.step", "ex07.fold", "ex07.likeliest"])
+def test_torch_exercise(name):
+    wrong_answers = [case for case in [*EVERY, *WRONG_STEPS, *WRONG_LAYERS] if case[0] == name]
+    right = [case for case in [*OTHER_WAYS, *OTHER_STEPS, *OTHER_LAYERS] if case[0] == name]
+    judged(name, wrong_answers, right)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("name", "cases"), [("ex03.start", WRONG_STARTS), ("ex03.sums", WRONG_SUMS)]
+)
+def test_exercise_of_a_group(name, cases):
+    """Each answer starts processes, so most of them are for acceptance."""
+    judged(name, cases[:3], [])
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("name", "cases", "right"),
+    [("ex03.start", WRONG_STARTS, OTHER_STARTS), ("ex03.sums", WRONG_SUMS, OTHER_SUMS)],
+)
+def test_exercise_of_a_group_in_full(name, cases, right):
+    judged(name, cases[3:], right)
+
+
+RECIPE = {  # what is missing: the line of the solution, what stands in its place, the diagnosis
+    "1": ("    hvd.init()  # change 1\n", "", "Horovod has not been initialized"),
+    "2": ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
+    "2, own order": ("manual_seed(0)", "manual_seed(hvd.rank())", "the data were not shared out"),
+    "3": ("0.02 * hvd.size()", "0.02", "not scaled, while each update took 2 times as many"),
+    "4": ("hvd.DistributedOptimizer(optimizer, net.named_parameters())", "optimizer",
+          "each rank updated with its own gradients"),
+    "4, summed": ("net.named_parameters())", "net.named_parameters(), op=hvd.Sum)", "summed"),
+    "5": ("    hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "    #",
+          "the weights differed at the first update"),
+    "6": ("    if hvd.rank() == 0:  # change 6", "    if True:", "several ranks wrote out/net.pt"),
+}  # fmt: skip
+QUICK_RECIPE = ("2", "4, summed")
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_recipe_one_passes():
+    result = engine.judge("ex03.recipe", recipe_one())
+    assert result.passed, result.lines
+    for evidence in ("48 samples on each rank, none of them on another", "Averaged", "2 times"):
+        assert evidence in result.said
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param(
+            name, marks=pytest.mark.slow if name in QUICK_RECIPE else pytest.mark.acceptance
+        )
+        for name in RECIPE
+    ],
+)
+@needs_horovod
+def test_recipe_one_without(without):
+    right, instead, diagnosis = RECIPE[without]
+    result = engine.judge("ex03.recipe", recipe_one((right, instead)))
+    assert result.outcome == engine.WRONG and diagnosis in result.said, result.lines
+
+
+def recipe_one(*changes: tuple[str, str]):
+    return changed("ex03.recipe", *changes)
+
+
+def changed(name: str, *changes: tuple[str, str]):
+    """The solution with some texts changed; each stands in it."""
+    source = solutions.solved(cell_of(name, "answer"))
+    for right, instead in changes:
+        assert right in source
+        source = source.replace(right, instead)
+    return answered(name, source)
+
+
+RECIPE_TWO = [  # a part of the solution, what stands in its place, and the diagnosis
+    (".shard(size, rank)", "", "a picture is read twice in an epoch"),
+    ("from_tensor_slices(shards)", "from_tensor_slices(shards[:2])", "a rank gives 10 batches"),
+    (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank gives 5 batches"),
+    (".shuffle(1000, seed=seed)", "", "both epochs have the same order"),
+    ("seed=seed)", "seed=seed, reshuffle_each_iteration=False)", "have the same order"),
+    ("shuffle(1000", "shuffle(8", "shuffle chooses among"),
+    ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by -1"),
+    ("/ 255", "/ 256", "not their bytes divided by 255"),
+    ("tf.cast(image, tf.float32) / 255", "image", "the pictures are uint8"),
+    (", drop_remainder=True", "", "a batch has not 4 pictures"),
+    (".prefetch(tf.data.AUTOTUNE)", "", "nothing is read ahead"),
+    (".batch(", ".repeat().batch(", "the dataset never ends"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow", "horovod")
+def test_recipe_two():
+    """What is wrong is found before anything is started; the solution runs on two ranks."""
+    for right, instead, diagnosis in RECIPE_TWO:
+        result = engine.judge("ex04.recipe", changed("ex04.recipe", (right, instead)))
+        assert result.outcome == engine.WRONG and diagnosis in result.said, (diagnosis, result)
+    result = engine.judge("ex04.recipe", changed("ex04.recipe"))
+    assert result.passed, result.lines
+    assert "48 samples on each rank, none of them on another" in result.said
 
 
 def judged(name: str, wrong_answers, right_answers) -> None:
@@ -146,8 +260,9 @@ def test_missing_package_stops_nobody(home, capsys, monkeypatch):
 
 
 def test_every_check_has_its_wrong_answers():
-    every = [*WRONG, *WRONG_FEEDS, *WRONG_05, *WRONG_GRAPHS, *WRONG_06, *WRONG_STEPS, *CLOSE]
-    count = Counter(name for name, _, _ in [*every, *WRONG_07_08])
+    framework = [*WRONG_FEEDS, *WRONG_GRAPHS, *WRONG_STEPS, *WRONG_STARTS, *WRONG_SUMS]
+    count = Counter(name for name, _, _ in [*EVERY, *framework, *WRONG_LAYERS])
+    count["ex03.recipe"], count["ex04.recipe"] = len(RECIPE), len(RECIPE_TWO)
     count["ex08.capstone"] = len(CAPSTONES)  # test_capstone.py runs them
     assert set(count) == set(NAMES)
     assert min(count.values()) >= 8, count
@@ -181,16 +296,17 @@ def test_built_exercises_hold_no_solution():
         text = (ROOT / "exercises" / f"{master.stem}.ipynb").read_text(encoding="utf-8")
         cells = [c["source"] for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
         lines = {line.strip() for cell in cells for line in cell}
-        for cell in build.read_master(master):
-            for _, solution, secret in (
-                solutions.regions(cell["source"], "") if secret_in(cell) else []
-            ):
-                told = {line.strip() for line in solution if len(line.strip()) > 14}
-                assert not (secret and told & lines), told & lines
-
-
-def secret_in(cell) -> bool:
-    return solutions.BEGIN in cell["source"]
+        pieces = [
+            piece
+            for cell in build.read_master(master)
+            if cell["cell_type"] == "code"
+            for piece in solutions.regions(cell["source"], "")
+        ]
+        given = {line.strip() for _, part, secret in pieces if not secret for line in part}
+        for _, solution, secret in pieces:
+            if secret:  # a script that the learner is given to change has lines of its solution
+                told = {line.strip() for line in solution if len(line.strip()) > 14} - given
+                assert not told & lines, told & lines
 
 
 # --- the checks' ground truth against the library, which they do not use --------------------------
@@ -201,8 +317,6 @@ def test_library_passes_its_own_exercises():
         "ex01.frame": framing.frame,
         "ex01.crc": tfrecordwriter.frame_record,
         "ex03.shard": order.shard,
-        "ex03.start": broadcast_start,
-        "ex03.sums": metric_sums,
         "ex02.schedule": learning_rate,
         "ex06.scaler": optim.loss_scale_update,
     }
@@ -274,14 +388,16 @@ def test_leaving_python_is_an_error_like_any_other():
 
 def test_dots_left_in_a_stub_do_not_fail_a_right_answer():
     source = (
-        "def broadcast_start(arrays, comm):\n    spare = ...\n    return comm.broadcast(arrays)\n"
+        "def percentile(seconds, p):\n    spare = ...\n"
+        "    return sorted(seconds)[max(0, -(-len(seconds) * p // 100) - 1)]\n"
     )
-    assert engine.judge("ex03.start", answered("ex03.start", source)).passed
-    half = "def broadcast_start(arrays, comm):\n    sent = ...\n    return comm.broadcast(sent)\n"
-    result = engine.judge("ex03.start", answered("ex03.start", half))
+    assert engine.judge("ex07.percentile", answered("ex07.percentile", source)).passed
+    half = "def percentile(seconds, p):\n    place = ...\n    return sorted(seconds)[place]\n"
+    result = engine.judge("ex07.percentile", answered("ex07.percentile", half))
     assert result.outcome == engine.NOT_ATTEMPTED and "in line 2" in result.said
-    empty = "def broadcast_start(arrays, comm):\n    pass\n"
-    assert "is still empty" in engine.judge("ex03.start", answered("ex03.start", empty)).said
+    empty = "def percentile(seconds, p):\n    pass\n"
+    said = engine.judge("ex07.percentile", answered("ex07.percentile", empty)).said
+    assert "is still empty" in said
 
 
 # --- what a learner calls -------------------------------------------------------------------------
@@ -318,7 +434,7 @@ def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
     assert all(hint in text for hint, text in zip(hints, said, strict=False))
     assert said[3] == said[2] and 'workshop.solution("ex03.start")' in said[2]
     ask.solution("ex03.start")
-    assert "return comm.broadcast(arrays)" in capsys.readouterr().out
+    assert "dist.broadcast(tensor, src=0)" in capsys.readouterr().out
     ask.solution("ex03.shard")
     refused = capsys.readouterr().out
     assert "0 of 3 hints" in refused and "reshape" not in refused

@@ -312,73 +312,6 @@ def batch_divided(order, rank, size, batch):
     return order[: steps * batch].reshape(steps, batch)[:, rank::size]
 
 
-def own_weights(arrays, comm):
-    return arrays
-
-
-def averaged(arrays, comm):
-    return {name: comm.sum([a])[0] / comm.size for name, a in arrays.items()}
-
-
-def rank_0_alone(arrays, comm):
-    return comm.broadcast(arrays) if comm.rank == 0 else arrays
-
-
-def weights_only(arrays, comm):
-    sent = comm.broadcast({n: a for n, a in arrays.items() if n.endswith("weight")})
-    return {**arrays, **sent}
-
-
-def half_returned(arrays, comm):
-    return comm.broadcast({n: a for n, a in arrays.items() if n.endswith("weight")})
-
-
-def nothing_returned(arrays, comm):
-    comm.broadcast(arrays)
-
-
-def metrics(loss, top1, top5, images):
-    return {"loss": loss / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images}
-
-
-def mean_of_means(sums, comm):
-    mine = metrics(*sums)
-    (total,) = comm.sum([np.array(list(mine.values()))])
-    return dict(zip(mine, total / comm.size, strict=True))
-
-
-def own_images(sums, comm):
-    return metrics(*sums) if sums[3] else mean_of_means(sums, comm)
-
-
-def divided_by_own(sums, comm):
-    (total,) = comm.sum([sums])
-    return metrics(*total[:3], sums[3])
-
-
-def as_fraction(sums, comm):
-    (total,) = comm.sum([sums])
-    loss, top1, top5, images = total
-    return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
-
-
-def crash_on_none(sums, comm):
-    (total,) = comm.sum([sums])
-    return metrics(*map(float, total))
-
-
-def zero_for_none(sums, comm):
-    (total,) = comm.sum([sums])
-    return metrics(*total[:3], max(1.0, total[3]))
-
-
-def empty_rank_leaves(sums, comm):
-    if not sums[3]:
-        return {"loss": None, "top1": None, "top5": None}
-    (total,) = comm.sum([sums])
-    return metrics(*total)
-
-
 def ring(formula):
     return {n: formula(n) for n in (2, 8, 64)}
 
@@ -463,19 +396,6 @@ WRONG = [
     ("ex03.shard", unequal, "do not take the same number of steps"),
     ("ex03.shard", flat_shard, "the shape is (3,)"),
     ("ex03.shard", batch_divided, "a step has 2 images for each rank"),
-    ("ex03.start", own_weights, "rank 1 keeps its own weights"),
-    ("ex03.start", averaged, "the average of their weights"),
-    ("ex03.start", rank_0_alone, "all wait for ever"),
-    ("ex03.start", weights_only, "bn1.running_mean was not sent"),
-    ("ex03.start", half_returned, "bn1.running_mean is missing"),
-    ("ex03.start", nothing_returned, "returns nothing: is a `return` missing?"),
-    ("ex03.sums", mean_of_means, "the mean of the ranks' means: top1 50"),
-    ("ex03.sums", own_images, "its own images only"),
-    ("ex03.sums", divided_by_own, "divided by one rank's images"),
-    ("ex03.sums", as_fraction, "top1 is a fraction"),
-    ("ex03.sums", crash_on_none, "divide by zero"),
-    ("ex03.sums", zero_for_none, "without any image it still gives a number"),
-    ("ex03.sums", empty_rank_leaves, "all wait for ever"),
     ("ex03.ring", ring(lambda n: (n - 1) / n), "this is half of it"),
     ("ex03.ring", ring(lambda n: n - 1), "to every other worker"),
     ("ex03.ring", ring(lambda n: n), "n times as much"),

@@ -8,6 +8,8 @@ import statistics
 
 import numpy as np
 
+from tests.workshop.checks.wrong_answers_torch import on_layers, on_tensors
+
 # --- ex07 -----------------------------------------------------------------------------------------
 
 
@@ -57,12 +59,6 @@ def folded(factor=None, bias=None, axis=0):
         return weight * scale.reshape(shape), own
 
     return fold
-
-
-def folded_plainly(weight, norm, eps):
-    gamma, beta, mean, var = norm.values()
-    scale = gamma / np.sqrt(var + eps)
-    return weight * scale, beta - scale * mean
 
 
 def probabilities(logits, axis=1):
@@ -198,24 +194,27 @@ WRONG_07_08 = [
     ("ex07.percentile", interpolated, "was never measured"),
     ("ex07.percentile", from_the_slow_end, "counts from the slowest"),
     ("ex07.percentile", sorts_the_callers, "`seconds` is changed by your function"),
-    ("ex07.fold", folded_plainly, "could not be broadcast"),
-    ("ex07.fold", folded(axis=1), "the factor is put on the channels in"),
-    ("ex07.fold", folded(lambda g, v, e: g / np.sqrt(v)), "eps is forgotten"),
-    ("ex07.fold", folded(lambda g, v, e: g / (np.sqrt(v) + e)), "eps is added to the root"),
-    ("ex07.fold", folded(lambda g, v, e: g / (v + e)), "divides by the variance"),
-    ("ex07.fold", folded(lambda g, v, e: 1 / np.sqrt(v + e)), "gamma is forgotten"),
-    ("ex07.fold", folded(lambda g, v, e: np.ones_like(g)), "the weight is as it was"),
-    ("ex07.fold", folded(bias=lambda b, s, m: b), "the mean is forgotten"),
-    ("ex07.fold", folded(bias=lambda b, s, m: b - m), "without its factor"),
-    ("ex07.fold", folded(bias=lambda b, s, m: b + s * m), "the mean is added"),
-    ("ex07.fold", folded(bias=lambda b, s, m: s * (b - m)), "beta is multiplied too"),
-    ("ex07.likeliest", over_the_batch, "depends on the other pictures"),
-    ("ex07.likeliest", over_the_batch_whole, "one gets the classes"),
-    ("ex07.likeliest", likeliest_last, "the likeliest class comes last"),
-    ("ex07.likeliest", least_likely, "the least likely classes"),
-    ("ex07.likeliest", overflows, "a probability is no number"),
-    ("ex07.likeliest", logits_returned, "these are logits"),
-    ("ex07.likeliest", sums_to_one_over_k, "the k probabilities add up to 1"),
+    ("ex07.fold", on_layers(folded(axis=1)), "the factor is put on the channels in"),
+    ("ex07.fold", on_layers(folded(lambda g, v, e: g / np.sqrt(v))), "eps is forgotten"),
+    (
+        "ex07.fold",
+        on_layers(folded(lambda g, v, e: g / (np.sqrt(v) + e))),
+        "eps is added to the root",
+    ),
+    ("ex07.fold", on_layers(folded(lambda g, v, e: g / (v + e))), "divides by the variance"),
+    ("ex07.fold", on_layers(folded(lambda g, v, e: 1 / np.sqrt(v + e))), "gamma is forgotten"),
+    ("ex07.fold", on_layers(folded(lambda g, v, e: np.ones_like(g))), "the weight is as it was"),
+    ("ex07.fold", on_layers(folded(bias=lambda b, s, m: b)), "the mean is forgotten"),
+    ("ex07.fold", on_layers(folded(bias=lambda b, s, m: b - m)), "without its factor"),
+    ("ex07.fold", on_layers(folded(bias=lambda b, s, m: b + s * m)), "the mean is added"),
+    ("ex07.fold", on_layers(folded(bias=lambda b, s, m: s * (b - m))), "beta is multiplied too"),
+    ("ex07.likeliest", on_tensors(over_the_batch), "depends on the other pictures"),
+    ("ex07.likeliest", on_tensors(over_the_batch_whole), "one gets the classes"),
+    ("ex07.likeliest", on_tensors(likeliest_last), "the likeliest class comes last"),
+    ("ex07.likeliest", on_tensors(least_likely), "the least likely classes"),
+    ("ex07.likeliest", on_tensors(overflows), "a probability is no number"),
+    ("ex07.likeliest", on_tensors(logits_returned), "these are logits"),
+    ("ex07.likeliest", on_tensors(sums_to_one_over_k), "the k probabilities add up to 1"),
     ("ex08.rate", mean_of_rates, "the arithmetic mean of the rates"),
     ("ex08.rate", harmonic_rate, "the harmonic mean counts an iteration of 8 images as much"),
     ("ex08.rate", median_rate, "this is the median"),

@@ -63,13 +63,14 @@ def test_small_class(tmp_path, monkeypatch):
     for check in ("ex03.shard", "ex03.start"):
         made.cell(forged["ex03_horovod"], "check", check)["source"] = "print('passed')"
     made.cell(forged["ex03_horovod"], "check", "ex03.start")["outputs"] = [
-        {"output_type": "stream", "name": "stdout", "text": "✓ ex03.start passed: 1, 3 and 4 ranks"}
+        {"output_type": "stream", "name": "stdout", "text": "✓ ex03.start passed: 2 and 3 ranks"}
     ]
     made.save(where / "=Bert<script>", forged, short=True)
 
     tricky = made.books(True, ("ex03",))
     made.answer("ex03.shard", placed(made.GETS_OUT, tmp_path, server.getsockname()[1]))(tricky)
     made.answer("ex03.sums", made.SYNTAX)(tricky)
+    made.answer("ex03.recipe", "def train(data, out):\n    ...")(tricky)
     made.answer("ex03.ring", "import time\ntime.sleep(600)\nsent = {}")(tricky)
     made.save(tmp_path / "clara", tricky)
     with zipfile.ZipFile(tmp_path / "clara.zip", "w") as inner:
@@ -86,7 +87,7 @@ def test_small_class(tmp_path, monkeypatch):
     made.save(where / "Dora", careless)
 
     before = {p.pid for p in psutil.process_iter()}
-    printed = graded(tmp_path, "--jobs", "2", "--time-limit", "4")
+    printed = graded(tmp_path, "--jobs", "2", "--time-limit", "10")
     found = outcomes(tmp_path)
 
     def of(learner: str) -> dict[str, str]:
@@ -98,7 +99,10 @@ def test_small_class(tmp_path, monkeypatch):
     assert bert["shard"] in (engine.WRONG, engine.ERROR) and bert["start"] == engine.NOT_ATTEMPTED
     assert engine.PASSED not in {r["outcome"] for (who, _), r in found.items() if "Bert" in who}
     clara = of("Clara Beispiel")
-    assert clara == {"shard": "passed", "start": "passed", "sums": "error", "ring": "error"}
+    assert clara == {
+        "shard": "passed", "start": "passed", "sums": "error", "ring": "error",
+        "recipe": engine.NOT_ATTEMPTED,
+    }  # fmt: skip
     assert "line 1" in found["Clara Beispiel", "ex03.sums"]["diagnosis"]
     assert "time limit" in found["Clara Beispiel", "ex03.ring"]["diagnosis"]
     for name, said in {

@@ -168,7 +168,7 @@ EXERCISE = "## ex03.sums · A wrong accuracy\n#\n# *find the bug · medium · 10
         ('"check", "ex03.ring"', '"ex03.ring"', 'no cell has the tags "check" and "ex03.ring"'),
         ('check("ex03.ring"', 'check("ex03.rnig"', "there is no exercise ex03.rnig"),
         ("workshop.hint(", "workshop.hnit(", "nothing tells the learner of workshop.hint"),
-        ("**Time:** 34", "**Time:** 30", "says 30 minutes, the course table 34"),
+        ("**Time:** 54", "**Time:** 30", "says 30 minutes, the course table 54"),
     ],
 )
 def test_exercise_that_breaks_its_form_is_found(repository, tmp_path, old, new, finding):

@@ -1,0 +1,202 @@
+"""Ranks as processes: a learner's function in a real group of PyTorch's, by Gloo on this machine.
+
+    found = together(broadcast_start, "alike", [{"size": 2}])
+
+`together` runs where the answer lives, and starts `python -m workshop.checks.process_ranks`, which
+imports PyTorch once and forks the ranks of each case. What a rank has made of a case comes back as
+plain data: the check judges it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import json
+import linecache
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib import launch
+from workshop import processes
+from workshop.checks import alone, compare
+from workshop.checks.compare import Wrong, beside, wrong
+
+LIMIT_S = 90.0
+WAIT_S = 6.0  # a rank that waits longer for the others waits for ever
+STUCK = "stuck"
+
+
+@beside
+def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, Any]]) -> list[Any]:
+    """For each case what each of its `size` ranks found: `work` names a function of this file.
+
+    An entry is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`.
+    """
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        place = Path(folder)
+        (place / "answer.py").write_text(source(answer), encoding="utf-8")
+        words = [work, answer.__name__, str(place), json.dumps(list(cases))]
+        process = subprocess.run(
+            [sys.executable, "-m", "workshop.checks.process_ranks", *words],
+            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+        if process.returncode:
+            last = process.stderr.strip().splitlines()[-1:] or [f"status {process.returncode}"]
+            return [[{"error": "RuntimeError", "text": last[0], "place": ""}]]
+        found: list[Any] = json.loads((place / "found.json").read_text())
+        return found
+
+
+def source(function: Callable[..., Any]) -> str:
+    """The cell of a function without its calls: imports, definitions and constants."""
+    text = "".join(linecache.getlines(function.__code__.co_filename))
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:
+        nodes = []
+    if not any(isinstance(n, ast.FunctionDef) and n.name == function.__name__ for n in nodes):
+        return inspect.getsource(function)
+    kept = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
+        or (isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call))
+    ]
+    lines = text.splitlines()
+    wanted = {n for node in kept for n in range(node.lineno - 1, node.end_lineno or 0)}
+    return "\n".join(line if i in wanted else "" for i, line in enumerate(lines)) + "\n"
+
+
+def understood(found: Sequence[Any]) -> list[Any]:
+    """What the ranks of a case returned. Raises the first rank's error: Wrong for a diagnosis, and
+    for ranks that waited in vain."""
+    for entry in found:
+        if isinstance(entry, dict) and "wrong" in entry:
+            raise Wrong(*entry["wrong"])
+        if isinstance(entry, dict) and "error" in entry:
+            kind = getattr(builtins, entry["error"], RuntimeError)
+            problem: Any = (kind if issubclass(kind, Exception) else RuntimeError)(entry["text"])
+            problem.learners_place = entry["place"]
+            raise problem
+    if any(isinstance(entry, dict) and STUCK in entry for entry in found):
+        wrong(
+            "some ranks called the group and others did not, so that all wait for ever.",
+            "A call of torch.distributed is a conversation: every rank must make it.",
+        )
+    return list(found)
+
+
+# --- in the process of a rank ---------------------------------------------------------------------
+
+
+def alike(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
+    """The model of a rank after `answer(model)`, by name; before, `own(rank)` was in it."""
+    import torch
+
+    model = torch.nn.Sequential()
+    model.conv1, model.bn1 = torch.nn.Conv2d(2, 3, 1), torch.nn.BatchNorm2d(3)
+    model.fc = torch.nn.Linear(3, 4)
+    kept = dict(model.named_parameters())
+    with torch.no_grad():
+        for value, (_, tensor) in zip(own(rank), model.state_dict().items(), strict=True):
+            tensor.fill_(value)
+    answer(model)
+    if any(kept[name] is not parameter for name, parameter in model.named_parameters()):
+        wrong(
+            "the model has got new parameters, and an optimizer still holds the old ones.",
+            "Write rank 0's values into the tensors that are there: dist.broadcast does that.",
+        )
+    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+
+def own(rank: int) -> list[float]:
+    """What each of the nine tensors of a rank's model is full of before the start."""
+    return [10.0 * (i + 1) + 6 * rank**2 for i in range(9)]
+
+
+def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
+    """What `answer(sums)` returns on a rank: a dictionary of numbers, or None."""
+    import torch
+
+    found = compare.call(answer, torch.tensor(case["sums"][rank], dtype=torch.float64))
+    found = compare.dictionary(found, '{"loss": …, "top1": …, "top5": …}')
+    return {
+        str(name): value.item() if isinstance(value, torch.Tensor | np.generic) else value
+        for name, value in found.items()
+    }
+
+
+def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[str, Any]) -> None:
+    """One rank of one case, from its start to its result in a file."""
+    import torch
+    from torch import distributed as dist
+
+    torch.set_num_threads(1)
+    processes.die_with_parent()
+    file = folder / "answer.py"
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/group{number}", rank=rank,
+            world_size=case["size"], timeout=timedelta(seconds=WAIT_S),
+        )  # fmt: skip
+        found = globals()[work](getattr(alone.load(file), name), rank, case)
+    except Wrong as problem:
+        found = {"wrong": [problem.diagnosis, problem.remedy]}
+    except (Exception, SystemExit) as error:
+        own_lines = [
+            f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)
+        ]
+        where = own_lines[-1] if own_lines else None
+        found = {
+            "error": type(error).__name__,
+            "text": str(error).strip().split("\n")[0],
+            "place": f"In {where.name}: `{where.line}`." if where else "",
+        }
+        if (
+            isinstance(error, RuntimeError)
+            and "ransport" in traceback.format_exc()
+            or ("imed out" in str(error) or "closed by peer" in str(error))
+        ):
+            found = {STUCK: True}
+    (folder / f"{number}-{rank}.json").write_text(json.dumps(found))
+    os._exit(0)  # the end of the group, also for those who still wait
+
+
+def main(argv: list[str]) -> int:
+    import torch  # noqa: F401 before the ranks are forked, once for all
+
+    processes.die_with_parent()
+    work, name, folder, cases = argv[0], argv[1], Path(argv[2]), json.loads(argv[3])
+    fork = get_context("fork")
+    found = []
+    for number, case in enumerate(cases):
+        ranks = [
+            fork.Process(target=live, args=(work, name, folder, number, rank, case))
+            for rank in range(case["size"])
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(3 * WAIT_S)
+            if process.is_alive():
+                process.kill()
+        files = [folder / f"{number}-{rank}.json" for rank in range(case["size"])]
+        found.append([json.loads(f.read_text()) if f.exists() else {STUCK: True} for f in files])
+    (folder / "found.json").write_text(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

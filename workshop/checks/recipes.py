@@ -1,0 +1,203 @@
+"""The talk's two recipes: a learner's script, run on two ranks and judged by what it did there.
+
+`workshop.try_script` starts it and watches; nothing is guessed from its text.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workshop import try_script
+from workshop.checks import capstone, compare, process_ranks
+from workshop.checks.compare import wrong
+from workshop.errors import RunFailed
+
+RANKS, BATCH, PICTURES, SIDE = 2, 4, 96, 16
+MORE_STEPS = 60  # than any right script takes: it is watched to its end
+CALL = '\ntrain("signs.npz", "out")\n'
+READING = """
+
+# ---- what stands below your read(): a small network, and recipe 1 ----
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+hvd.init()
+layers = tf.keras.layers
+model = tf.keras.Sequential([layers.Conv2D(8, 3, 2), layers.ReLU(), layers.Flatten()])
+model.add(layers.Dense(2))
+model.build((None, 16, 16, 3))
+loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+optimizer = tf.keras.optimizers.SGD(0.02 * hvd.size())
+optimizer.build(model.trainable_variables)
+for variable in model.variables:
+    variable.assign(hvd.broadcast(tf.convert_to_tensor(variable), root_rank=0))
+shards = sorted(map(str, Path("records").iterdir()))
+steps = 96 // (4 * hvd.size())
+for images, labels in read(shards, hvd.rank(), hvd.size(), 4, 0).take(steps):
+    with tf.GradientTape() as tape:
+        loss = loss_of(labels, model(images, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    gradients = hvd.grouped_allreduce(gradients, op=hvd.Average)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
+"""
+MISSING = {  # a change: what is wrong without it, and what to do
+    "start": ("Horovod is not started", "Change 1: hvd.init(), before anything else of Horovod."),
+    "share": (
+        "the ranks do not share the pictures",
+        "Change 2: each rank takes its own part: order[hvd.rank() :: hvd.size()].",
+    ),
+    "rate": (
+        "the learning rate is not scaled",
+        "Change 3: as many times the rate as there are ranks, lr * hvd.size().",
+    ),
+    "average": (
+        "the gradients are not averaged",
+        "Change 4: hvd.DistributedOptimizer(optimizer, net.named_parameters()) averages them in"
+        " step(); it is the one to call.",
+    ),
+    "alike": (
+        "the ranks do not start alike",
+        "Change 5: hvd.broadcast_parameters(net.state_dict(), root_rank=0), before the first step.",
+    ),
+    "writes": (
+        "not only rank 0 writes",
+        "Change 6: `if hvd.rank() == 0:` before what is written.",
+    ),
+}
+
+
+def pictures(path: Path, count: int = PICTURES) -> Path:
+    """A file with `count` small pictures of two signs, a red disc and a yellow triangle:
+    `images` (count, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (count,)."""
+    draw = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    y, x = np.mgrid[:SIDE, :SIDE] / (SIDE - 1) - 0.5
+    disc, triangle = x**2 + y**2 < 0.16, (y < 0.4) & (2 * np.abs(x) < y + 0.4)
+    images = draw.random((count, 3, SIDE, SIDE), np.float32) * 0.6
+    images[labels == 0, 0] += 0.4 * disc
+    images[labels == 1, :2] += 0.4 * triangle
+    np.savez(path, images=images, labels=labels)
+    return path
+
+
+def signs() -> Path:
+    """The pictures of the exercise, in a temporary folder."""
+    return pictures(Path(tempfile.mkdtemp(prefix="signs-")) / "signs.npz")
+
+
+def horovod(answer: Callable[..., Any]) -> str:
+    """Check of recipe 1: `answer(data, out)`."""
+    found = run(answer)
+    if "error" in found:
+        failed(found)
+    rows, steps = found["rows"], found["steps"]
+    for change, (what, remedy) in MISSING.items():
+        status, evidence = rows[change]
+        # equal weights without a broadcast: this training draws them without a seed, so they come
+        # from a seed that the learner has set, and a resumed rank 0 would be alone
+        if status == "missing" or (change in ("alike", "writes", "share") and status != "seen"):
+            wrong(f"{what}: {evidence}.", remedy)
+    right = PICTURES // (RANKS * BATCH)
+    if steps != right:
+        as_one = ", as many as one alone" * (steps == PICTURES // BATCH)
+        wrong(
+            f"each rank takes {steps} steps{as_one}, where {right} are an epoch of {RANKS} ranks.",
+            f"{PICTURES} pictures, {BATCH} on each rank in a step.",
+        )
+    return f"{steps} steps on {RANKS} ranks. " + " ".join(
+        f"{text[:1].upper()}{text[1:]}." for change, (_, text) in rows.items() if change != "writes"
+    )
+
+
+def failed(found: dict[str, Any]) -> None:
+    """Wrong, or an error, for a script that did not come to its end."""
+    error, place = found["error"], found["place"]
+    if any(word in error for word in ("not been initialized", "has not been init")):
+        wrong("the script ends in: " + error, MISSING["start"][1])
+    problem = RuntimeError(error)
+    problem.learners_place = place  # type: ignore[attr-defined]
+    raise problem
+
+
+@compare.beside
+def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
+    """The learner's cell, and `end` below it, as a script on two ranks and on one; what was seen,
+    as plain data. The pictures lie beside it, in signs.npz."""
+    with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(process_ranks.source(answer) + end, encoding="utf-8")
+        with np.load(pictures(Path(folder) / "signs.npz")) as file:
+            images, labels = file["images"], file["labels"]
+        (Path(folder) / "out").mkdir()
+        if end == READING:
+            write(Path(folder) / "records", (255 * images).astype(np.uint8), labels, 4)
+        try:
+            seen = try_script(
+                script,
+                np=RANKS,
+                launcher="horovodrun",
+                steps=MORE_STEPS,
+                single=end == CALL,
+                env={"CUDA_VISIBLE_DEVICES": ""},
+                say=capstone.progress("your script"),
+            )
+        except RunFailed as problem:
+            return told(problem, script)
+    rows = {row.change: [row.status, row.evidence] for row in seen.rows}
+    return {"rows": rows, "steps": seen.steps, "printed": seen.output}
+
+
+def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> list[str]:
+    """Pictures (N, 3, H, W), uint8, as TFRecord shards in the slides' schema; their paths."""
+    import tensorflow as tf
+
+    folder.mkdir()
+    train = tf.train
+    paths = [str(folder / f"train-{n:05}-of-{shards:05}") for n in range(shards)]
+    for path, part in zip(paths, np.array_split(np.arange(len(labels)), shards), strict=True):
+        with tf.io.TFRecordWriter(path) as writer:
+            for n in part:
+                pixels = images[n].transpose(1, 2, 0)
+                height, width = (train.Int64List(value=[side]) for side in pixels.shape[:2])
+                feature = {
+                    "height": train.Feature(int64_list=height),
+                    "width": train.Feature(int64_list=width),
+                    "img_raw": train.Feature(bytes_list=train.BytesList(value=[pixels.tobytes()])),
+                    "label": train.Feature(float_list=train.FloatList(value=[labels[n]])),
+                }
+                example = train.Example(features=train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    return paths
+
+
+def tfrecord(read: Callable[..., Any]) -> str:
+    """Check of recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
+    found = run(read, READING)
+    if "error" in found:
+        failed(found)
+    status, evidence = found["rows"]["share"]
+    right = PICTURES // (RANKS * BATCH)
+    if status != "seen" or found["steps"] != right:
+        wrong(f"on two ranks: {found['steps']} of {right} steps, {evidence}.",
+              "Shard the names of the files first, by size and rank.")  # fmt: skip
+    return f"{right} steps on {RANKS} ranks: {evidence}."
+
+
+def told(problem: RunFailed, script: Path) -> dict[str, Any]:
+    """The last line of a script's traceback, and the innermost line of its own."""
+    lines = [line.strip() for line in problem.log.strip().splitlines()]
+    own = [i for i, line in enumerate(lines) if f'{script.name}", line' in line]
+    place = ""
+    if own:
+        function = lines[own[-1]].rpartition(" in ")[2]
+        place = f"In {function}: `{lines[own[-1] + 1]}`." if own[-1] + 1 < len(lines) else ""
+    errors = [line for line in lines if ": " in line and line.split(":")[0].isidentifier()]
+    return {"error": (errors or lines or ["it failed"])[-1], "place": place}
