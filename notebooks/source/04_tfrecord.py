@@ -53,6 +53,7 @@ def fed_by_hand(batch=32, size=224):
         yield np.stack(pictures)
 
 
+# %%
 def images_per_second(batches):
     """The rate of an iterator over batches; its first batch is not counted."""
     count = session.pick(ci=2, cpu=8)
