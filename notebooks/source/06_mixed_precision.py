@@ -76,10 +76,10 @@ print(tuple(images.shape), images.dtype)
 
 
 # %%
-def train(dtype, scaler, batch=8):
+def train(dtype, scaler, batch=16):
     torch.manual_seed(seed)
     model = ResNet(network.tiny(12)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     losses, scales = [], []
     for x, y in zip(images.split(batch), labels.split(batch), strict=True):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
