@@ -142,8 +142,8 @@ def test_the_learners_own_loops_are_told_from_their_scales() -> None:
         }
     )
     assert text == (
-        "a: loss 2.00 to 1.00 in 4 steps, of whose updates 2 were left out;\n"
-        "b: loss 2.00 to 1.00 in 2 steps, of whose updates none was left out."
+        "a: loss 2.00 -> 1.62 in 4 steps, of whose updates 2 were left out;\n"
+        "b: loss 2.00 -> 1.50 in 2 steps, of whose updates none was left out."
     )
 
 
@@ -223,7 +223,7 @@ def test_where_a_speed_up_comes_from() -> None:
     rows = roofline.rows(found, "bfloat16")
     assert rows[0][-2:] == [20, pytest.approx(100 / 3)] and rows[-1][1:5] == [None] * 4
     text = roofline.limits(found)
-    assert "in bfloat16, 5 times as many" in text and "arithmetic bounds" in text
+    assert "in bfloat16, 5 times as many" in text and "Arithmetic bounds" in text
 
 
 def test_a_floor_is_the_larger_of_both_limits() -> None:

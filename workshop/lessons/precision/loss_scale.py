@@ -123,7 +123,8 @@ def number(value: float | None) -> float:
 
 def own_runs(runs: dict[str, tuple[Sequence[float], Sequence[float]]]) -> tuple[Figure, str]:
     """Loss and loss scale of the learner's own loops. `runs`: name to (losses, scales) by step;
-    the scales have one more, the last, and a scale that falls tells of an update left out."""
+    the scales have one more, the last, and a scale that falls tells of an update left out. The
+    loss at the end is the mean of the last five."""
     from matplotlib.figure import Figure
 
     told = []
@@ -137,8 +138,8 @@ def own_runs(runs: dict[str, tuple[Sequence[float], Sequence[float]]]) -> tuple[
             right.step(at, powers, where="post", label=name, **style)
             skipped = int(np.sum(np.diff(scales) < 0))
             told.append(
-                f"{name}: loss {losses[0]:.2f} to {losses[-1]:.2f} in {len(losses)} steps,"
-                f" of whose updates {skipped or 'none'} {'was' if skipped < 2 else 'were'} left out"
+                f"{name}: loss {losses[0]:.2f} -> {np.mean(losses[-5:]):.2f} in"
+                f" {len(losses)} steps, of whose updates {skipped or 'none'} {'was' if skipped < 2 else 'were'} left out"
             )
         left.set(title="Training loss", xlabel="step", ylabel="cross-entropy")
         right.set(title="Loss scale", xlabel="step", ylabel="power of two")

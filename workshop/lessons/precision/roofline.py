@@ -170,12 +170,17 @@ def limits(found: LayerTimes) -> str:
     work = found.work(fast)
     left = [kind for kind in KINDS if work[kind].intensity < knee]
     right = [kind for kind in KINDS if kind not in left]
+    if left and right:
+        bounded = (
+            f"In {fast}, memory bounds what has fewer than {knee:.0f} FLOP per byte:"
+            f" {', '.join(left)}.\nArithmetic bounds {', '.join(right)}."
+        )
+    else:
+        bounded = f"In {fast}, {'memory' if left else 'arithmetic'} bounds every kind of layer."
     return (
         f"A large product of matrices reaches {found.peaks[slow] / 1e9:,.0f} GFLOP/s in {slow} and"
         f" {found.peaks[fast] / 1e9:,.0f} in {fast}, {found.peaks[fast] / found.peaks[slow]:.2g}"
-        f" times as many; a copy moves {found.bandwidth / 1e9:.1f} GB/s in either. In {fast},"
-        f" below {knee:.0f} FLOP per byte, memory bounds {', '.join(left) or 'no kind of layer'};"
-        f" arithmetic bounds {', '.join(right) or 'none'}."
+        f" times as many.\nA copy moves {found.bandwidth / 1e9:.1f} GB/s in either.\n{bounded}"
     )
 
 
