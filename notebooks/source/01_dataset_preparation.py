@@ -282,7 +282,7 @@ rows = [[twin.name, *(decoded_by(f, twin.data) for f in decoders.values())] for 
 workshop.table(rows, columns=["file", *decoders])
 
 # %% [markdown]
-# Two rows deserve a thought. `cut.JPEG` ends in the middle: a strict decoder refuses it, a lenient one fills the rest with grey and goes on. And `turned.JPEG` says that it should be turned by 90 degrees. Nobody agrees here: Pillow, and so our decoder, leaves the pixels as they are stored, OpenCV turns them, and where one of the two above obeys, width and height have changed places. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
+# Two rows deserve a thought. `cut.JPEG` ends in the middle: a strict decoder refuses it, a lenient one fills the rest with grey and goes on. And `turned.JPEG` says that it should be turned by 90 degrees. Decoders differ here: Pillow, and so ours, leaves the pixels as they are stored; OpenCV turns them; and if one in the table above does, width and height have changed places. Pictures of a telephone may thus lie on their side with one loader and stand upright with another. Where that matters, turn them while packing: `im2rec` without `--pass-through` does.
 
 # %% [markdown]
 # ### What packing does with them
@@ -484,7 +484,7 @@ print(f"If a JPEG's bytes were even chance, ImageNet would have about {expected:
 #
 # ## Pack the real data
 #
-# Two commands make the record files, and they are the ones that one types in a terminal: first a list, then the packing. Here they pack the validation pictures into the same folder; the training pictures are the same with the other name. `--pass-through` keeps the bytes of each JPEG, so nothing is lost by compressing it a second time.
+# Two commands make the record files, and they are the ones that one types in a terminal: first a list, then the packing. Here they pack the validation pictures into a folder of this lesson's own; for the training pictures only the name differs. `--pass-through` keeps the bytes of each JPEG, so nothing is lost by compressing it a second time.
 
 # %%
 images = session.data_root / "val"
@@ -499,7 +499,7 @@ for name in ("val.lst", "val.idx"):
 # %% [markdown]
 # ### The list and the index
 #
-# Three files have appeared. The **list** (`.lst`) has a line per picture: its number, its label, its path. The numbers were given before the shuffle, in the order of the folders, and the shuffle always starts from the same seed, so that everybody gets the same file. You may edit a list by hand before packing, to leave out pictures for example.
+# Look at three of the files that have appeared. The **list** (`.lst`) has a line per picture: its number, its label, its path. The numbers were given before the shuffle, in the order of the folders, and the shuffle always starts from the same seed, so that everybody gets the same file. You may edit a list by hand before packing, to leave out pictures for example.
 #
 # The **records** (`.rec`) you know. The **index** (`.idx`) has a line per record: the number from the list, and the byte at which the record starts. With it, a loader jumps to any picture at once; without it, it would have to walk through the file.
 
@@ -531,7 +531,7 @@ class Records(torch.utils.data.Dataset):
 
 
 # %% [markdown]
-# Do two other readers agree? `Folder` reads the validation pictures in the order of the folders, DALI's `mxnet` reader takes the same two files as yours, and it is not ours.
+# Do other readers agree? DALI's `mxnet` reader, which has nothing to do with this course, takes the same two files, so its labels must come in the same order. Your `Folder` has the pictures in the order of the folders; there the number of each class must be equal.
 
 
 # %%
@@ -558,7 +558,7 @@ print("pictures of each class, from folders and from records, are equal:", there
 # %% [markdown]
 # ## TFRecord, the other packing
 #
-# TensorFlow has a format of its own, which DALI reads as well. A record is a message of named features, a `tf.train.Example`, and it carries **checksums**, so that damage is noticed. In TensorFlow six lines write a file of three pictures, and the loop behind them reads it again. The description says which features there are and of which type; what is not named in it is passed over.
+# TensorFlow has a format of its own, which DALI reads as well. A record is a message of named features, a `tf.train.Example`, and it carries **checksums**, so that damage is noticed. In TensorFlow a few lines write a file of three pictures, and the loop behind them reads it again. The description says which features there are and of which type; what is not named in it is passed over.
 
 # %%
 if workshop.has("tensorflow"):
@@ -691,7 +691,7 @@ workshop.images(
     [decoded["ordinary.JPEG"], *(pixels for _, _, pixels in worst)],
     labels=["as it was", *(f"one bit, difference {apart:.0f}" for apart, _, _ in worst)],
     columns=4,
-    alt="A picture four times: whole, and with a bit turned over, which shifts or colours parts",
+    alt="A picture four times: whole, and with a bit turned over, which shifts or colours parts of it",
 )
 print(f"{len(survived)} of {tries} pictures with one bit turned over decode without an error.")
 

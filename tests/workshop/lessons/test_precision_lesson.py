@@ -223,7 +223,7 @@ def test_where_a_speed_up_comes_from() -> None:
     rows = roofline.rows(found, "bfloat16")
     assert rows[0][-2:] == [20, pytest.approx(100 / 3)] and rows[-1][1:5] == [None] * 4
     text = roofline.limits(found)
-    assert "in bfloat16, 5 times as many" in text and "Arithmetic bounds" in text
+    assert "in bfloat16, 5 times as many" in text and "memory bounds every kind" in text
 
 
 def test_a_floor_is_the_larger_of_both_limits() -> None:

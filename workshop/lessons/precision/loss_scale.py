@@ -137,9 +137,10 @@ def own_runs(runs: dict[str, tuple[Sequence[float], Sequence[float]]]) -> tuple[
             left.plot(at, losses, label=name, **style)
             right.step(at, powers, where="post", label=name, **style)
             skipped = int(np.sum(np.diff(scales) < 0))
+            left_out = f"{skipped or 'none'} {'was' if skipped < 2 else 'were'} left out"
             told.append(
                 f"{name}: loss {losses[0]:.2f} -> {np.mean(losses[-5:]):.2f} in"
-                f" {len(losses)} steps, of whose updates {skipped or 'none'} {'was' if skipped < 2 else 'were'} left out"
+                f" {len(losses)} steps, of whose updates {left_out}"
             )
         left.set(title="Training loss", xlabel="step", ylabel="cross-entropy")
         right.set(title="Loss scale", xlabel="step", ylabel="power of two")
