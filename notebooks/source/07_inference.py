@@ -348,6 +348,7 @@ block = Bottleneck(next(network.resnet(50).blocks())).to(device).eval()
 x = torch.randn(4, 64, 56, 56, device=device)
 compiled = torch.compile(block, backend=sys.argv[1])
 with torch.no_grad():
+    print("compiling ...", flush=True)
     begin = time.perf_counter()
     compiled(x)
     print(f"the first call: {time.perf_counter() - begin:.1f} s")
