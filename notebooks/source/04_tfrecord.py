@@ -649,7 +649,7 @@ session.expect({key: value for key, value in yours.items() if key in session.res
 # %% [markdown]
 # ## The talk's code
 #
-# [exercises/recipes](../exercises/recipes/README.md) holds recipe 2 as the talk shows it, in the calls of TensorFlow 1, which `tf.compat.v1` still runs: a script that writes the records, and one that trains from them with a `TFRecordReader`, a queue of file names and `shuffle_batch`. Today's form follows, with the chain that you have written and Horovod's optimizer and callbacks under Keras's `fit`. Compare what the two print: only the second says whether the ranks end with the same weights.
+# [exercises/recipes](../exercises/recipes/README.md) holds recipe 2 as the talk shows it, in the calls of TensorFlow 1, which `tf.compat.v1` still runs: a script that writes the records, and one that trains from them with a `TFRecordReader`, a queue of file names and `shuffle_batch`. Today's form follows, with the chain that you have written and Horovod's optimizer and callbacks under Keras's `fit`. It prints a checksum of its weights for every rank at the end; the talk's script prints nothing by which one could tell whether its ranks agree.
 
 # %%
 import shutil
