@@ -66,17 +66,6 @@ def lars(
     return weight - velocity, velocity
 
 
-def smoothed_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> np.ndarray:
-    """Cross-entropy (N,) of logits (N, classes) where each label gives `smoothing` of its 1 to all
-    classes alike, itself among them (Szegedy et al. 2015, arXiv:1512.00567, section 7)."""
-    import numpy as np
-
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(axis=1, keepdims=True)) - shifted  # -log p of each class
-    own = np.take_along_axis(losses, labels[:, None], axis=1)[:, 0]
-    return (1 - smoothing) * own + smoothing * losses.mean(axis=1)
-
-
 def weights_only(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Names of the parameters with and without weight decay: convolutions and the last layer's
     weights, against every gamma, beta and bias (He et al. 2018, arXiv:1812.01187, section 3.1)."""

@@ -71,16 +71,6 @@ def test_lars_keeps_a_long_step_long_when_the_rate_falls() -> None:
     np.testing.assert_allclose(made, layer - 0.5 * 10 * 0.005 * np.array([[0.6, 0.8]]))
 
 
-def test_the_smoothed_loss_by_hand() -> None:
-    logits = np.log(np.array([[0.7, 0.2, 0.1]]))  # so that these are the probabilities
-    label = np.array([1])
-    # 0.9 of the label on its class, 0.1 / 3 on each: -(0.9333 ln 0.2 + 0.0333 (ln 0.7 + ln 0.1))
-    wanted = -((0.9 + 0.1 / 3) * np.log(0.2) + 0.1 / 3 * (np.log(0.7) + np.log(0.1)))
-    np.testing.assert_allclose(optim.smoothed_loss(logits, label, 0.1), [wanted])
-    np.testing.assert_allclose(optim.smoothed_loss(logits, label, 0.0), [-np.log(0.2)])
-    np.testing.assert_allclose(optim.smoothed_loss(logits + 1000, label, 0.1), [wanted])
-
-
 def test_weights_decay_and_nothing_else() -> None:
     shapes = resnet(50).parameters()
     decayed, plain = optim.weights_only(shapes)

@@ -11,7 +11,6 @@ from rn50lib.errors import UserError
 from rn50lib.files import check_writable, replacing
 
 if TYPE_CHECKING:
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which survives the common kinds of colour blindness; black is for text
@@ -43,15 +42,6 @@ def style() -> Iterator[None]:
     cycle = cycler(color=COLOURS) + cycler(marker=MARKERS)
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": cycle}):
         yield
-
-
-def plain_numbers(axis: Axis) -> None:
-    """2, 5, 10, 20 along a logarithmic axis, where matplotlib writes powers of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def curves(reports: dict[str, dict[str, Any]]) -> Figure:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Format:
@@ -48,28 +46,9 @@ class Format:
         """The distance from 1 to the next number."""
         return 2.0**-self.mantissa
 
-    @property
-    def half_step(self) -> float:
-        """The largest relative error of a number that has all bits: half a step."""
-        return self.step / 2
-
 
 FLOAT32 = Format("float32", 8, 23)
 TF32 = Format("tf32", 8, 10)  # what Tensor Cores take of a float32: its memory has 32 bits
 BFLOAT16 = Format("bfloat16", 8, 7)
 FLOAT16 = Format("float16", 5, 10)
 FORMATS = {item.name: item for item in (FLOAT32, TF32, BFLOAT16, FLOAT16)}
-
-
-def round_to(values: np.ndarray | float, to: Format) -> np.ndarray:
-    """The nearest numbers of a format, float64: ties to even, too large to infinity, NaN stays.
-
-    `values` are float64 or float32, of any shape.
-    """
-    wide = np.asarray(values, np.float64)
-    exponent = np.frexp(wide)[1] - 1  # of 1.xxx: frexp counts from 0.5
-    spacing = np.ldexp(1.0, np.maximum(exponent, to.lowest) - to.mantissa)
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        rounded = np.where(np.isfinite(wide), np.rint(wide / spacing) * spacing, wide)
-    too_large = np.abs(rounded) > to.largest
-    return np.where(too_large, np.copysign(np.inf, wide), rounded)
