@@ -26,7 +26,11 @@ session = workshop.start("06", profile)
 #
 # Notebook 02 found that this network spends its time computing, and the two notebooks before this one took care that the input keeps up. What is left is the arithmetic itself, and the bits of its numbers. An ordinary `float32` has 32. Half as many take half the memory, half the traffic, and on hardware that is made for it a fraction of the time. If your machine can do that, most runs of the notebooks before have used it already, since a run takes what suits the machine. Now you see what that is worth.
 #
-# NVIDIA's training package [ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains this way by default. On one V100 it publishes 1,442.6 images per second in FP16 and 400.2 in FP32, and the two reach the same accuracy. The method comes from the paper [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017), and NVIDIA keeps a [guide](https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html) to it. It needs Tensor Cores to be fast: GPUs from the Volta generation on have them. The talk *AV Datasets & Multi-GPU Training* (2018) counts the two among NVIDIA's answers to growing data sets, beside 32 GB of memory, several GPUs, and NVLink with NVSwitch. This notebook takes the result apart: what fits into 16 bits, what gets lost, how it is saved, and where a factor of 3.6 comes from.
+# NVIDIA's training package [ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains this way by default. On one V100 it publishes 1,442.6 images per second in FP16 and 400.2 in FP32, and the two reach the same accuracy. The method comes from the paper [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017), and NVIDIA keeps a [guide](https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html) to it.
+#
+# It needs Tensor Cores to be fast: GPUs from the Volta generation on have them. The talk *AV Datasets & Multi-GPU Training* (2018) counts the two among NVIDIA's answers to growing data sets, beside 32 GB of memory, several GPUs, and NVLink with NVSwitch.
+#
+# This notebook takes the result apart: what fits into 16 bits, what gets lost, how it is saved, and where a factor of 3.6 comes from.
 #
 # The cell below says which 16 bits *your* machine computes in. Everything that follows compares them with `float32`.
 

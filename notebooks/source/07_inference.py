@@ -497,7 +497,7 @@ decoding = 100 * server.decode.sum() / server.requests.sum()
 print(f"{decoding:.0f} % of the time goes into decoding, the rest into the network.")
 
 # %% [markdown]
-# The squares are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100 is the longest of all.
+# The squares are **percentiles**: p99 is the time within which 99 of 100 requests were answered, and p100, which may lie beyond the right edge, is the longest of all.
 
 # %% [markdown]
 # ### The mean hides the tail
