@@ -417,9 +417,8 @@ print(finding)
 # There are two ways to use more workers. With **weak scaling** every worker keeps its batch, so the global batch grows. With **strong scaling** the global batch stays and is shared, so each worker gets less to do in every step, while the exchange stays as large as it was. `bench.py` measures both. One worker takes the larger batch; then several take the same batch each, and then they share it. `torchrun` starts them, and `DistributedDataParallel` averages their gradients.
 
 # %%
-on_processor = on_gpu and hidden  # fewer GPUs than workers: smaller steps, on the processor
-side, batch = (64, 16) if on_processor else (size, batches[1])
-steps = 8 if on_processor else session.pick(ci=4, cpu=8, gpu=50)
+usual = size, batches[1], session.pick(ci=4, cpu=8, gpu=50)
+side, batch, steps = (64, 16, 8) if on_gpu and hidden else usual  # smaller: on the processor
 flags += ["--size", side, "--steps", steps, "--threads", cores]
 
 
@@ -612,7 +611,7 @@ workshop.table(rows, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} 
 session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GPUs")
 
 # %% [markdown]
-# And why? The published rows cannot say. Three readings of them mean different remedies, and notebook 03 showed what the rows decide and what they leave open. So ask all three, each fitted to the same rows of the DGX-1:
+# And why? The published rows cannot say. Three readings of them mean different remedies, and notebook 03 showed what the rows decide and what they leave open. So ask all three, each fitted to the same rows of the DGX-1. (Gradients have 16 bits here, as in those rows, and 32 in the table above. That is why the first reading differs a little from it.)
 
 # %%
 from workshop.lessons import dgx1
