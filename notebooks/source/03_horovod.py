@@ -547,7 +547,7 @@ if runs:
 session.expect(scaling.recorded_batches(session, shown))
 
 # %% [markdown]
-# Beside yours stands what you should see, over three seeds. Guessing among 12 classes costs ln 12 = 2.48. There, the full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and so slow that six epochs bring it no further than guessing. With warm-up the large batch comes close to the small one, with an eighth of the steps.
+# The table shows what you should see, over three seeds, and beside it your own losses if the runs were made. Guessing among 12 classes costs ln 12 = 2.48. In the recorded runs the full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and so slow that six epochs bring it no further than guessing. With warm-up the large batch comes close to the small one, with an eighth of the steps.
 #
 # Be careful with what this shows. It is a demonstration of seconds: a tiny network, half of a small data set, 54 steps with the large batch, and a rate chosen high enough that the effect cannot be missed. The result that counts is that of [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): with linear scaling and five epochs of warm-up, ResNet-50 on ImageNet reaches the same accuracy with a batch of 8,192 as with 256, and without the warm-up it does not. They also say where it ends: beyond 8,192 the accuracy falls.
 #

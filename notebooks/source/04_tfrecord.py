@@ -20,13 +20,15 @@ session = workshop.start("04", profile)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The last notebook put more workers on one model, and the talk behind it, *AV Datasets & Multi-GPU Training* (2018), ends its first part with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute eight times as fast, so they also want eight times as many pictures in the same time, from the same processor and the same disk.
+# The last notebook put more workers on one model, and the talk behind it, *AV Datasets & Multi-GPU Training* (2018), ends its first part with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs compute nearly eight times as fast, so they also want nearly eight times as many pictures in the same time, from the same processor and the same disk.
+#
+# The last stretch is not the trouble: in a DGX-1 the pictures reach the GPUs over PCIe while the gradients go over NVLink, so that neither is in the other's way. The trouble is the work before it.
 #
 # How little time is that? A device that trains on 1,000 pictures a second leaves a thousandth of a second for each of them. In it somebody must read a file, decode a JPEG, cut a random part out, and make it small.
 #
 # ### What a Python loop costs
 #
-# The talk's first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). Here is such a loop, in ten lines:
+# The talk's first recipe feeds the network by hand: a loop in Python takes the next pictures, makes a batch and hands it over (`feed_dict`). Here is such a loop:
 
 # %%
 import time
@@ -53,6 +55,10 @@ def fed_by_hand(batch=32, size=224):
         yield np.stack(pictures)
 
 
+# %% [markdown]
+# How fast is it? The cell times the loop and sets it beside what NVIDIA's training package [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) publishes for the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
+
+
 # %%
 def images_per_second(batches):
     """The rate of an iterator over batches; its first batch is not counted."""
@@ -65,33 +71,14 @@ def images_per_second(batches):
 
 
 by_loop = images_per_second(fed_by_hand())
-print(f"Your loop makes {by_loop:,.0f} pictures a second, one core working.")
-
-# %% [markdown]
-# The library has one too, with the crops of the published recipe and a decoder that leaves out what it can. The cell measures how long it takes for one picture, and sets that beside the published speeds of the V100. The last column says how many such loops would have to run at the same time to keep each of them busy.
-
-# %%
-from rn50lib.config import Experiment
-from rn50lib.pipelines.plan import Plan
-from rn50lib.records.source import open_source
-from workshop.lessons.tfrecord import data as lesson
-from workshop.lessons.tfrecord.feeding import Feeding
-
-by_hand = workshop.session.resolve(
-    Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
-)
-files = open_source(session.data_root, "train", "files")
-feeding = Feeding(by_hand, files, Plan(by_hand, files, "train"))
-loop_s = lesson.seconds(lambda: next(feeding.epoch(0)), times=4) / by_hand.batch_size
-read_s = lesson.seconds(lambda: [files.read(i) for i in range(64)]) / 64
+loop_s = 1 / by_loop
 names = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}
 speeds = {name: session.results[f"published.v100.{key}.ips"].value for name, key in names.items()}
+print(f"Your loop takes {1000 * loop_s:.2f} ms for a picture, one core working.")
 workshop.table(
     [[name, speed, 1000 / speed, speed * loop_s] for name, speed in speeds.items()],
     columns=["device", "img/s (published)", "ms a picture", "loops like this one"],
 )
-print(f"Here the loop takes {1000 * loop_s:.2f} ms for a picture of {by_hand.image_shape} pixels,")
-print(f"of which reading the file is {1000 * read_s:.2f} ms: the rest is decoding and resizing.")
 session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one picture")
 
 # %% [markdown]
@@ -129,11 +116,49 @@ workshop.table(
 #
 # Notebook 01 took such a record apart byte by byte. Here it matters what the format is *for*: a program opens one file, reads it from front to back in large pieces, and never jumps. A disk or a network is fastest that way. Several shards can be read at the same time, and given to different workers.
 #
-# The program below packs all the pictures, unless an earlier run has done so. It copies the JPEG files as they are, in an order that is shuffled across the classes.
+# Write one yourself. An example is a dictionary of features, and each feature is a list of bytes, of integers or of floating-point numbers:
 
 # %%
+TF = workshop.has("tensorflow")
 scratch = session.runs / "04-tfrecord"
 scratch.mkdir(parents=True, exist_ok=True)
+if TF:
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")  # the input works on the processor
+    own_file = scratch / "mine.tfrecord"
+    with tf.io.TFRecordWriter(str(own_file)) as writer:
+        for path in paths[:3]:
+            jpeg = tf.train.BytesList(value=[path.read_bytes()])
+            sign = tf.train.BytesList(value=[path.parent.name.encode()])
+            feature = {
+                "jpeg": tf.train.Feature(bytes_list=jpeg),
+                "sign": tf.train.Feature(bytes_list=sign),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+    size = sum(path.stat().st_size for path in paths[:3])
+    print(f"{size:,} bytes of JPEG became {own_file.stat().st_size:,} bytes of TFRecord.")
+
+# %% [markdown]
+# And read it back. Nothing in the file says what is in it: whoever reads must know the names and the types. Ask for a feature that was not written and see what you get.
+
+# %%
+if TF:
+    for record in tf.data.TFRecordDataset(str(own_file)):
+        feature = tf.train.Example.FromString(record.numpy()).features.feature
+        jpeg = feature["jpeg"].bytes_list.value[0]
+        sign = feature["sign"].bytes_list.value[0].decode()
+        print(f"{sign}: {len(jpeg):,} bytes, a picture of shape {tf.io.decode_jpeg(jpeg).shape}")
+
+# %% [markdown]
+# The library's program packs all the pictures, unless an earlier run has done so. It copies the JPEG files as they are, in an order that is shuffled across the classes.
+
+# %%
+from rn50lib.records.source import open_source
+from workshop.lessons.tfrecord import data as lesson
+
+files = open_source(session.data_root, "train", "files")
 data = lesson.make_shards(session.data_root, scratch)
 folder = data / "tfrecord"
 for path in sorted(folder.glob("train-*")):
@@ -145,7 +170,6 @@ for path in sorted(folder.glob("train-*")):
 # What a record holds is a matter of agreement. Most of the field uses the names that the table below calls `imagenet`, with the picture as a JPEG. The talk decodes each picture once, stores its **raw** pixels, and calls them differently. The cell packs a part of the pictures that way too, and shows the first record of each.
 
 # %%
-from rn50lib.records.example import parse_example
 from rn50lib.records.tfrecord import TFRecordReader, find_shards
 from workshop.programs import program
 
@@ -156,27 +180,34 @@ shards = {"imagenet": find_shards(folder, "train")[0]}
 shards["slides"] = find_shards(scratch / "part" / "tfrecord", "train")[0]
 
 
-def as_text(value):
-    if isinstance(value[0], bytes):
-        return value[0].decode() if len(value[0]) < 60 else f"{len(value[0]):,} bytes"
-    return str(value[0])
+def as_text(feature):
+    value = getattr(feature, feature.WhichOneof("kind")).value[0]
+    if isinstance(value, bytes):
+        return value.decode() if len(value) < 60 else f"{len(value):,} bytes"
+    return str(value)
 
 
-first = {kind: parse_example(TFRecordReader(s.path).read(0)) for kind, s in shards.items()}
-workshop.table(
-    [[kind, name, as_text(value)] for kind, features in first.items()
-     for name, value in sorted(features.items())],
-    columns=["schema", "feature", "value"],
-)  # fmt: skip
+if TF:
+    rows = []
+    for kind, shard in shards.items():
+        record = next(iter(tf.data.TFRecordDataset(str(shard.path)))).numpy()
+        features = tf.train.Example.FromString(record).features.feature
+        rows += [[kind, name, as_text(features[name])] for name in sorted(features)]
+    workshop.table(rows, columns=["schema", "feature", "value"])
 
 # %% [markdown]
 # Mind the labels: they count **from 1** in the first schema and **from 0** in the second, where they are floating-point numbers besides. A program that mixes the two is wrong by one for every picture, and says nothing.
 #
 # ### Raw or JPEG?
 #
-# Raw pixels need no decoding. What do they cost? The size can be computed: 224 × 224 × 3 bytes. Speed and real sizes are measured on your own files: each picture is read from its shard, cut and resized as in training, on one core and without TensorFlow.
+# Raw pixels need no decoding. What do they cost? The size can be computed: 224 × 224 × 3 bytes are 150.5 KB. Speed and real sizes are measured on your own files: each picture is read from its shard, cut and resized as in training, on one core and without TensorFlow.
 
 # %%
+from rn50lib.config import Experiment
+
+by_hand = workshop.session.resolve(
+    Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
+)
 stored = {
     "JPEG": open_source(data, "train", "tfrecord"),
     "raw, 224 × 224": open_source(scratch / "part", "train", "tfrecord"),
@@ -185,32 +216,24 @@ rows, kilobytes = {}, {}
 for name, source in stored.items():
     kilobytes[name] = sum(path.stat().st_size for path in source.shards) / len(source) / 1000
     rows[name] = (kilobytes[name], lesson.rate(source, by_hand))
+imagenet = 1_281_167  # training pictures
+rows["raw, 500 × 375"] = (562.5, None)
 workshop.table(
-    [[name, *values] for name, values in rows.items()],
-    columns=["stored as", "KB a picture", "pictures a second on one core"],
-)
-side = lesson.SIDE
-print(f"Computed: {side} × {side} × 3 = {side * side * 3 / 1000:.1f} KB of pixels.")
+    [[name, kb, fast, imagenet * kb / 1e6, speeds["8 V100, FP16"] * kb / 1e3]
+     for name, (kb, fast) in rows.items()],
+    columns=["stored as", "KB each", "img/s, one core", "GB for ImageNet", "MB/s for 8 V100"],
+    caption="Measured here; the last line and the last two columns are computed",
+)  # fmt: skip
 faster = rows["raw, 224 × 224"][1] / rows["JPEG"][1]
 print(f"Raw pixels take {rows['raw, 224 × 224'][0] / rows['JPEG'][0]:.2f} times the space here")
 print(f"and are {faster:.1f} times as fast.")
 session.note("raw_over_jpeg", faster, "times", "speed of raw pixels over JPEG, one core")
 
 # %% [markdown]
-# That looks like a bargain, and for small pictures of one size it may be one: the slides' are 223 × 223 and never cropped. Two things speak against it here.
+# If raw pixels are faster here, that looks like a bargain, and for small pictures of one size it may be one: the talk's are 223 × 223 and never cropped. Two things speak against it.
 #
-# The first is the disk. A picture of 500 × 375 pixels has 562 KB in raw, which is why it was made small *before* it was stored. And the disk must deliver at the speed of the devices:
-
-# %%
-imagenet = 1_281_167  # training pictures
-workshop.table(
-    [[name, kb, imagenet * kb / 1e6, speeds["8 V100, FP16"] * kb / 1e3]
-     for name, kb in {**kilobytes, "raw, 500 × 375": 562.5}.items()],
-    columns=["stored as", "KB a picture", "GB for 1,281,167 pictures", "MB/s for 8 V100"],
-    caption="Computed from these sizes and the published 10,263.2 images per second",
-)  # fmt: skip
-
-# %% [markdown]
+# The first is the disk. A picture of 500 × 375 pixels has 562 KB in raw, which is why it was made small *before* it was stored. And the disk must deliver at the speed of the devices: the last columns are for ImageNet's 1,281,167 pictures and the 10,263.2 images per second published for eight V100.
+#
 # The second is what the model sees. The recipe cuts out random parts, down to 5 % of a picture, and makes them 224 pixels large again. Cut from the JPEG, a part has the camera's pixels; cut from raw pixels that were made small before, it has to be blown up. Both pictures show the same third:
 
 # %%
@@ -252,21 +275,15 @@ print("The same record:", with_index.read(position) == walk())
 # tf.data takes a description of the work (*read these shards, decode each record, make batches*) and does it in threads of its own, without Python. You will now write it, a stage at a time, and time each. First reading alone:
 
 # %%
-TF = workshop.has("tensorflow")
 cores = session.machine.cores
 timed = {"your Python loop": by_loop}
 if TF:
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")  # the input works on the processor
     names = [str(path) for path in sorted(folder.glob("train-*")) if path.is_file()]
     records = tf.data.TFRecordDataset(names)
     print(records.element_spec)
     begin = time.perf_counter()
     count = sum(1 for _ in records)
-    print(
-        f"{count:,} records read in {time.perf_counter() - begin:.2f} s: reading is not the problem."
-    )
+    print(f"{count:,} records read in {time.perf_counter() - begin:.2f} s.")
 
 # %% [markdown]
 # A record is a string until somebody takes it apart. `parse_single_example` does, by a description of what to look for; what is not named there is passed over.
@@ -367,6 +384,7 @@ workshop.show("rn50lib.pipelines.tf_data:TfData.dataset")
 # First the real thing: ResNet-50 trains on this machine, fed by the Python loop, by tf.data with all stages off, and then with one more stage on each time. The variants take turns, so that a slow moment of the machine hits each of them. Before you run it, guess: how much faster does training get?
 
 # %%
+import statistics
 from dataclasses import replace
 
 from workshop.lessons.tfrecord import stages
@@ -384,26 +402,17 @@ fig, finding = stages.figure(with_model, what)
 workshop.figure(fig, alt=f"Images per second, stage by stage, in front of the model. {finding}")
 print(finding)
 print(stages.bottleneck(with_model))
-
-# %%
-import statistics
-
 last_one = with_model.variants[-1]
 gain = statistics.median(with_model.ratios(last_one, with_model.variants[0]))
-most = 1000 / with_model.rate(last_one) / (1000 * loop_s)
 print(f"All stages make training {gain:.2f} times as fast as the Python loop.")
-print(f"The model takes {1000 / with_model.rate(last_one):.1f} ms a picture and the loop")
-print(f"{1000 * loop_s:.2f} ms: the model's part is {most:.0f} times as long.")
-if most > 5:
-    print("Even an input that costs nothing could not help much: computing is the bottleneck.")
 session.note("gain_model", gain, "times", "speed with all input stages, in front of the model")
 
 # %% [markdown]
-# In front of a model on a CPU, then, the whole effort gains next to nothing, and whoever measures only here concludes that a Python loop is good enough. That is a correct conclusion about the wrong machine.
+# Where the model runs on a CPU, one picture costs it many times what it costs the loop. Then even an input that takes no time at all gains next to nothing, and whoever measures only there concludes that a Python loop is good enough. That is a correct conclusion about the wrong machine.
 #
 # ### In front of a fast device
 #
-# A V100 is not at hand, but its speed is published. `--step paced:1442.6` puts a wait in the place of the model: a batch occupies "the device" for as long as a V100 in FP16 would need, and no core works meanwhile. The input in front of it is real, every picture of it. Nothing is learnt, and such a run reports no accuracy.
+# The speed of a V100 is published, so any machine can imitate one. `--step paced:1442.6` puts a wait in the place of the model: a batch occupies "the device" for as long as a V100 in FP16 would need, and no core works meanwhile. The input in front of it is real, every picture of it. Nothing is learnt, and such a run reports no accuracy.
 
 # %%
 turns = rounds or session.pick(ci=1, cpu=5)
@@ -413,8 +422,6 @@ fig, finding = stages.figure(paced, what, device)
 workshop.figure(fig, alt=f"Images per second, stage by stage, below the device's speed. {finding}")
 print(finding)
 print(stages.bottleneck(paced))
-
-# %%
 workshop.table(
     paced.rows(),
     columns=["input", "img/s", "device at work, %", "times the one before", "from", "to"],
@@ -442,34 +449,29 @@ session.note("busy_paced", paced.share(best), "%", f"of the time in which {what}
 #
 # ### Who reads what
 #
-# Each of n workers should train on another n-th of the pictures. Four programs try it below, on an epoch of your training set and eight workers. They all run, and their losses all fall.
+# Each of n workers should train on another n-th of the pictures. Four programs try it, on an epoch of your training set and eight workers. They all run, and their losses all fall. Say before you run the cell which of them are right.
 
 # %%
 if TF:
-    numbers = tf.data.Dataset.range(24)  # in the place of records
-    for rank in (0, 1):
-        own = numbers.shuffle(24, seed=seed + rank).shard(2, rank)
-        print(f"shuffle, then shard, rank {rank}:", sorted(int(n) for n in own))
-    for rank in (0, 1):
-        own = numbers.shard(2, rank).shuffle(24, seed=seed + rank)
-        print(f"shard, then shuffle, rank {rank}:", sorted(int(n) for n in own))
+    from collections import Counter
 
-# %% [markdown]
-# Compare the two ranks of each way: which numbers does nobody read? Here is the same with your training set and eight workers:
+    workers, everything = 8, tf.data.Dataset.range(len(files))  # numbers in the place of records
 
-# %%
-from workshop.lessons.tfrecord import order
+    def shuffled(dataset, seed):
+        return dataset.shuffle(len(files), seed=seed)
 
-workers = 8
-workshop.table(
-    [[w.way, w.read, w.distinct, w.repeated, w.never]
-     for w in order.ways(len(files), workers, seed)],
-    columns=["pipeline", "records read", "different ones", "seen twice or more", "never seen"],
-    caption=f"One epoch of {len(files):,} pictures on {workers} workers",
-)  # fmt: skip
-lost = order.ways(len(files), workers, seed)[0].never
-print(f"Without a shard, {100 * lost / len(files):.0f} % of the pictures are not seen at all.")
-session.note("never_seen", 100 * lost / len(files), "%", f"unseen with {workers} workers, no shard")
+    programs = {
+        "shuffle": lambda r: shuffled(everything, seed + r).take(len(files) // workers),
+        "shuffle, shard": lambda r: shuffled(everything, seed + r).shard(workers, r),
+        "shuffle with one seed, shard": lambda r: shuffled(everything, seed).shard(workers, r),
+        "shard, shuffle": lambda r: shuffled(everything.shard(workers, r), seed + r),
+    }
+    rows = []
+    for name, mine in programs.items():
+        seen = Counter(int(n) for r in range(workers) for n in mine(r).as_numpy_iterator())
+        twice = sum(times > 1 for times in seen.values())
+        rows.append([name, len(seen), twice, len(files) - len(seen)])
+    workshop.table(rows, columns=["program", "different pictures", "seen twice or more", "never"])
 
 # %% [markdown]
 # The first is the talk's program. It has no shard at all, and every rank reads what it likes. (With one seed for all it would be worse: eight times the same eighth.) The second looks right, and it is the one that people write: shuffle everything, then take every eighth. But each rank has shuffled with a seed of its own, so the eighth of one rank is not what the others leave over.
@@ -490,6 +492,8 @@ if TF:
 # That is harmless where the file is mixed. Below it is sorted, class after class, as one gets it by packing a folder after the other. Each row shows the classes in the first twelve batches.
 
 # %%
+from workshop.lessons.tfrecord import order
+
 sizes = tuple(max(1, len(files) * part // 60) for part in (0, 1, 8, 60))
 fig, held = order.buffers(files.labels, len(files.classes), sizes, by_hand.batch_size, seed)
 told = ", ".join(f"{size:,}: {values.mean():.1f}" for size, values in held.items())
@@ -644,7 +648,7 @@ session.expect({key: value for key, value in yours.items() if key in session.res
 # %% [markdown]
 # ## The talk's code
 #
-# `exercises/recipes` holds recipe 2 as the slides show it, in the calls of TensorFlow 1, which `tf.compat.v1` still runs: a script that writes the records, and one that trains from them with a `TFRecordReader`, a queue of file names and `shuffle_batch`. Run both, and today's form behind them:
+# [exercises/recipes](../exercises/recipes/README.md) holds recipe 2 as the talk shows it, in the calls of TensorFlow 1, which `tf.compat.v1` still runs: a script that writes the records, and one that trains from them with a `TFRecordReader`, a queue of file names and `shuffle_batch`. Today's form follows, with the chain that you have written and Horovod's optimizer and callbacks under Keras's `fit`. It prints a checksum of its weights for every rank at the end; the talk's script prints nothing by which one could tell whether its ranks agree.
 
 # %%
 import shutil
@@ -652,6 +656,7 @@ import shutil
 from workshop.paths import need_checkout
 
 recipes = need_checkout() / "exercises" / "recipes"
+ranks = session.pick(ci=1, cpu=2)
 if TF:
     shutil.rmtree(scratch / "slides", ignore_errors=True)  # it would go on from what it finds
     (scratch / "slides").mkdir()
@@ -662,8 +667,20 @@ if TF:
     )  # fmt: skip
     workshop.run_script(
         recipes / "slides_tfrecord.py", "--tfrec_fname", records_file, "--image_size", 64,
-        "--last_step", session.pick(ci=4, cpu=20), "--checkpoint_dir", scratch / "slides",
-        np=session.pick(ci=1, cpu=2),
+        "--last_step", session.pick(ci=4, cpu=20), "--checkpoint_dir", scratch / "slides", np=ranks,
+    )  # fmt: skip
+
+# %%
+two_signs = lesson.take_part(
+    session.data_root, scratch / "two-signs", session.pick(ci=8, cpu=64), ("stop", "yield")
+)
+program("data_prep.tfrecord", "two-signs", "--schema", "slides", "--size", 64,
+        "--train-shards", 2, folder=scratch)  # fmt: skip
+if TF and session.profile != "ci":
+    workshop.run_script(
+        recipes / "train_tfrecord.py", "--data", two_signs / "tfrecord",
+        "--batch-size", 16, "--epochs", 2,
+        np=ranks, env={"TF_USE_LEGACY_KERAS": "1"},
     )  # fmt: skip
 
 # %% [markdown]
@@ -671,7 +688,7 @@ if TF:
 #
 # The recipe was right, and its code had mistakes. Two of them stop the program with an error; the other three say nothing, and can still be made:
 #
-# | on the slides | what it does | how to notice |
+# | in the talk | what it does | how to notice |
 # |---|---|---|
 # | `step` is never increased | every step trains on the first 128 pictures | print which pictures a step gets; the training loss falls far too fast |
 # | `capacity=30, min_after_dequeue=100` | a queue of 30 can never hold the 100 that it should wait for | run it: TensorFlow refuses such a queue |
@@ -679,12 +696,12 @@ if TF:
 # | `training_flag` is never fed in the second recipe | the first step fails: a placeholder has no value | run it once |
 # | no shard, and `seed=42` on every rank | every rank reads the one file from its beginning, and draws the same flips | write down the record numbers of two ranks |
 #
-# The scripts and today's forms of them stand side by side in [exercises/recipes](../exercises/recipes/README.md). Start there from `train_single.py`, which has the Python loop, and bring it to TFRecord yourself.
+# To do it by hand, start from `train_single.py` in the same folder, which has the Python loop, and bring it to TFRecord yourself.
 
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Here is your own answer, for the two devices of this notebook:
+# Here is your own answer, for the two devices of this notebook. Below it stands what others measured on eight V100, where a good input makes the difference between idle and busy GPUs. *Synthetic* stands for pictures that cost nothing, so it is the ceiling.
 
 # %%
 rows = []
@@ -696,12 +713,6 @@ workshop.table(
     rows,
     columns=["device", "waiting, Python loop, %", "waiting, all stages, %", "img/s", "img/s"],
 )
-print(stages.bottleneck(paced))
-
-# %% [markdown]
-# And here is what others measured on eight V100, where a good input makes the difference between idle and busy GPUs. *Synthetic* stands for pictures that cost nothing, so it is the ceiling:
-
-# %%
 pipelines = {"tf.data": "tfdata", "DALI": "dali", "synthetic pictures": "synthetic"}
 items = {
     name: session.results[f"published.v100.8gpu.input.{k}.ips"] for name, k in pipelines.items()

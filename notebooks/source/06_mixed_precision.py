@@ -80,14 +80,14 @@ def train(dtype, scaler, batch=16):
     torch.manual_seed(seed)
     model = ResNet(network.tiny(12)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    losses, scales = [], []
+    losses, scales = [], [scaler.get_scale()]
     for x, y in zip(images.split(batch), labels.split(batch), strict=True):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = cross_entropy(model(x), y)
-        scales.append(scaler.get_scale())
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        scales.append(scaler.get_scale())
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses, scales
@@ -170,12 +170,8 @@ for step in range(12):
     print(f"step {step + 1:2}: loss {float(loss):.3f}, scale {scale:12,}")
 
 # %%
-import importlib.util
-
-if importlib.util.find_spec("tensorflow"):
+if workshop.has("tensorflow"):
     workshop.run_script(session.folder / "keras_scale.py")
-else:
-    print("TensorFlow is not installed here, so its part is left out.")
 
 # %% [markdown]
 # ## What a number can hold
@@ -389,7 +385,7 @@ rule_knobs = workshop.explore(
 # Your own loop again, three times in `float16`: with a scale that begins far too high and doubles after 5 good steps, so that you see it work; without a scale; and with one that stays at 2^24. Predict the end of each.
 
 # %%
-steady = {"growth_factor": 1.0 + 1e-9, "backoff_factor": 1.0 - 1e-9}
+steady = {"backoff_factor": 1 - 1e-6, "growth_interval": 10**9}  # a trace of each overflow, no more
 scalers = {
     "dynamic": torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=5),
     "none": torch.amp.GradScaler(device.type, enabled=False),

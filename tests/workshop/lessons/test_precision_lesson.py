@@ -106,8 +106,16 @@ def test_runs_with_a_loss_scale_are_told_from_their_reports() -> None:
 
 
 def test_the_learners_own_loops_are_told_from_their_scales() -> None:
-    _, text = loss_scale.own_runs({"a": ([2.0, 2.0, 1.5, 1.0], [8.0, 4.0, 4.0, 8.0])})
-    assert text == "a: loss 2.00 to 1.00 in 4 steps, the scale halved 1 times and doubled 1 times."
+    _, text = loss_scale.own_runs(
+        {
+            "a": ([2.0, 2.0, 1.5, 1.0], [8.0, 4.0, 4.0, 8.0, 4.0]),
+            "b": ([2.0, 1.0], [1.0, 1.0, 1.0]),
+        }
+    )
+    assert text == (
+        "a: loss 2.00 to 1.00 in 4 steps, of whose updates 2 were left out;\n"
+        "b: loss 2.00 to 1.00 in 2 steps, of whose updates none was left out."
+    )
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -32,27 +32,6 @@ def test_a_shuffle_buffer_brings_nothing_forward_by_more_than_its_size(size: int
         assert np.array_equal(got, order.shuffle_buffer(stream, size, seed=3))
 
 
-@pytest.mark.parametrize(("records", "shards", "workers"), [(10, 3, 4), (100, 8, 3), (7, 1, 7)])
-def test_every_record_has_one_rank_and_all_ranks_as_many(
-    records: int, shards: int, workers: int
-) -> None:
-    rank_of = order.owners(records, shards, workers)
-    counts = np.bincount(rank_of, minlength=workers)
-    assert rank_of.min() == 0 and counts.sum() == records
-    assert counts.max() - counts.min() <= 1
-
-
-def test_only_a_shard_shows_each_picture_once() -> None:
-    none, late, one_seed, first = order.ways(2400, 8)
-    # each of 8 ranks draws 300 of 2,400: a picture escapes all of them with (7/8)^8 = 34 %
-    for wrong in (none, late):
-        assert wrong.never == pytest.approx(2400 * (7 / 8) ** 8, rel=0.1)
-        assert wrong.distinct + wrong.never == 2400 and wrong.repeated > 500
-    for right in (one_seed, first):
-        assert (right.distinct, right.never, right.repeated) == (2400, 0, 0)
-    assert (none.read, late.read, one_seed.read, first.read) == (2400, 19200, 19200, 2400)
-
-
 def test_classes_in_a_batch_are_counted_in_full_batches() -> None:
     labels = np.array([0, 0, 1, 1, 1, 1, 2])
     assert order.classes_in_batches(labels, 3).tolist() == [2, 1]

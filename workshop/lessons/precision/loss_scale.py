@@ -122,7 +122,8 @@ def number(value: float | None) -> float:
 
 
 def own_runs(runs: dict[str, tuple[Sequence[float], Sequence[float]]]) -> tuple[Figure, str]:
-    """Loss and loss scale of the learner's own loops. `runs`: name to (losses, scales) by step."""
+    """Loss and loss scale of the learner's own loops. `runs`: name to (losses, scales) by step;
+    the scales have one more, the last, and a scale that falls tells of an update left out."""
     from matplotlib.figure import Figure
 
     told = []
@@ -130,14 +131,14 @@ def own_runs(runs: dict[str, tuple[Sequence[float], Sequence[float]]]) -> tuple[
         figure = Figure(figsize=(10.5, 3.7))
         left, right = figure.subplots(1, 2)
         for place, (name, (losses, scales)) in enumerate(runs.items()):
-            at, powers = np.arange(1, len(losses) + 1), np.round(np.log2(scales))
+            at, powers = np.arange(1, len(losses) + 1), np.round(np.log2(scales[:-1]))
             style = {"color": plot.COLOURS[place], "marker": plot.MARKERS[place], "ms": 4}
             left.plot(at, losses, label=name, **style)
             right.step(at, powers, where="post", label=name, **style)
-            down, up = (int(np.sum(sign * np.diff(powers) > 0)) for sign in (-1, 1))
+            skipped = int(np.sum(np.diff(scales) < 0))
             told.append(
                 f"{name}: loss {losses[0]:.2f} to {losses[-1]:.2f} in {len(losses)} steps,"
-                f" the scale halved {down} times and doubled {up} times"
+                f" of whose updates {skipped or 'none'} {'was' if skipped < 2 else 'were'} left out"
             )
         left.set(title="Training loss", xlabel="step", ylabel="cross-entropy")
         right.set(title="Loss scale", xlabel="step", ylabel="power of two")

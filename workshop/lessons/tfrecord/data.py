@@ -51,10 +51,13 @@ def link(root: Path, folder: Path) -> Path:
     return folder
 
 
-def take_part(root: Path, folder: Path, per_class: int) -> Path:
-    """A data root of the first pictures of every class of `root`, made anew, as links."""
+def take_part(root: Path, folder: Path, per_class: int, classes: Sequence[str] = ()) -> Path:
+    """A data root of the first pictures of every class of `root`, or of the classes named, made
+    anew, as links."""
     shutil.rmtree(folder, ignore_errors=True)  # of the links, only the links
     for source in sorted((root / "train").iterdir()):
+        if classes and source.name not in classes:
+            continue
         target = folder / "train" / source.name
         target.mkdir(parents=True)
         for picture in sorted(source.iterdir())[:per_class]:

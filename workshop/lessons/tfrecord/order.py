@@ -1,4 +1,4 @@
-"""Who reads which records, and in which order, worked out without TensorFlow.
+"""In which order a stream gives its records, worked out without TensorFlow.
 
 A shuffle buffer such as tf.data's is a function of a few lines here, so that a lesson can show what
 it does to the classes in a batch.
@@ -6,12 +6,10 @@ it does to the classes in a batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib.records.order import epoch_order, stream_shard
 from rn50lib.tools import plot
 
 if TYPE_CHECKING:
@@ -34,74 +32,6 @@ def shuffle_buffer(stream: np.ndarray, size: int, seed: int) -> np.ndarray:
         buffer[place] = element
     rng.shuffle(buffer)
     return np.array(found + buffer, stream.dtype)
-
-
-def cut(records: int, shards: int) -> np.ndarray:
-    """How many records each shard holds, int64 (shards,): as many in each, within one."""
-    return np.diff(records * np.arange(shards + 1) // shards)
-
-
-def owners(records: int, shards: int, workers: int) -> np.ndarray:
-    """The rank that reads each record, int64 (records,): all shards laid end to end and cut."""
-    counts = cut(records, shards)
-    firsts = np.concatenate([[0], np.cumsum(counts)])
-    found = np.full(records, -1, np.int64)
-    for rank in range(workers):
-        for shard, skip, take in stream_shard(counts, rank, workers):
-            found[firsts[shard] + skip : firsts[shard] + skip + take] = rank
-    return found
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What an epoch of all ranks together amounts to."""
-
-    way: str
-    read: int  # records that were read from the files
-    used: int  # of these, trained on
-    distinct: int
-    never: int
-    repeated: int  # records that were trained on more than once
-
-
-def ways(records: int, workers: int, seed: int = 0) -> list[Seen]:
-    """Four ways to share an epoch out among workers, and what each rank then trained on.
-
-    Every worker takes records // workers steps of one record, as a run with a fixed number of steps
-    does.
-    """
-    each = records // workers
-    own = [epoch_order(records, seed, 1 + rank) for rank in range(workers)]  # a seed for each rank
-    common = epoch_order(records, seed, 0)
-    rank_of = owners(records, workers, workers)
-    shares = [np.flatnonzero(rank_of == rank) for rank in range(workers)]
-    mixed = [share[epoch_order(len(share), seed, 1 + rank)] for rank, share in enumerate(shares)]
-    found = {
-        "no shard": ([order[:each] for order in own], each * workers),
-        "shuffle, then shard": (
-            [order[rank::workers][:each] for rank, order in enumerate(own)],
-            records * workers,
-        ),
-        "the same with one seed for all ranks": (
-            [common[rank::workers][:each] for rank in range(workers)],
-            records * workers,
-        ),
-        "shard, then shuffle": ([share[:each] for share in mixed], each * workers),
-    }
-    return [count(way, parts, read, records) for way, (parts, read) in found.items()]
-
-
-def count(way: str, parts: list[np.ndarray], read: int, records: int) -> Seen:
-    """Count how often the ranks' `parts` hold each of the records."""
-    times = np.bincount(np.concatenate(parts), minlength=records)
-    return Seen(
-        way=way,
-        read=read,
-        used=int(times.sum()),
-        distinct=int((times > 0).sum()),
-        never=int((times == 0).sum()),
-        repeated=int((times > 1).sum()),
-    )
 
 
 def classes_in_batches(labels: np.ndarray, batch: int) -> np.ndarray:
