@@ -419,7 +419,7 @@ print(finding)
 # %%
 usual = size, batches[1], session.pick(ci=4, cpu=8, gpu=50)
 side, batch, steps = (64, 16, 8) if on_gpu and hidden else usual  # smaller: on the processor
-flags += ["--size", side, "--steps", steps, "--threads", cores]
+flags = ["--size", side, *flags[2:], "--steps", steps, "--threads", cores]
 
 
 def images_per_second(workers, batch):
