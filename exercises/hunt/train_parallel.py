@@ -1,7 +1,7 @@
-"""The slides' network on several GPUs, made parallel in a hurry, and wrong in eight places.
+"""The talk's network on several GPUs, made parallel in a hurry, and wrong in eight places.
 
 It is there to be read, in exercise ex04.hunt, and not to be run: `densenet` stands for the network
-and the readers of the slides, which are right.
+and the readers of the talk, which are right.
 """
 
 import horovod.tensorflow as hvd

@@ -339,7 +339,7 @@ for name in ("model.pt", "model_ddp.pt"):
         print(f"{name}: {100 * sum(right) / len(right):.1f} % right after one epoch")
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is of 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. For a new PyTorch project take **DDP**, which comes with PyTorch. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it serves both frameworks with the same calls.
+# > **Which one, today?** Horovod's last release, 0.28.1, dates from 2023. It still builds with today's frameworks, with a patch in the case of this project, but nobody adds the support that the next release of PyTorch or TensorFlow will need. For a new PyTorch project take **DDP**, which comes with PyTorch. For TensorFlow take **tf.distribute**: `MirroredStrategy` on one machine, `MultiWorkerMirroredStrategy` on several. **Horovod** is what you will find in existing code and on clusters that start everything with MPI, and it serves both frameworks with the same calls.
 
 # %% [markdown]
 # ## TensorFlow: Keras and its callbacks
@@ -408,9 +408,9 @@ if session.profile != "ci":
 # %% [markdown]
 # With Keras 2 the weights of all ranks are equal. With Keras 3 the second run (left out in profile ci) ends without a warning of Horovod's, the loss is one that nobody would doubt, and the ranks have **different weights**: Keras 3 calls other methods of the optimizer than those that Horovod replaces, so that nothing is averaged. Two answers help: Keras 2, or a step of your own with `tf.GradientTape` and `hvd.grouped_allreduce`, which is what this library does.
 #
-# ### The slides' own script
+# ### The talk's own script
 #
-# This is how it looked in 2018, in TensorFlow 1: placeholders, a `MonitoredTrainingSession`, hooks where Keras has callbacks. `exercises/recipes/slides_horovod.py` holds it as the slides show it, with its mistakes; TensorFlow 2 still runs it through `tf.compat.v1`. `train_horovod.py` beside it is today's form. Watch the losses that the ranks log in the first.
+# This is how it looked in 2018, in TensorFlow 1: placeholders, a `MonitoredTrainingSession`, hooks where Keras has callbacks. `exercises/recipes/slides_horovod.py` holds it as the talk shows it, with its mistakes; TensorFlow 2 still runs it through `tf.compat.v1`. `train_horovod.py` beside it is today's form. Watch the losses that the ranks log in the first.
 
 # %%
 import shutil
@@ -430,9 +430,9 @@ if session.profile != "ci":
     )  # fmt: skip
 
 # %% [markdown]
-# The slides' ranks log the **same losses, to the last digit**: nobody shares the pictures, so all compute the same gradient, and the average of equal numbers is the number. With eight GPUs seven would be paid for nothing. That is not their only mistake; `exercises/recipes/README.md` lists them, and finding them yourself first is the better exercise. What replaces what:
+# In the talk's script all ranks log the **same losses, to the last digit**: nobody has shared out the pictures, so all compute the same gradient, and the average of equal numbers is the number. Of eight GPUs, seven would be paid for nothing. That is not its only mistake; `exercises/recipes/README.md` lists them, and finding them yourself first is the better exercise. What replaces what:
 #
-# | the slides (TensorFlow 1.8) | today |
+# | the talk (TensorFlow 1.8) | today |
 # |---|---|
 # | `config.gpu_options.visible_device_list = str(hvd.local_rank())` | `tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` |
 # | `tf.placeholder`, `mtsess.run(…, feed_dict=…)` | `model.fit(dataset)`, or a `tf.function` in a loop of your own |
@@ -509,7 +509,7 @@ session.expect(scaling.recorded_losses(session, one.report, many.report, epochs,
 #
 # The losses are not equal, and you have seen why: batch norm took its statistics from 16 images and not from all. (And sums of rounded numbers depend on the order in which they are added; training makes small differences larger.) How large is that? Compare with the spread of the recorded runs, which differ in nothing but the seed. For validation and for the checkpoint the running statistics are averaged over the ranks, so that there is one model at the end.
 #
-# On a cluster the same program runs: `rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun` starts eight workers on two machines with the slides' `mpirun`, and with `--dry-run` it prints its line and starts nothing.
+# On a cluster the same program runs: `rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun` starts eight workers on two machines with `mpirun`, as in the talk; with `--dry-run` it prints the command and starts nothing.
 
 # %% [markdown]
 # ## A larger batch
@@ -547,9 +547,9 @@ if runs:
 session.expect(scaling.recorded_batches(session, shown))
 
 # %% [markdown]
-# Beside yours stands what you should see, over three seeds. Guessing among 12 classes costs ln 12 = 2.48. There, the full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and so slow that six epochs bring it no further than guessing. With warm-up the large batch comes close to the small one, with an eighth of the steps.
+# The table shows what you should see, over three seeds, and beside it your own losses if the runs were made. Guessing among 12 classes costs ln 12 = 2.48. In the recorded runs the full rate throws the weights so far off in the first steps that six epochs later the network has hardly got over it. The small rate is safe, and so slow that six epochs bring it no further than guessing. With warm-up the large batch comes close to the small one, with an eighth of the steps.
 #
-# Be careful with what this shows. It is a demonstration of seconds: a tiny network, half of a small data set, 54 steps in all, and a rate chosen high enough that the effect cannot be missed. The result that counts is that of [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): with linear scaling and five epochs of warm-up, ResNet-50 on ImageNet reaches the same accuracy with a batch of 8,192 as with 256, and without the warm-up it does not. They also say where it ends: beyond 8,192 the accuracy falls.
+# Be careful with what this shows. It is a demonstration of seconds: a tiny network, half of a small data set, 54 steps with the large batch, and a rate chosen high enough that the effect cannot be missed. The result that counts is that of [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): with linear scaling and five epochs of warm-up, ResNet-50 on ImageNet reaches the same accuracy with a batch of 8,192 as with 256, and without the warm-up it does not. They also say where it ends: beyond 8,192 the accuracy falls.
 #
 # ## How fast is it?
 #
@@ -661,7 +661,7 @@ print(f"Yours: {100 * weak.efficiency:.0f} % with {workers} workers of {weak.bat
 #
 # `rn50 doctor --topology` asks the driver how your GPUs are joined. Where there are none to ask about, the figure is that of the DGX-1. If there is a round trip over NVLink alone, an all-reduce runs at NVLink's speed. If a single hop must go over PCIe or through the other processor, the whole ring runs at the speed of that hop.
 #
-# NCCL chooses its ring by itself, and tells what it chose if you run with `NCCL_DEBUG=INFO`, as the slides do. It writes hundreds of lines; the table has the kinds to look for.
+# NCCL chooses its ring by itself, and tells you what it chose if you run with `NCCL_DEBUG=INFO`, as the talk does. It writes hundreds of lines; the table has the kinds to look for.
 
 # %%
 from rn50lib.tools.doctor import topology
@@ -708,4 +708,4 @@ workshop.table(
 #
 # **Try it yourself.** Make the five changes in `exercises/recipes/train_single.py`; `train_horovod.py` beside it is there to compare with. And here: set `batch = 64` in the second cell and predict the efficiency before you look.
 #
-# The slides end this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Random pictures were used here for the speed, on purpose. Next in the course comes notebook 04, where real ones must keep up with all these workers.
+# The talk ends this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Random pictures were used here for the speed, on purpose. Next in the course comes notebook 04, where real ones must keep up with all these workers.

@@ -37,7 +37,7 @@ def best_batch(side: Side, key: str, n: int) -> tuple[int, float] | None:
 
 
 def training_table(sides: Sequence[Side]) -> tuple[list[list[Any]], list[str]]:
-    """(rows, columns) of the reference's training table for two precisions: for each number of
+    """(rows, columns) of the published training table for two precisions: for each number of
     workers both rates with their best batches, the speed-up of the first over the second, and the
     weak scaling of each at the batch of its rate."""
     first, second = sides
