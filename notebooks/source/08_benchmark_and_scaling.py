@@ -230,7 +230,7 @@ equal = rate[reduced, batches[1]] / rate["float32", batches[1]]
 best = rate[reduced, batches[1]] / rate["float32", batches[0]]
 print(f"{reduced} over float32, both with {batches[1]} images: {equal:.2f} times as fast;")
 print(f"with {batches[1]} images over float32 with {batches[0]}: {best:.2f} times.")
-if emulated:
+if emulated and not small:
     print("This processor imitates bfloat16, so expect it to be the slower of the two.")
 
 # %% [markdown]
