@@ -126,7 +126,7 @@ upright, grey = 100 * found.portrait.mean(), 100 * found.grey.mean()
 print(f"{upright:.0f} % of the pictures here stand upright, {grey:.1f} % are grey.")
 
 # %%
-counts = found.per_class
+counts = torch.tensor([label for _, label in signs.files]).bincount()
 workshop.table(
     [
         ["training pictures", len(train), IMAGENET_TRAIN],
@@ -178,8 +178,8 @@ for split in ("train", "val"):
 
 # %%
 scored = [classes[label] for label in val.labels if classes[label] != left_out]
-right = [label_of["train"][name] == label_of["val"][name] for name in scored]
-perfect = 100 * sum(right) / len(right)
+right = torch.tensor([label_of["train"][name] == label_of["val"][name] for name in scored])
+perfect = 100 * right.float().mean().item()
 workshop.table(
     [[name, label, label_of["val"].get(name)] for name, label in label_of["train"].items()],
     columns=["class", "label in train", "label in val"],
@@ -379,7 +379,7 @@ print(f"8 V100 train an epoch in {minutes[8]:.1f} minutes (published: {speed[8]:
 # The second reason can be counted.
 
 # %%
-seen = [len(set(source.labels[:32].tolist())) for source in (train, records)]
+seen = [torch.tensor(source.labels[:32]).unique().numel() for source in (train, records)]
 print(f"Of the {len(classes)} classes, the first 32 files show {seen[0]},")
 print(f"the first 32 records {seen[1]}.")
 

@@ -285,7 +285,7 @@ print(json.dumps(cell[sweeps.TRAIN], indent=1))
 #
 # ### Training performance and weak scaling
 #
-# NVIDIA's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one.
+# NVIDIA's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one. At the end yours stands once more as Markdown, ready for the README of your own project, with what belongs beside it: the command, and the versions.
 
 # %%
 from rn50lib.tools import compare
@@ -298,11 +298,6 @@ theirs[0].name, theirs[1].name = "FP16", "FP32"
 workshop.table(*sweeps.training_table(theirs), "Published: DGX-1 with V100s, 224 pixels")
 speedup = next(row[5] for row in rows if row[0] == 1)
 session.note("speedup", speedup, "times", f"one worker in {reduced} over float32, best batches")
-
-# %% [markdown]
-# The same table as Markdown, ready for the README of your own project. Write beside it what the command was, which hardware and which versions: the file knows all three.
-
-# %%
 print(sweeps.markdown(rows, columns))
 env = swept[reduced]["env"]
 print("\n", " ".join(env["cmd"][:9]), "…")
