@@ -316,6 +316,7 @@ describe(list(mine), losses, model)
 if dist.get_rank() == 0:  # 5. rank 0 alone writes
     torch.save(model.state_dict(), "model_ddp.pt")
 dist.destroy_process_group()
+os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %%
 torchrun(folder / "train_ddp.py", pictures, np=workers)

@@ -141,9 +141,10 @@ for _ in range(args.warm_up + args.steps):
 counted = seconds[args.warm_up :]
 if rank == 0:
     rate = world * args.batch * len(counted) / sum(counted)
-    print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}))
+    print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}), flush=True)
 if world > 1:
     dist.destroy_process_group()
+    os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %%
 import json
@@ -545,8 +546,9 @@ for megabytes in (0.004, 1, 4, 16, 64):
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
     if dist.get_rank() == 0:
-        print(json.dumps([array.nbytes, sorted(seconds)[4]]))
+        print(json.dumps([array.nbytes, sorted(seconds)[4]]), flush=True)
 dist.destroy_process_group()
+os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %% [markdown]
 # A line through these points has two numbers: what an all-reduce costs however small it is (the **latency**), and how many bytes a second it moves (the **bandwidth**). The model adds that to the step of one worker, with **nothing fitted** to what you measured with several. Predict: will it be too fast or too slow?
