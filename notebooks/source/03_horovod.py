@@ -136,7 +136,7 @@ def describe(seen, losses, model):
     last, weights = sum(losses[-10:]) / len(losses[-10:]), model[-1].weight[0, :3].tolist()
     told = f"{len(seen):,} pictures, first {seen[:4]}; loss of the last steps {last:.2f}\n"
     told += "three of the final weights: " + " ".join(f"{weight:.5f}" for weight in weights)
-    print(f"{told}\n", end="")  # at once, or the lines of two ranks would mix
+    print(f"{told}\n", end="", flush=True)  # at once, or the lines of two ranks would mix
 
 
 # %% [markdown]
