@@ -1,6 +1,7 @@
 # The workbook's commands. Each sets up what is missing first; a second call is fast.
 #
-#   make run          the course, headless, on the built-in data -> runs/.../index.html
+#   make run          trains the built-in recipe in full, then runs the course -> runs/.../index.html
+#                     FAST=1 leaves the training out
 #   make test         every promise once, small        make quick   unit tests and lint
 #   make acceptance   the large tests; T=name for one
 #   make lab          JupyterLab at the course; BIND=0.0.0.0 PORT=8888 to reach it from elsewhere
@@ -24,13 +25,13 @@ VENV := $(PLACE)/bin
 .PHONY: help run test quick acceptance lab setup horovod clean
 
 help:
-	@sed -n '3,13s/^# \{0,1\}//p' Makefile
+	@sed -n '3,14s/^# \{0,1\}//p' Makefile
 
 setup:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE)
 
 run: setup
-	@$(VENV)/rn50 workshop run --all --profile $(PROFILE)
+	@$(VENV)/rn50 workshop run --all --profile $(PROFILE) $(if $(FAST),,--train)
 
 test quick: setup
 	@$(VENV)/python scripts/check.py $@
