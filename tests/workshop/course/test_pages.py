@@ -26,8 +26,9 @@ def outcome(number: int, status: str = results.PASSED, notes: int = 0, **more) -
 
 def course(*outcomes: results.Outcome, profile: str = "cpu") -> results.CourseRun:
     return results.CourseRun(
-        started="2026-01-02T03:04:05+00:00", seconds=61, profile=profile, command="rn50 workshop run",
-        machine=MACHINE, versions={"Python": "3"}, notebooks=list(outcomes),
+        started="2026-01-02T03:04:05+00:00", seconds=61, profile=profile,
+        command="rn50 workshop run", machine=MACHINE, versions={"Python": "3"},
+        notebooks=list(outcomes),
     )  # fmt: skip
 
 
