@@ -62,6 +62,7 @@ class Checkpoint:
     metrics: dict[str, list]
     scaling: dict[str, float] = field(default_factory=dict)  # the loss scale: see `Step.scaling`
     position: Position = field(default_factory=Position)
+    crc32: str = ""  # of a file that was read
 
 
 def symbol_path(prefix: str | Path) -> Path:
@@ -72,6 +73,14 @@ def path(prefix: str | Path, epoch: int, images: int = 0) -> Path:
     """`<prefix>-0090.safetensors` for epoch 90."""
     middle = f"-{images:08d}" if images else ""
     return Path(f"{prefix}-{epoch:04d}{middle}.safetensors")
+
+
+def parts(file: str | Path) -> tuple[str, int, int]:
+    """The inverse of `path`: prefix, epoch, images. Raises ValueError for another kind of name."""
+    match = re.fullmatch(r"(.+?)-(\d{4,})(?:-(\d{8,}))?\.safetensors", str(file))
+    if match is None:
+        raise ValueError(f"{file} is no checkpoint's name")
+    return match[1], int(match[2]), int(match[3] or 0)
 
 
 def positions(prefix: str | Path) -> list[tuple[int, int]]:
@@ -227,6 +236,7 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
         # there are files without
         scaling=json.loads(metadata.get("scaling", "{}")),
         position=Position(**json.loads(metadata.get("position", "{}"))),
+        crc32=metadata["crc32"],
     )
 
 
@@ -241,6 +251,24 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
     return None, passed_over
 
 
+def find(name: str, flag: str) -> Path:
+    """The checkpoint that a flag names by its file, or by its prefix: then the newest that
+    verifies. Raises UserError where there is none."""
+    with contextlib.suppress(ValueError):
+        load(*parts(name))
+        return Path(name)
+    if Path(name).is_file():
+        raise UserError(
+            f"{flag} {name} is no checkpoint of rn50: make one of it with `rn50 import torchvision"
+            f" {name} -o PREFIX`"
+        )
+    found, passed_over = newest(name)
+    if found is None:
+        problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
+        raise UserError("; ".join([problem, *passed_over]))
+    return path(name, found.epoch, found.position.images)
+
+
 def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> None:
     """Raise UserError when a checkpoint is of another model, seed or data set than this run."""
     remedies = {
@@ -251,8 +279,15 @@ def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) ->
         "optimizer": "its velocity means another thing: give the --optimizer it was trained with",
         "label_smoothing": "the loss would mean another thing: give the --label-smoothing it was"
         " trained with",
+        "init_from": "leave out --init-from: the checkpoint has its weights",
+        "freeze_until": "give the --freeze-until it was trained with; or begin a new run with"
+        f" --init-from {file}",
     }
     earlier = {"optimizer": "sgd", "label_smoothing": 0.0}  # where a file does not say
+    if "seed" in wanted and "seed" not in found:
+        raise UserError(
+            f"{file} holds weights and no training to go on with: give --init-from {file}"
+        )
     for key, remedy in remedies.items():
         there = found.get(key, earlier.get(key))
         if key in wanted and there != wanted[key]:

@@ -18,6 +18,7 @@ from rn50lib.parser import VERBS
 TOOLS = {  # verbs that are a program of their own: where its `main` stands in rn50lib.tools
     "benchmark": "benchmark.command",
     "predict": "predict",
+    "import": "import_weights",
     "export": "export",
     "compare": "compare",
     "scale": "scaling.command",

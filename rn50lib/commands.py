@@ -94,7 +94,10 @@ def tell_how_to_go_on(verb: str, experiment: Experiment, config: Config) -> None
     """The command that resumes a run that was asked to end, where there is something to resume."""
     prefix = config.experiment.model_prefix
     if prefix and not experiment.only_inference:
-        again = replace(experiment, model_prefix=prefix, resume=True, load_epoch=None)
+        again = replace(
+            experiment, model_prefix=prefix, resume=True, load_epoch=None,
+            init_from=config.experiment.init_from,
+        )  # fmt: skip
         launch.say(f"go on with: {shlex.join(['rn50', verb, *flags_of(again)])}")
 
 

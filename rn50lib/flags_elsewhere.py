@@ -59,7 +59,8 @@ ANSWERS = {
     # the model
     "here it is --num-layers 18, 34, 50, 101 or 152: all models are ResNets":
         "--model --arch -a --model-kwargs --num-groups",
-    "here it is --model-prefix PREFIX, with --load-epoch N to start from one of its checkpoints":
+    "here it is --init-from PREFIX; `rn50 import torchvision FILE` makes a checkpoint of weights"
+    " that torchvision or timm has saved":
         "--pretrained --weights --initial-checkpoint --load --checkpoint --pretrained-path",
     "there is none: a ResNet drops nothing out":
         "--drop --drop-connect --drop-path --drop-block --gp",

@@ -9,6 +9,7 @@ of workers, too, as the rest of the epoch's order is dealt out anew.
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,14 @@ def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> d
         "seed": experiment.seed,
         "optimizer": experiment.optimizer,
         "label_smoothing": experiment.label_smoothing,
+        "freeze_until": experiment.freeze_until,
     }
     if source is not None:
         labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
         found["data"] = f"{len(source)} images, labels {labels:08x}"
+    if experiment.init_from:
+        file = Path(experiment.init_from)
+        found["init_from"] = f"{file.name} ({checkpoint.load(*checkpoint.parts(file)).crc32})"
     return found
 
 
@@ -46,18 +51,18 @@ def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> 
     """Load the checkpoint that the run goes on from; returns the first epoch to do, and puts into
     `run.position` where in it. An epoch uses `examples` images."""
     experiment, prefix = run.experiment, run.experiment.model_prefix
-    if prefix is None:
-        return 0
-    if experiment.resume:
+    found = None
+    if prefix is not None and experiment.resume:
         found, passed_over = checkpoint.newest(prefix)
         for line in passed_over:
             run.progress.say(line)
         if found is None:
             run.progress.say(f"nothing to resume under {prefix}: starting from the first epoch")
-            return 0
-    elif experiment.load_epoch is not None:
+    elif prefix is not None and experiment.load_epoch is not None:
         found = checkpoint.load(prefix, experiment.load_epoch)
-    else:
+    if prefix is None or found is None:
+        if experiment.init_from is not None:
+            begin_with(run, net, Path(experiment.init_from))
         return 0
     file = checkpoint.path(prefix, found.epoch, found.position.images)
     wanted = identity
@@ -82,6 +87,21 @@ def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> 
     change = {"epoch": found.epoch + 1, "images": position.images, "workers": run.comm.size}
     position.changes.append(change)
     return found.epoch
+
+
+def begin_with(run: Run, net: Network, file: Path) -> None:
+    """Take over the weights of a checkpoint, and of the last layer only where it fits."""
+    there = checkpoint.load(*checkpoint.parts(file)).arrays
+    classes = len(there["fc.bias"])
+    fits = classes == net.num_classes
+    taken = {n: a for n, a in there.items() if n in net.arrays() and (fits or n[:3] != "fc.")}
+    arrays = {n: a for n, a in run.step.state().items() if n.startswith("fc.")} | taken
+    checkpoint.check_shapes(arrays, net, file)
+    run.step.load(arrays)
+    head = "its last layer too" if fits else f"a new last layer, for {net.num_classes} classes"
+    text = f"begins with the weights of {file} ({classes} classes): {head}"
+    run.report.env["start"] = text
+    run.progress.say(text)
 
 
 def enter_epoch(run: Run, ordered: bool, epoch: int) -> None:
@@ -130,7 +150,8 @@ def average_running_statistics(run: Run) -> None:
     if run.comm.size == 1 or run.experiment.step is not None:
         return
     arrays = run.step.state()
-    names = [name for name in arrays if ".running_" in name]
+    frozen = run.experiment.to_network().up_to(run.experiment.freeze_until)
+    names = [name for name in arrays if ".running_" in name and name not in frozen]
     totals = run.comm.sum([arrays[name] for name in names])
     run.step.load(arrays | {n: t / run.comm.size for n, t in zip(names, totals, strict=True)})
 

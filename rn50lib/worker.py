@@ -84,7 +84,7 @@ def run_worker(
     def write_report(latest: Report) -> None:
         last = all(len(v) in (0, experiment.num_epochs) for v in latest.metrics.values())
         speed = [x for x in latest.metrics["train.total_ips"] if x]
-        if speed and experiment.step is None:
+        if speed and experiment.step is None and experiment.freeze_until is None:
             flops = net.train_flops(experiment.image_shape)
             latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
         if file and (last or not is_stream(file)):  # a stream gets one report, not one per epoch

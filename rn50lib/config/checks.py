@@ -47,6 +47,7 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
         )
     if experiment.resume and experiment.load_epoch is not None:
         raise UserError("--resume and --load-epoch contradict each other: give one of them")
+    check_start(experiment)
     if experiment.only_inference and experiment.no_val:
         raise UserError("--only-inference and --no-val together leave nothing to do")
     if experiment.network == "tiny" and experiment.num_layers is not None:
@@ -77,6 +78,23 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
         )
     if experiment.val_resize is not None and experiment.val_resize < (experiment.image_shape or 32):
         raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
+
+
+def check_start(experiment: Experiment) -> None:
+    """Raise UserError where --init-from or --freeze-until contradict other flags."""
+    if experiment.init_from and experiment.load_epoch is not None:
+        raise UserError(
+            "--init-from and --load-epoch contradict each other: both say which weights to begin"
+            " with: give one of them"
+        )
+    if experiment.init_from and experiment.step is not None:
+        raise UserError("--init-from: --step paced has no model behind it: leave one of them out")
+    begins = experiment.init_from or experiment.resume or experiment.load_epoch is not None
+    if experiment.freeze_until and not begins:
+        raise UserError(
+            f"--freeze-until {experiment.freeze_until} would leave random weights as they are:"
+            " give --init-from PREFIX with it"
+        )
 
 
 def check_whole(experiment: Experiment) -> None:

@@ -68,7 +68,8 @@ def describe(config: Config) -> str:
               "zero_gamma": numbers.zero_gamma}  # fmt: skip
     shown = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
              "batch_size", "macrobatch_size", "recipe", *tricks, "num_epochs", "image_shape",
-             "num_classes", "threads", "data_nthreads", "model_prefix")  # fmt: skip
+             "num_classes", "threads", "data_nthreads", "model_prefix", "init_from",
+             "freeze_until")  # fmt: skip
     for name in shown:
         value = getattr(experiment, name)
         unread = name in ("data_root", "data_nthreads") and experiment.loader == "synthetic"

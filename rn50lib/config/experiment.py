@@ -29,6 +29,7 @@ FORMATS = ("auto", "files", "recordio", "tfrecord")
 RESAMPLE = ("antialias", "fast")
 COMMS = ("local", "horovod", "ddp")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
+PARTS = ("stem", "stage1", "stage2", "stage3", "stage4")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 
@@ -190,6 +191,15 @@ class Experiment:
     load_epoch: int | None = flag(
         "--load-epoch", kind=natural, help="start from the checkpoint of this epoch, or score it"
     )
+    init_from: str | None = flag(
+        "--init-from", kind=str,
+        help="begin with the weights of a checkpoint, the newest under PREFIX or one that is named"
+        " by its file, and with a new last layer where the classes are others in number",
+    )  # fmt: skip
+    freeze_until: str | None = flag(
+        "--freeze-until", kind=str, choices=PARTS,
+        help="leave the first layers, up to this stage, as they are: weights and batch norm",
+    )  # fmt: skip
     resume: bool = flag(
         "--resume", default=False,
         help="go on from the newest checkpoint of --model-prefix that verifies",

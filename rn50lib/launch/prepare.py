@@ -91,13 +91,34 @@ def make_roadsigns(root: Path, data_format: str | None) -> None:
 
 
 def with_checkpoint(experiment: Experiment) -> Experiment:
-    """Fill in what a loaded checkpoint decides: the network, and for scoring the input too."""
+    """Fill in what a checkpoint decides: the network, and for scoring the input too.
+
+    An --init-from becomes the name of the very file that the run begins with.
+    """
+    if experiment.init_from:
+        file = checkpoint.find(experiment.init_from, "--init-from")
+        wanted = network_of(experiment, checkpoint.parts(file)[0], classes=False)
+        experiment = filled(replace(experiment, init_from=str(file)), wanted)
     if not experiment.model_prefix or (experiment.load_epoch is None and not experiment.resume):
         return experiment
     if experiment.resume and not checkpoint.symbol_path(experiment.model_prefix).exists():
         return experiment
-    net = checkpoint.read_network(experiment.model_prefix)
-    wanted: dict[str, Any] = {"num_classes": net.num_classes, "resnet_version": net.version}
+    wanted = network_of(experiment, experiment.model_prefix)
+    if experiment.only_inference and experiment.load_epoch is not None:
+        trained = checkpoint.load(experiment.model_prefix, experiment.load_epoch).experiment
+        wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
+        if "dtype" in wanted and lacks(wanted["dtype"], machine(), wanted["network"]):
+            del wanted["dtype"]  # trained on another machine: here `auto` chooses
+    return filled(experiment, wanted)
+
+
+def network_of(experiment: Experiment, prefix: str, classes: bool = True) -> dict[str, Any]:
+    """The flags of a checkpoint's network, with the number of `classes` or without. Raises
+    UserError where the experiment gives others."""
+    net = checkpoint.read_network(prefix)
+    wanted: dict[str, Any] = {"resnet_version": net.version}
+    if classes:
+        wanted["num_classes"] = net.num_classes
     if net.name == "resnet-tiny":
         wanted["network"] = "tiny"
     else:
@@ -106,14 +127,14 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
         other = getattr(experiment, name)
         if other is not None and other != value:
             raise UserError(
-                f"{flag_name(name)} {other}: the checkpoint {experiment.model_prefix} is a"
-                f" {net.name} {net.version} with {net.num_classes} classes; leave the flag out"
+                f"{flag_name(name)} {other}: the checkpoint {prefix} is a {net.name} {net.version}"
+                f" with {net.num_classes} classes; leave the flag out"
             )
-    if experiment.only_inference and experiment.load_epoch is not None:
-        trained = checkpoint.load(experiment.model_prefix, experiment.load_epoch).experiment
-        wanted |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
-        if "dtype" in wanted and lacks(wanted["dtype"], machine(), wanted["network"]):
-            del wanted["dtype"]  # trained on another machine: here `auto` chooses
+    return wanted
+
+
+def filled(experiment: Experiment, values: dict[str, Any]) -> Experiment:
+    """The experiment with these values where it has none."""
     return replace(
-        experiment, **{n: v for n, v in wanted.items() if getattr(experiment, n) is None}
+        experiment, **{n: v for n, v in values.items() if getattr(experiment, n) is None}
     )

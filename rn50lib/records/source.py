@@ -116,12 +116,15 @@ def describe(root: str | os.PathLike, data_format: str = "auto") -> Description:
     """
     root = _check_root(root)
     formats = []
-    if all((root / split).is_dir() for split in SPLITS):
+    folders = [split for split in SPLITS if (root / split).is_dir()]
+    if len(folders) == len(SPLITS):
         formats.append("files")
     if _record_folder(root):
         formats.append("recordio")
     if shards := shard_folder(root):
         formats.append("tfrecord")
+    if folders and not formats:  # val alone can be scored
+        formats.append("files")
     if not formats:
         raise _neither(root)
     if shards and (data_format == "tfrecord" or formats == ["tfrecord"]):
@@ -130,8 +133,9 @@ def describe(root: str | os.PathLike, data_format: str = "auto") -> Description:
         classes = read_class_names(shards) or open_shards(root, "train", None).classes
         return Description(root, tuple(formats), counts[0], counts[1], classes)
     if "files" in formats:
-        train, val = (open_folders(root, split) for split in SPLITS)
-        return Description(root, tuple(formats), len(train), len(val), train.classes)
+        opened = {split: open_folders(root, split) for split in folders}
+        train, val = (len(opened[split]) if split in opened else 0 for split in SPLITS)
+        return Description(root, tuple(formats), train, val, opened[folders[0]].classes)
     counts = [len(Reader(_record_path(root, split))) for split in SPLITS]
     classes = read_class_names(root) or _open_records(root, "train").classes
     return Description(root, tuple(formats), counts[0], counts[1], classes)

@@ -1,11 +1,13 @@
-"""A checkpoint as a file for other programs: ONNX, or a TensorFlow SavedModel.
+"""A checkpoint for other programs: ONNX, a TensorFlow SavedModel, or weights for torchvision.
 
     rn50 export PREFIX EPOCH -o model.onnx      # for ONNX Runtime, TensorRT, ...
     rn50 export PREFIX EPOCH -o model           # a folder: TensorFlow's SavedModel
+    rn50 export torchvision PREFIX EPOCH -o model.pth  # a state dict; or model.safetensors
 
-Both take images as validation prepares them, uint8 (N, size, size, 3) RGB, under the name `images`,
-and give float32 `logits` (N, classes): normalising is inside, so that nobody can forget it. Batch
-norm is folded into the convolutions.
+The first two take images as validation prepares them, uint8 (N, size, size, 3) RGB, under the name
+`images`, and give float32 `logits` (N, classes): normalising is inside, so that nobody can forget
+it. Batch norm is folded into the convolutions. A state dict holds the weights as they are, under
+the names of torchvision and timm.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from rn50lib.files import check_writable, make_folder
 from rn50lib.network import Conv, Network
 from rn50lib.recipe import BN_EPS, MEAN, STD
 
+WEIGHTS = (".pth", ".pt", ".safetensors")
 ONNX_OPSET = 17
 ONNX_IR = 8  # the file format that went with that opset: older readers refuse a newer one
 
@@ -109,8 +112,26 @@ def to_onnx(model: Exported) -> bytes:
     return made.SerializeToString()
 
 
+def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
+    """The weights as the content of a file for torchvision and timm, which have ResNets of v1.5.
+
+    Raises UserError for a network that they have not, and where PyTorch is not installed.
+    """
+    if net.name == "resnet-tiny" or (net.version == "v1" and net.block == "bottleneck"):
+        raise UserError(
+            f"torchvision has no {net.name} {net.version}: its ResNets are v1.5, of 18 to 152"
+            " layers; an output that ends in .onnx takes any"
+        )
+    try:
+        from rn50lib.backends.torch.state_dict import serialise
+    except ImportError as error:
+        raise UserError(f"a state dict needs PyTorch, which does not import: {error}") from error
+    return serialise({name: arrays[name] for name in net.arrays()}, suffix)
+
+
 def export(prefix: str | Path, epoch: int, output: Path) -> None:
-    """Write a checkpoint as `output`: an ONNX file where it ends in .onnx, else a SavedModel.
+    """Write a checkpoint as `output`: ONNX where it ends in .onnx, weights for torchvision where in
+    one of `WEIGHTS`, else a SavedModel.
 
     A file that is there is replaced when the new one is whole. Raises UserError for a checkpoint
     that is missing or damaged, a folder that is there, and a package that is missing.
@@ -121,12 +142,15 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     net = done.to_network()
     found = checkpoint.load(prefix, epoch)
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
-    if output.suffix == ".onnx":
+    if output.suffix in (".onnx", *WEIGHTS):
         check_writable(output, "--output")
     elif output.exists():
         raise UserError(f"--output {output} is there already: give a folder that is not")
     else:
         make_folder(output.absolute().parent, f"--output {output}")
+    if output.suffix in WEIGHTS:
+        checkpoint.write_atomic(output, to_state_dict(net, found.arrays, output.suffix))
+        return
     model = folded(net, found.arrays, done.image_shape)
     if output.suffix == ".onnx":
         checkpoint.write_atomic(output, to_onnx(model))
@@ -153,13 +177,23 @@ def main(argv: list[str]) -> int:
     from rn50lib.parser import Parser
 
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
-    parser.add_argument("prefix", help="the --model-prefix of the training run")
-    parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
+    parser.add_argument(
+        "prefix", help="the --model-prefix of the training run; the word torchvision may stand"
+        " before it"
+    )  # fmt: skip
+    parser.add_argument(
+        "epoch", type=int, nargs="?", help="the epoch of the checkpoint (default: the last)"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, required=True,
-        help="FILE.onnx, or a new folder for a TensorFlow SavedModel",
+        help="FILE.onnx; FILE.pth or FILE.safetensors, weights for torchvision and timm; or a new"
+        " folder for a TensorFlow SavedModel",
     )  # fmt: skip
-    args = parser.parse_args(argv)
-    export(args.prefix, args.epoch, args.output)
+    for_torchvision = argv[:1] == ["torchvision"]
+    args = parser.parse_args(argv[for_torchvision:])
+    if for_torchvision and args.output.suffix not in WEIGHTS:
+        parser.error(f"--output {args.output}: weights for torchvision end in {', '.join(WEIGHTS)}")
+    epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
+    export(args.prefix, epoch, args.output)
     print(args.output)
     return 0

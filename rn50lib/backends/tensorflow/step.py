@@ -42,7 +42,10 @@ class TensorflowStep:
         self.named = tensors(self.model, net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
         load_arrays(self.named, overrides.get("broadcast_start")(start, comm))
-        self.trained = list(net.parameters())
+        frozen = net.up_to(experiment.freeze_until)
+        self.trained = [name for name in net.parameters() if name not in frozen]
+        for layer in self.model.layers:  # a batch norm that is not trainable keeps its statistics
+            layer.trainable = f"{layer.name}.running_mean" not in frozen
         self.update = Optimizer(experiment, self.named, self.trained)
         self.velocity = self.update.velocity
         self.exchange = exchange_for(experiment, comm)

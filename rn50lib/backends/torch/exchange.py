@@ -107,7 +107,7 @@ class HorovodExchange:
             from rn50lib import timeline
 
             self.waits = timeline.Waits(experiment.timeline)
-        for parameter in model.parameters():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.register_post_accumulate_grad_hook(self.start)
 
     def start(self, parameter: Tensor) -> None:

@@ -95,7 +95,8 @@ class Runner:
             step.model.train(training)
             logits = step.forward(images)
             if training:
-                torch.autograd.grad(step.loss(logits, labels), list(step.model.parameters()))
+                trained = [p for p in step.model.parameters() if p.requires_grad]
+                torch.autograd.grad(step.loss(logits, labels), trained)
 
         why = compiled(step.model, trial)
         self.compiled = why is None

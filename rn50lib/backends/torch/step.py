@@ -21,7 +21,7 @@ from rn50lib import overrides
 from rn50lib.backends.torch import onednn, precision, speed
 from rn50lib.backends.torch.exchange import exchange_for
 from rn50lib.backends.torch.inference import Predictor
-from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
+from rn50lib.backends.torch.model import ResNet, freeze, load_arrays, tensors
 from rn50lib.backends.torch.trace import Spans, recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
@@ -51,9 +51,12 @@ class TorchStep:
         fastest: torch.nn.Module = self.model
         if onednn.has_onednn(self.device, self.dtype):
             fastest = onednn.for_training(self.model, net, experiment, self.dtype)
+        frozen = net.up_to(experiment.freeze_until)
+        freeze(self.model, frozen)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
-        self.optimizer = optimizer_for(experiment, named, list(net.parameters()), self.lr)
+        self.names = [name for name in net.parameters() if name not in frozen]  # what is trained
+        self.optimizer = optimizer_for(experiment, named, self.names, self.lr)
         self.exchange = exchange_for(experiment, comm, fastest, named)
         self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
         self.scaler: precision.LossScaler | None = None
@@ -183,7 +186,7 @@ class TorchStep:
     def state(self) -> dict[str, np.ndarray]:
         named = tensors(self.model)
         arrays = {name: to_array(tensor) for name, tensor in named.items()}
-        for name in self.net.parameters():
+        for name in self.names:
             held = self.optimizer.state[named[name]]
             arrays[f"velocity/{name}"] = to_array(held["momentum_buffer"])
         return arrays
@@ -194,9 +197,10 @@ class TorchStep:
     def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
         load_arrays(self.model, arrays)
         self.predictor = None
-        for name, tensor in tensors(self.model).items():
+        named = tensors(self.model)
+        for name in self.names:
             if f"velocity/{name}" in arrays:
-                velocity = self.optimizer.state[tensor]["momentum_buffer"]
+                velocity = self.optimizer.state[named[name]]["momentum_buffer"]
                 velocity.copy_(torch.from_numpy(arrays[f"velocity/{name}"]))
         if self.scaler and scaling:
             self.scaler.load(scaling)
