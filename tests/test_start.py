@@ -1,0 +1,135 @@
+"""A run that begins with the weights of a checkpoint, and leaves the first layers as they are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rn50lib import checkpoint
+from tests.conftest import clean_environment
+from tests.support import TINY, Ended, Photos, strict_json, write_photo
+
+pytestmark = pytest.mark.needs("torch")
+
+Run = Callable[..., Ended]
+STAGES = ("stem", "stage1", "stage2", "stage3", "stage4")
+OWNERS = (("conv1.", "bn1."), *((f"layer{i}.",) for i in range(1, 5)))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of three classes."""
+    root = tmp_path_factory.mktemp("three")
+    for c in range(3):
+        for i in range(8):
+            write_photo(root / "train" / f"class{c}" / f"{i}.jpg", 8 * c + i)
+            write_photo(root / "val" / f"class{c}" / f"{i}.jpg", 8 * c + i)
+    return root
+
+
+def arrays(prefix: str | Path, epoch: int) -> dict[str, np.ndarray]:
+    return checkpoint.load(prefix, epoch).arrays
+
+
+def unchanged(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
+    """Names of the arrays that are the same to the bit."""
+    return {name for name in after if name in before and np.array_equal(before[name], after[name])}
+
+
+def first_layers(names: dict[str, np.ndarray], stage: str) -> set[str]:
+    """Names of the arrays up to a stage, by the names of the layers."""
+    owners = sum(OWNERS[: STAGES.index(stage) + 1], ())
+    return {name for name in names if name.startswith(owners)}
+
+
+def begin(rn50: Run, root: Path, base: Path, *flags: str) -> Ended:
+    return rn50("train", "--data-root", root, *TINY, "-e", "1", "--init-from", base,
+                "--model-prefix", "n", "--report", "r.json", *flags)  # fmt: skip
+
+
+def test_another_number_of_classes_gets_a_new_head(rn50: Run, trained: Path, three: Path) -> None:
+    ended = begin(rn50, three, trained / "m", "--lr", "0")  # nothing is learnt: the start is seen
+    assert ended.status == 0, ended.err
+    line = f"{trained / 'm-0002.safetensors'} (6 classes): a new last layer, for 3 classes"
+    assert line in ended.err
+    before, after = arrays(trained / "m", 2), arrays("n", 1)
+    weights = {n for n in before if not n.startswith(("fc.", "velocity/")) and "running_" not in n}
+    assert unchanged(before, after) >= weights
+    assert after["fc.weight"].shape[0] == 3 and after["fc.weight"].std() > 0
+    env = strict_json(Path("r.json"))["env"]
+    assert line in env["start"]
+    assert env["axes"]["init_from"]["value"] == str(trained / "m-0002.safetensors")
+
+
+def test_the_same_number_keeps_the_head(rn50: Run, trained: Path, photos: Photos) -> None:
+    file = trained / "m-0001.safetensors"  # a checkpoint may be named itself
+    assert begin(rn50, photos.root, file, "--lr", "0").status == 0
+    assert {"fc.weight", "fc.bias"} <= unchanged(arrays(trained / "m", 1), arrays("n", 1))
+
+
+@pytest.mark.parametrize("stage", ["stem", "stage2", "stage4"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "torch",
+        pytest.param("tensorflow", marks=[pytest.mark.needs("tensorflow"), pytest.mark.slow]),
+    ],
+)
+def test_frozen_layers_stay_to_the_bit(
+    rn50: Run, trained: Path, three: Path, stage: str, backend: str
+) -> None:
+    flags = ("--freeze-until", stage, "--backend", backend, "--lr", "0.4", "--wd", "0.1")
+    ended = begin(rn50, three, trained / "m", *flags)
+    assert ended.status == 0, ended.err
+    before, after = arrays(trained / "m", 2), arrays("n", 1)
+    frozen = first_layers(before, stage)
+    assert unchanged(before, after) == frozen
+    velocities = {name.removeprefix("velocity/") for name in after if "velocity/" in name}
+    assert velocities == {n for n in after if "/" not in n and "running_" not in n} - frozen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "comm", ["ddp", pytest.param("horovod", marks=pytest.mark.needs("horovod"))]
+)
+def test_frozen_layers_stay_on_two_workers(
+    run_cli: Callable, trained: Path, three: Path, tmp_path: Path, comm: str
+) -> None:
+    done = run_cli(
+        "run", "-n", "2", "--comm", comm, "--data-root", three, *TINY, "-b", "4", "-e", "1",
+        "--init-from", trained / "m", "--freeze-until", "stage3", "--model-prefix", "n",
+        env=clean_environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    before = arrays(trained / "m", 2)
+    assert unchanged(before, arrays(tmp_path / "n", 1)) == first_layers(before, "stage3")
+
+
+def test_such_a_run_resumes(rn50: Run, trained: Path, three: Path, tmp_path: Path) -> None:
+    flags = ("--freeze-until", "stage1", "--lr", "0.1")
+    assert begin(rn50, three, trained / "m", *flags, "-e", "2").status == 0
+    (tmp_path / "again").mkdir()
+    for name in ("n-0001.safetensors", "n-symbol.json"):
+        shutil.copy(name, "again")
+    again = ("--model-prefix", "again/n", "-e", "2", "--resume")
+    ended = begin(rn50, three, trained / "m", *flags, *again)
+    assert ended.status == 0 and "n-0001.safetensors: 1 epochs are done" in ended.err
+    whole, resumed = arrays("n", 2), arrays("again/n", 2)
+    assert unchanged(whole, resumed) == set(whole) == set(resumed)
+    other = begin(rn50, three, trained / "m-0001.safetensors", *flags, *again)
+    assert "init_from m-0002.safetensors" in other.error and "leave out --init-from" in other.error
+    thawed = begin(rn50, three, trained / "m", *again)
+    assert "freeze_until stage1" in thawed.error and "--freeze-until" in thawed.error
+
+
+def test_what_is_no_checkpoint_is_named(rn50: Run, three: Path, trained: Path) -> None:
+    missing = begin(rn50, three, Path("none"))
+    assert "--init-from none: there is no checkpoint none-NNNN.safetensors" in missing.error
+    Path("w.pth").touch()
+    assert "rn50 import torchvision w.pth" in begin(rn50, three, Path("w.pth")).error
+    deeper = rn50("run", "--init-from", trained / "m", "--network", "resnet", "--dry-run")
+    assert "--network resnet" in deeper.error and "resnet-tiny" in deeper.error
