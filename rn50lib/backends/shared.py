@@ -1,4 +1,4 @@
-"""What the steps of both frameworks share: which parameters decay, and what a full memory means."""
+"""What the steps of both frameworks share: which parameters decay, and errors in one line."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, flo
             f" {len(names)} parameters must be in exactly one, or it is not trained"
         )
     return dict.fromkeys(decayed, experiment.wd) | dict.fromkeys(plain, 0.0)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a framework says, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
 
 def memory_full(
