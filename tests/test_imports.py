@@ -45,8 +45,7 @@ FRAMEWORKS = (
 )
 # packages beyond NumPy, imported where a checksum is computed, a picture opened, a YAML file read
 LATE = {
-    "records.tfrecord": "google_crc32c",
-    "records.checksums": "google_crc32c",
+    "records.framing": "google_crc32c",
     "records.imageinfo": "PIL",
     "config.file": "yaml",
 }

@@ -24,8 +24,7 @@ from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import quick
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures, quick
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.source import Source

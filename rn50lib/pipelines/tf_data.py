@@ -17,7 +17,6 @@ microseconds an image, for the same crops as in every other loader, and for a le
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -28,8 +27,7 @@ from rn50lib.backends.tensorflow import tf
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import SPARE, quick
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import SPARE, Pictures, quick
 from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.tf_readers import Ordered, Stream, as_written
 from rn50lib.records.shards import ShardSource
@@ -303,7 +301,7 @@ class TfData:
         if self.problem is not None:
             return self.problem
         if isinstance(self.source, ShardSource) and isinstance(error, tf.errors.DataLossError):
-            return find_damage(self.source, error.message)
+            return self.source.find_damage(error.message)
         numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, skip)})
         try:
             for number in numbers:
@@ -335,15 +333,3 @@ def rotated(pixels: Any, degrees: Any) -> Any:
         fill_value=0.0,
         interpolation="BILINEAR",
     )[0]
-
-
-def find_damage(source: ShardSource, message: str) -> Exception:
-    """The error that names the damaged record of which TensorFlow says only the offset."""
-    found = re.search(r"record at (\d+)", message)
-    if found:
-        for number in source.at_offset(int(found[1])):
-            try:
-                source.read(number)
-            except UserError as error:
-                return error
-    return source.find_damage() or UserError(f"{source.path}: TensorFlow says: {message}")

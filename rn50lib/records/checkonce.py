@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rn50lib.files import write_file
-from rn50lib.records.checksums import checksum_path
+from rn50lib.records.framing import checksum_path
 from rn50lib.records.recordio import Reader
 from rn50lib.records.tfrecord import TFRecordReader
 

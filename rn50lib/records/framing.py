@@ -5,8 +5,11 @@ Everything here works on buffers and knows no files, so that a record can be loo
 
 from __future__ import annotations
 
+import functools
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rn50lib.errors import UserError
@@ -50,6 +53,19 @@ class RecordError(UserError):
     def __reduce__(self) -> tuple:
         # An exception that a loader's worker raises travels to the main process by pickle.
         return type(self), (str(self), self.path, self.offset, self.good)
+
+
+@functools.cache
+def crc32c() -> Callable[[int, bytes], int]:
+    """google-crc32c's ``extend(crc, data)``, imported only where checksums are needed."""
+    import google_crc32c
+
+    return google_crc32c.extend
+
+
+def checksum_path(path_rec: str | os.PathLike) -> Path:
+    """``data/train.crc``, the records' checksums, for ``data/train.rec``: see `index`."""
+    return Path(os.path.splitext(os.fspath(path_rec))[0] + ".crc")
 
 
 class Header(NamedTuple):

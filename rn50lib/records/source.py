@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.classes import read_class_names
-from rn50lib.records.folders import open_folders, refuse_no_image
+from rn50lib.records.folders import open_folders, read_class_names
 from rn50lib.records.framing import RecordError
+from rn50lib.records.imageinfo import refuse_no_image
 from rn50lib.records.recordio import Reader
 from rn50lib.records.shards import count_images, open_shards, shard_folder
 

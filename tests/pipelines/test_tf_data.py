@@ -22,7 +22,7 @@ from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib import overrides
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures
 from rn50lib.records.source import Source, open_source
 from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo

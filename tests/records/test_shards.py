@@ -212,7 +212,6 @@ def test_damage_is_told_with_file_and_offset(shards):
     with pytest.raises(RecordError) as caught:
         source.read(16 + 4)
     assert f"{path}: damaged at offset {offset:,}, after 4 good records" in str(caught.value)
-    assert str(source.find_damage()) == str(caught.value)
     data[offset] ^= 1  # the length itself: seen at once
     path.write_bytes(data)
     assert f"{path}: damaged at offset {offset:,}" in refused(shards)

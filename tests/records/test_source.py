@@ -11,7 +11,7 @@ import pytest
 from data_prep import im2rec
 from data_prep.recordwriter import Writer
 from rn50lib.errors import UserError
-from rn50lib.records.classes import read_class_names
+from rn50lib.records.folders import read_class_names
 from rn50lib.records.framing import pack_header
 from rn50lib.records.source import describe, open_source
 
