@@ -193,7 +193,7 @@ class TfData:
         """One image: its crop decoded, made small, mirrored and turned; and its label."""
 
         def here() -> Any:
-            return self.turned(self.cropped(data, size, box), turn)
+            return self.turned(self.cropped(data, box), turn)
 
         def by_hand() -> Any:
             return self.in_python(self.decode_by_hand, [epoch, number, data], tf.uint8)
@@ -201,11 +201,10 @@ class TfData:
         pixels = tf.cond(size[0] > 0, here, by_hand)
         return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
 
-    def cropped(self, data: Any, size: Any, box: Any) -> Any:
-        """The crop of an encoded image, or of raw pixels, as uint8 (pixels, pixels, 3)."""
-        raw = isinstance(self.reader, Stream) and self.reader.raw
-        if raw or not self.stages.decode_and_crop:
-            whole = raw_pixels(data, size) if raw else self.jpeg_pixels(data)
+    def cropped(self, data: Any, box: Any) -> Any:
+        """The crop of a JPEG as uint8 (pixels, pixels, 3)."""
+        if not self.stages.decode_and_crop:
+            whole = tf.io.decode_jpeg(data, channels=3, **self.decoder)
             top, left, height, width = tf.unstack(box)
             part = whole[top : top + height, left : left + width]
             return self.resized(part, tf.zeros(2), tf.cast(box[2:], tf.float32))
@@ -224,10 +223,6 @@ class TfData:
     def jpeg_part(self, data: Any, window: Any, ratio: int) -> Any:
         """A window (top, left, height, width) of a JPEG decoded at 1 / `ratio` of its size."""
         return tf.io.decode_and_crop_jpeg(data, window, channels=3, ratio=ratio, **self.decoder)
-
-    def jpeg_pixels(self, data: Any) -> Any:
-        """All of a JPEG."""
-        return tf.io.decode_jpeg(data, channels=3, **self.decoder)
 
     def resized(self, part: Any, start: Any, size: Any) -> Any:
         """A rectangle of `part`, from `start` (y, x) on and of `size` (height, width), as uint8
@@ -310,11 +305,6 @@ class TfData:
             return found
         names = f"{self.source.name(numbers[0])} and {len(numbers) - 1} more images"
         return UserError(f"TensorFlow cannot make the batch of {names}: {error}")
-
-
-def raw_pixels(data: Any, size: Any) -> Any:
-    """The slides' raw bytes as an image."""
-    return tf.reshape(tf.io.decode_raw(data, tf.uint8), [size[0], size[1], 3])
 
 
 def rotated(pixels: Any, degrees: Any) -> Any:
