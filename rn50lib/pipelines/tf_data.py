@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,23 +63,6 @@ class Stages:
     interleave: bool = True
     parallel_map: bool = True
     prefetch: bool = True
-
-
-def stages() -> dict[str, Stages]:
-    """The stages switched on one after the other, from none to all, by name.
-
-    The lesson is in the order: a stage that works on what is not the bottleneck gains nothing, and
-    shows its worth only once the stages before have moved the bottleneck to it. Reading several
-    shards at once does little while one thread decodes all images; prefetching cannot gain more
-    than the smaller of the time for a batch and the time for a step.
-    """
-    built = Stages(False, False, False, False)
-    found = {"one after the other": built}
-    for name in ("interleave", "parallel_map", "prefetch", "decode_and_crop"):
-        built = replace(built, **{name: True})
-        found[f"+ {name.replace('_', ' ')}"] = built
-    assert built == Stages() and len(found) == len(fields(Stages)) + 1
-    return found
 
 
 class TfData:
