@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.backends.tensorflow import tf
+from rn50lib.backends.tensorflow import PythonCalls, tf
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch
@@ -86,7 +86,7 @@ class TfData:
         self.stages = stages
         self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
-        self.problem: Exception | None = None
+        self.python = PythonCalls()
         self.reader: Ordered | Stream
         if isinstance(source, ShardSource):
             self.reader = Stream(self, source)
@@ -244,15 +244,7 @@ class TfData:
 
     def in_python(self, function: Callable, arguments: list, types: Any) -> Any:
         """Call a Python function from tf.data; what it raises is kept for `explain`."""
-
-        def kept(*values: Any) -> Any:
-            try:
-                return function(*values)
-            except Exception as error:
-                self.problem = error
-                raise
-
-        return tf.numpy_function(kept, arguments, types, stateful=False)
+        return self.python(function, arguments, types, stateful=False)
 
     def decode_by_hand(self, epoch: Any, number: Any, data: bytes) -> np.ndarray:
         """What is no JPEG goes through Pillow, as in every other loader."""
@@ -276,8 +268,8 @@ class TfData:
 
         What Python raised comes as it was: a UserError, or a mistake in a learner's own function.
         """
-        if self.problem is not None:
-            return self.problem
+        if self.python.error is not None:
+            return self.python.error
         if isinstance(self.source, ShardSource) and isinstance(error, tf.errors.DataLossError):
             return self.source.find_damage(error.message)
         numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, skip)})

@@ -180,9 +180,9 @@ class TensorflowStep:
             raise memory_full(self.experiment, self.net, capacity, training) from None
         except tf.errors.OpError as error:
             for holder in (self.exchange, self.scaler):
-                learners = getattr(holder, "error", None)
-                if learners is not None:
-                    raise learners from None
+                python = getattr(holder, "python", None)
+                if python and python.error:
+                    raise python.error from None
             if self.experiment.compile and isinstance(error, XLA_ERRORS):
                 raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rn50lib import comm as groups
 from rn50lib import overrides
+from rn50lib.backends.shared import learners_average
 from rn50lib.comm.vectors import Vectors
 from rn50lib.config import Experiment
 
@@ -72,7 +73,8 @@ class OverriddenExchange:
     @torch.no_grad()
     def __call__(self) -> None:
         held = [p.grad for p in self.model.parameters() if p.grad is not None]
-        averaged = self.function([grad.cpu().numpy() for grad in held], self.comm)
+        gradients = [grad.cpu().numpy() for grad in held]
+        averaged = learners_average(self.function, gradients, self.comm)
         for grad, array in zip(held, averaged, strict=True):
             grad.copy_(torch.from_numpy(array))
 
