@@ -109,11 +109,6 @@ def shard_folder(root: Path) -> Path | None:
     return None
 
 
-def count_images(root: Path, split: str) -> int:
-    """How many images a split has, from its indexes alone."""
-    return sum(len(_read_offsets(s)) for s in find_shards(shard_folder(root) or root, split))
-
-
 def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardSource:
     """Open a split; ``names`` are the classes as classes.txt has them, None where it is missing.
 
