@@ -30,6 +30,8 @@ MAX_PAYLOAD = (1 << _LENGTH_BITS) - 1
 WHOLE, FIRST, MIDDLE, LAST = range(4)
 """The 3-bit flag above the length: a record in one part, or the place of a part in its record."""
 
+FIRST_FLAGS, LATER_FLAGS = (WHOLE, FIRST), (MIDDLE, LAST)
+
 
 class RecordError(UserError):
     """A record file that is damaged or does not fit its index.
@@ -179,57 +181,35 @@ def locate(data: bytes, offset: int, size: int) -> Span:
     ``data`` may be any buffer (bytes, mmap, memoryview). Raises Damage where the bytes are no
     record.
     """
-    if offset + 8 > size:
-        raise Damage(
-            offset, f"only {max(0, size - offset)} of the 8 bytes of a record's start are there"
-        )
-    magic, lrec = PART.unpack_from(data, offset)
-    if magic != MAGIC:
-        raise Damage(
-            offset, f"a record should start with 0x{MAGIC:08x}, but 0x{magic:08x} stands there"
-        )
-    flag, length = lrec >> _LENGTH_BITS, lrec & MAX_PAYLOAD
-    start = offset + 8
-    stop = start + length
-    end = stop + (-length % 4)
-    if end > size:
-        raise Damage(
-            offset, f"the record says {length:,} bytes, but the file ends after {size - start:,}"
-        )
-    if flag == WHOLE:
-        return Span(((start, stop),), end)
-    if flag != FIRST:
-        raise Damage(offset, f"a record cannot start with a part of flag {flag}")
-    return _locate_parts(data, offset, size, start, stop, end)
-
-
-def _locate_parts(data: bytes, offset: int, size: int, start: int, stop: int, end: int) -> Span:
-    """The rest of ``locate`` for a record in several parts, of which the first is known."""
-    parts = [(start, stop)]
+    parts: list[tuple[int, int]] = []
+    at, allowed = offset, FIRST_FLAGS
     while True:
-        if stop != end:
-            # Parts end where the magic stood, so only the last may need padding.
-            raise Damage(offset, f"part {len(parts)} of the record has an odd length")
-        if end + 8 > size:
-            raise Damage(offset, f"the file ends before part {len(parts) + 1} of the record")
-        magic, lrec = PART.unpack_from(data, end)
+        if at + 8 > size:
+            there = max(0, size - at)
+            raise Damage(offset, f"only {there} of the 8 bytes of part {len(parts) + 1} are there")
+        magic, lrec = PART.unpack_from(data, at)
         flag, length = lrec >> _LENGTH_BITS, lrec & MAX_PAYLOAD
-        if magic != MAGIC or flag not in (MIDDLE, LAST):
-            raise Damage(
-                offset, f"part {len(parts) + 1} of the record is missing at offset {end:,}"
-            )
-        start = end + 8
-        stop = start + length
-        end = stop + (-length % 4)
-        if end > size:
+        if magic != MAGIC:
             raise Damage(
                 offset,
-                f"part {len(parts) + 1} of the record says {length:,} bytes, "
-                f"but the file ends after {size - start:,}",
+                f"0x{MAGIC:08x} should stand at offset {at:,}, but 0x{magic:08x} stands there",
+            )
+        if flag not in allowed:
+            raise Damage(offset, f"part {len(parts) + 1} of a record cannot have the flag {flag}")
+        start = at + 8
+        stop = start + length
+        at = stop + (-length % 4)
+        if at > size:
+            raise Damage(
+                offset,
+                f"the record says {length:,} bytes, but the file ends after {size - start:,}",
             )
         parts.append((start, stop))
-        if flag == LAST:
-            return Span(tuple(parts), end)
+        if flag == WHOLE or flag == LAST:
+            return Span(tuple(parts), at)
+        allowed = LATER_FLAGS
+        if stop != at:  # parts end where the magic stood, so only the last may need padding
+            raise Damage(offset, f"part {len(parts)} of the record has an odd length")
 
 
 def join(data: bytes, span: Span) -> bytes:

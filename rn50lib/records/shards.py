@@ -133,7 +133,7 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
     for shard, starts, first in zip(shards, offsets, firsts.tolist(), strict=False):
         found, raw = _read_labels(shard.path, starts, ids, raw)
         labels[first : first + len(found)] = found
-    classes = _class_names(root, folder, split, ids, int(labels.max()) + 1, names)
+    classes = _class_names(folder, split, ids, int(labels.max()) + 1, names)
     paths = tuple(shard.path for shard in shards)
     offset = np.concatenate(offsets)
     return ShardSource(root, folder, labels, classes, paths, firsts, bool(raw), offset)
@@ -201,46 +201,34 @@ def _check_kind(features: dict[str, FeatureSpan], before: bool | None, name: str
 
 
 def _class_names(
-    root: Path,
-    folder: Path,
-    split: str,
-    ids: dict[int, str],
-    count: int,
-    names: tuple[str, ...] | None,
+    folder: Path, split: str, ids: dict[int, str], count: int, names: tuple[str, ...] | None
 ) -> tuple[str, ...]:
     """The classes; ``ids`` are those that the records name, ``count`` the labels that they use."""
-    if names is not None and count <= len(names):
-        for label, found in ids.items():
-            if names[label] != found:
-                raise UserError(
-                    f"{folder}: label {label + 1} is {found!r} in the {split} shards and "
-                    f"{names[label]!r} in classes.txt; write the shards again, or put the list "
-                    "right"
-                )
-        return names
     if names is not None:
-        raise UserError(
-            f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
-            f"{len(names)} classes; put the list right, or write the shards again"
-        )
-    other = "val" if split == "train" else "train"
-    try:
-        others = find_shards(folder, other)
-    except UserError:
-        others = []
-    there: dict[int, str] = {}
-    for shard in others:
-        labels, _ = _read_labels(shard.path, _read_offsets(shard), there, None)
-        count = max(count, int(labels.max()) + 1)
-    for label in ids.keys() & there.keys():
-        if ids[label] != there[label]:
+        if count > len(names):
+            raise UserError(
+                f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
+                f"{len(names)} classes; put the list right, or write the shards again"
+            )
+        known, elsewhere = dict(enumerate(names)), "classes.txt"
+    else:
+        other = "val" if split == "train" else "train"
+        known, elsewhere = {}, f"the {other} shards"
+        try:
+            others = find_shards(folder, other)
+        except UserError:
+            others = []
+        for shard in others:
+            labels, _ = _read_labels(shard.path, _read_offsets(shard), known, None)
+            count = max(count, int(labels.max()) + 1)
+    for label in ids.keys() & known.keys():
+        if ids[label] != known[label]:
             raise UserError(
                 f"{folder}: label {label + 1} is {ids[label]!r} in the {split} shards and "
-                f"{there[label]!r} in the {other} shards: a label must mean one class; write the "
-                "shards again together"
+                f"{known[label]!r} in {elsewhere}: a label must mean one class; write the shards "
+                "again together, or put the list right"
             )
-    known = there | ids
-    return tuple(known.get(label, str(label)) for label in range(count))
+    return names or tuple((known | ids).get(label, str(label)) for label in range(count))
 
 
 def _read_offsets(shard: Shard) -> np.ndarray:
