@@ -9,8 +9,8 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers that train together; None: 2, on GPUs all, at most 8
 batch: int = 16  # images per worker and step where speed is measured
-steps: int = 25  # timed steps
-epochs: int = 3  # epochs of the library's runs that learn
+steps: int = 15  # timed steps
+epochs: int = 2  # epochs of the library's runs that learn
 seed: int = 0  # start of all randomness
 
 # %%
