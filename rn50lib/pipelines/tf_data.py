@@ -86,7 +86,7 @@ class TfData:
         self.stages = stages
         self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
-        self.python = PythonCalls()
+        self.python = PythonCalls(stateful=False)
         self.reader: Ordered | Stream
         if isinstance(source, ShardSource):
             self.reader = Stream(self, source)
@@ -111,7 +111,8 @@ class TfData:
                 raise UserError(
                     f"{self.source.path}: it was changed while it was read; start again"
                 )
-            yield self.filled(*self.nothing(), 0)
+            images = tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8)
+            yield self.filled(images, tf.zeros((0,), tf.int32), 0)
 
     def close(self) -> None:
         return None
@@ -179,7 +180,7 @@ class TfData:
             return self.turned(self.cropped(data, box), turn)
 
         def by_hand() -> Any:
-            return self.in_python(self.decode_by_hand, [epoch, number, data], tf.uint8)
+            return self.python(self.decode_by_hand, [epoch, number, data], tf.uint8)
 
         pixels = tf.cond(size[0] > 0, here, by_hand)
         return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
@@ -242,10 +243,6 @@ class TfData:
 
     # -- in Python ---------------------------------------------------------------------------------
 
-    def in_python(self, function: Callable, arguments: list, types: Any) -> Any:
-        """Call a Python function from tf.data; what it raises is kept for `explain`."""
-        return self.python(function, arguments, types, stateful=False)
-
     def decode_by_hand(self, epoch: Any, number: Any, data: bytes) -> np.ndarray:
         """What is no JPEG goes through Pillow, as in every other loader."""
         return np.ascontiguousarray(self.pictures.from_bytes(data, int(epoch), int(number)))
@@ -257,9 +254,6 @@ class TfData:
             images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
             labels = tf.pad(labels, [[0, missing]])
         return Batch(images, labels, valid)
-
-    def nothing(self) -> tuple[Any, Any]:
-        return tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8), tf.zeros((0,), tf.int32)
 
     # -- what went wrong ---------------------------------------------------------------------------
 

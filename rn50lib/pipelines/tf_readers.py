@@ -55,7 +55,7 @@ class Ordered:
         def read(row: Any) -> tuple:
             types = [tf.string, tf.int32, tf.int32, tf.int32, tf.float32]
             read = functools.partial(self.read, epoch)
-            found = self.pipeline.in_python(read, [row], types)
+            found = self.pipeline.python(read, [row], types)
             shapes = [(None,), (None,), (None, 2), (None, 4), (None, 3)]
             return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
 
@@ -122,7 +122,7 @@ class Stream:
         @as_written
         def choose(number: Any, data: Any, label: Any, size: Any) -> tuple:
             choose = functools.partial(pipeline.choose, epoch)
-            boxes, turns = pipeline.in_python(choose, [number, size], [tf.int32, tf.float32])
+            boxes, turns = pipeline.python(choose, [number, size], [tf.int32, tf.float32])
             boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, 3))
             return number, data, label, size, boxes, turns
 

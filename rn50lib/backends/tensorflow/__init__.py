@@ -52,10 +52,11 @@ class PythonCalls:
     """Calls Python functions from a graph, and keeps the `error` that one of them has raised:
     TensorFlow would hide it behind one of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, stateful: bool = True) -> None:
         self.error: Exception | None = None
+        self.stateful = stateful
 
-    def __call__(self, function: Callable, arguments: list, types: Any, **how: Any) -> Any:
+    def __call__(self, function: Callable, arguments: list, types: Any) -> Any:
         def called(*values: Any) -> Any:
             try:
                 return function(*values)
@@ -63,4 +64,4 @@ class PythonCalls:
                 self.error = error
                 raise
 
-        return tf.numpy_function(called, arguments, types, **how)
+        return tf.numpy_function(called, arguments, types, stateful=self.stateful)
