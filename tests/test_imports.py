@@ -74,7 +74,6 @@ HOMES = {
         "rn50lib/pipelines/dali.py",  # which GPU it has chosen
         "rn50lib/comm/horovod.py",
         "rn50lib/comm/gpu.py",
-        "rn50lib/tools/diagnose/tf_stages.py",  # the pipeline cut short, to be measured
         "workshop/lessons/tfrecord/streams.py",  # what TensorFlow's own buffer does
     ),
     "horovod": (
@@ -85,7 +84,6 @@ HOMES = {
     # a lesson takes the graph apart
     "nvidia": (
         "rn50lib/pipelines/dali",
-        "rn50lib/tools/diagnose/dali_stages.py",
         "workshop/lessons/dali/steps.py",
     ),
 }

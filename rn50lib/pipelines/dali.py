@@ -96,13 +96,11 @@ class Dali:
     def close(self) -> None:
         self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None, define: Any = None, skip: int = 0) -> Any:
-        """The graph for an epoch without its first `skip` images, ready to run; `define` is another
-        than the split's own."""
+    def build(self, epoch: int, gpu: int | None, skip: int = 0) -> Any:
+        """The graph for an epoch without its first `skip` images, ready to run."""
         threads = self.experiment.data_nthreads
         beside = threads > 0  # else batches are made while the training process waits for them
-        define = define or (training if self.plan.train else validation)
-        graph = define(
+        graph = (training if self.plan.train else validation)(
             lambda: self.reader.read(epoch, skip),
             self.look(gpu),
             batch_size=self.plan.batch_size,

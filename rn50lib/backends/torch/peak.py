@@ -1,5 +1,4 @@
-"""How fast this device computes, and how fast workers exchange, when nothing is in the way: the
-ceilings for a run."""
+"""How fast this device computes when nothing is in the way: the ceiling for a run."""
 
 from __future__ import annotations
 
