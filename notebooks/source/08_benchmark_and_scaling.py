@@ -34,7 +34,7 @@ import subprocess
 import time
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler: no lines of its own
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # PyTorch's profiler: no lines of its own
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -686,7 +686,7 @@ images = torch.randn(16, 3, size, size, device=device)
 labels = torch.randint(12, (16,), device=device)
 cross_entropy(fresh(images), labels).backward()
 ratio = {
-    name: float(weight.norm() / weight.grad.norm())
+    name: (weight.norm() / weight.grad.norm()).item()
     for name, weight in fresh.named_parameters()
     if weight.ndim == 4  # the convolutions
 }
