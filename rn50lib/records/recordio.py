@@ -193,9 +193,10 @@ class Reader:
 
     def __getitem__(self, position: int) -> tuple[Labels, bytes]:
         """(label, encoded image) of the record at a position of the index."""
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"{self.path_rec} holds {len(self)} records, not {position}")
-        offset, key = int(self.offsets[position]), self.keys[position]
+        keys, offsets, _ = self._index or self._load_index()
+        if not -len(keys) <= position < len(keys):
+            raise IndexError(f"{self.path_rec} holds {len(keys)} records, not {position}")
+        offset, key = int(offsets[position]), int(keys[position])
         header, image = self._unpack(offset, self.read(position))
         if header.id != key and not self._counted:
             raise self._misfit(
