@@ -1,10 +1,13 @@
 # The workbook's commands. Each sets up what is missing first; a second call is fast.
 #
-#   make run          the course, headless, on the built-in data -> runs/.../index.html
+#   make run          trains the built-in recipe in full, then runs the course -> runs/.../index.html
+#                     FAST=1 leaves the training out
 #   make test         every promise once, small        make quick   unit tests and lint
 #   make acceptance   the large tests; T=name for one
 #   make lab          JupyterLab at the course; BIND=0.0.0.0 PORT=8888 to reach it from elsewhere
 #   make setup        the environment alone            make horovod builds Horovod again if it failed
+#   make docs         the executed notebooks as a site of pages -> site/index.html
+#                     COURSE=runs/…-course takes notebooks that have run already
 #   make clean        removes .venv and caches; data/ and runs/ stay
 #
 # PYTHON=python3.12   which Python               DALI=cuda120   which DALI wheel (or none)
@@ -21,16 +24,16 @@ export DALI WITH
 PLACE := $(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv)
 VENV := $(PLACE)/bin
 
-.PHONY: help run test quick acceptance lab setup horovod clean
+.PHONY: help run test quick acceptance lab docs setup horovod clean
 
 help:
-	@sed -n '3,13s/^# \{0,1\}//p' Makefile
+	@sed -n '3,16s/^# \{0,1\}//p' Makefile
 
 setup:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE)
 
 run: setup
-	@$(VENV)/rn50 workshop run --all --profile $(PROFILE)
+	@$(VENV)/rn50 workshop run --all --profile $(PROFILE) $(if $(FAST),,--train)
 
 test quick: setup
 	@$(VENV)/python scripts/check.py $@
@@ -41,9 +44,12 @@ acceptance: setup
 lab: setup
 	@$(VENV)/python scripts/lab.py --bind $(BIND) --port $(PORT)
 
+docs: setup
+	@$(VENV)/python scripts/docs.py $(if $(COURSE),--course $(COURSE))
+
 horovod:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE) --retry
 
 clean:
-	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.lock build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers that train together; None: 2, on GPUs all, at most 8
 batch: int = 16  # images per worker and step where speed is measured
-steps: int = 25  # timed steps
+steps: int = 15  # timed steps
 epochs: int = 3  # epochs of the library's runs that learn
 seed: int = 0  # start of all randomness
 
@@ -622,7 +622,7 @@ horovodrun(folder / "allreduce.py", np=workers)
 print(f"The library's step of {workers} workers took {1000 * weak.overhead:.0f} ms longer.")
 
 # %% [markdown]
-# A message costs something however small it is, and then something for every further megabyte. `rn50 doctor --allreduce` measures the same with any group of workers and fits the two numbers. Because each message has its price, Horovod collects what is ready in a cycle of a millisecond and copies it into one **fusion buffer**; `--fusion-mb` and `--cycle-ms` turn these knobs.
+# A message costs something however small it is, and then something for every further megabyte. On GPUs NVIDIA's [nccl-tests](https://github.com/NVIDIA/nccl-tests) measure the same, and notebook 08 fits the two numbers. Because each message has its price, Horovod collects what is ready in a cycle of a millisecond and copies it into one **fusion buffer**; `--fusion-mb` and `--cycle-ms` turn these knobs.
 #
 # ### A step, looked at through a window
 #
@@ -660,13 +660,12 @@ print(f"Yours: {100 * weak.efficiency:.0f} % with {workers} workers of {weak.bat
 #
 # On a machine with several GPUs the time of the exchange is decided by how they are joined. The talk draws it for the DGX-1: the **pictures come over PCIe**, from the processor to each GPU, while the **gradients go over NVLink**, from GPU to GPU, so that the two do not get in each other's way. It names the next steps too: an NVSwitch, by which every GPU reaches every other at full speed, and 32 GB of memory for larger batches, which make the exchange a smaller share.
 #
-# `rn50 doctor --topology` asks the driver how your GPUs are joined. Where there are none to ask about, the figure is that of the DGX-1. If there is a round trip over NVLink alone, an all-reduce runs at NVLink's speed. If a single hop must go over PCIe or through the other processor, the whole ring runs at the speed of that hop.
+# `nvidia-smi topo -m` asks the driver how your GPUs are joined; the cell draws its answer. Where there are none to ask about, the figure is that of the DGX-1. If there is a round trip over NVLink alone, an all-reduce runs at NVLink's speed. If a single hop must go over PCIe or through the other processor, the whole ring runs at the speed of that hop.
 #
 # NCCL chooses its ring by itself, and tells you what it chose if you run with `NCCL_DEBUG=INFO`, as the talk does. It writes hundreds of lines; the table has the kinds to look for.
 
 # %%
-from rn50lib.tools.doctor import topology
-from workshop.lessons.horovod import figures_topology, nccl_log
+from workshop.lessons.horovod import figures_topology, nccl_log, topology
 
 found, remark = topology.find()
 fig, finding = figures_topology.figure(found)

@@ -34,7 +34,7 @@ import subprocess
 import time
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler: no lines of its own
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # PyTorch's profiler: no lines of its own
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -232,7 +232,8 @@ best = rate[reduced, batches[1]] / rate["float32", batches[0]]
 print(f"{reduced} over float32, both with {batches[1]} images: {equal:.2f} times as fast;")
 print(f"with {batches[1]} images over float32 with {batches[0]}: {best:.2f} times.")
 if emulated and not small:
-    print("This processor imitates bfloat16, so expect it to be the slower of the two.")
+    print("This processor imitates bfloat16, so expect it to be the slower of the two. The sweeps")
+    print("below would take too long with it: they take the smallest network of this course.")
 
 # %% [markdown]
 # So a table needs both columns, and each by its name: *equal batch* for the precision, *best batch* for the gain.
@@ -255,7 +256,7 @@ scratch.mkdir(exist_ok=True)
 cores = max(1, session.machine.cores // workers)
 common = [
     *("-e", 3, "-w", 1, "-i", iterations or session.pick(ci=4, cpu=5, gpu=50)),
-    *(["--network", "tiny"] if small else ["--num-layers", 50]),
+    *(["--network", "tiny"] if small or emulated else ["--num-layers", 50]),
     *("--image-shape", size, "--num-classes", 12, "--loader", "synthetic"),
     *(() if on_gpu else ("--threads", cores, "--data-nthreads", 0)),
 ]  # fmt: skip
@@ -685,7 +686,7 @@ images = torch.randn(16, 3, size, size, device=device)
 labels = torch.randint(12, (16,), device=device)
 cross_entropy(fresh(images), labels).backward()
 ratio = {
-    name: float(weight.norm() / weight.grad.norm())
+    name: (weight.norm() / weight.grad.norm()).item()
     for name, weight in fresh.named_parameters()
     if weight.ndim == 4  # the convolutions
 }

@@ -64,7 +64,7 @@ def new_run(name: str) -> Path:
 
 @dataclass
 class Job:
-    """A started run. Its processes form one group, which `stop` and `kill` end together."""
+    """A started run, with all of its processes."""
 
     process: subprocess.Popen
     run_dir: Path
@@ -90,7 +90,19 @@ class Job:
         return self.kill()
 
     def kill(self) -> int:
-        """End all processes at once, as a power cut would."""
+        """End all processes at once, as a power cut would.
+
+        The workers have sessions of their own: they are killed before they could notice that the
+        launcher is gone, which they would take for a request to write a checkpoint.
+        """
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            launcher = psutil.Process(self.pid)
+            launcher.suspend()
+            for process in launcher.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
         self._signal(signal.SIGKILL)
         return self.process.wait()
 

@@ -140,7 +140,7 @@ def rank_environment(experiment: Experiment) -> dict[str, str]:
         "OMP_NUM_THREADS": str(experiment.threads),
         "MKL_NUM_THREADS": str(experiment.threads),
         "PYTHONUNBUFFERED": "1",
-        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "5"),  # the profiler's own chatter
+        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "6"),  # the profiler's own chatter
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # also where no step chooses: others need memory too
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
         # Workers wait for each other while they start, and on a busy machine that takes its time.

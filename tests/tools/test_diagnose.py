@@ -29,8 +29,8 @@ CPU = Sharing(cores=2, loader=2, compute=2)  # both want all cores
 PACED = Sharing(cores=2, loader=2, compute=0)  # the step waits, and uses none
 WORKSTATION = Machine("a processor", 8, 2**35, "", (Gpu(0, "V100", 2**34, (7, 0), "535", "u"),))
 KEYS = {
-    "experiment", "caps", "machine", "date", "rates", "utilisation", "stages", "exchange", "memory",
-    "flops", "bound", "changes", "lesson", "verdict",
+    "experiment", "caps", "machine", "date", "rates", "utilisation", "stages", "exchange", "flops",
+    "bound", "changes", "lesson", "verdict",
 }  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def test_the_last_words_of_a_run_that_failed() -> None:
 def found(rates: Rates, **fields: Any) -> Diagnosis:
     """A diagnosis as it would come out of these rates."""
     bound, text = model.verdict(rates, CPU, [])
-    run = measure.PartResult(rates.both, cores=1.9, memory=10**9)
+    run = measure.PartResult(rates.both, cores=1.9)
     given: dict[str, Any] = {
         "resolved": Config(full(), {}), "sharing": CPU, "rates": rates, "predicted": rates.both,
         "measured": {"step": run, "both": run}, "stages": None, "peak": None, "exchange": None,
@@ -196,10 +196,6 @@ def test_the_content_of_the_file_is_json_whatever_was_measured(tmp_path: Path) -
     held = json.loads(json.dumps(show.content(free), allow_nan=False))
     assert held.keys() == KEYS
     assert held["rates"]["loader"] is None and held["bound"]["part"] == COMPUTE
-    assert held["memory"]["predicted"]["total"] == sum(
-        size for part, size in held["memory"]["predicted"].items() if part != "total"
-    )
-    assert held["memory"]["measured_peak"] == 10**9
     assert held["flops"]["per_second"] == pytest.approx(100 * tiny(6).train_flops(32))
     assert held["flops"]["share_of_peak"] is None
 
@@ -265,7 +261,7 @@ def test_a_fast_device_in_front_of_a_loader(
     assert held["bound"]["part"] == INPUT and held["bound"]["gain"] > 5
     assert held["verdict"] == ended.stdout.splitlines()[0]
     assert set(held["stages"]) == {"read", "decode", "augment", "copy"}
-    assert held["flops"] is held["memory"] is held["exchange"] is None
+    assert held["flops"] is held["exchange"] is None
     (change,) = held["changes"]
     assert change["predicted"] == pytest.approx(held["rates"]["compute"])
     assert change["measured"] is None
@@ -292,7 +288,6 @@ def test_resnet50_on_a_processor_is_bound_by_the_model(
     assert held["bound"]["part"] == COMPUTE
     assert "06" in held["lesson"]
     assert held["flops"]["share_of_peak"] < 1
-    assert 0 < held["memory"]["predicted"]["total"] < held["memory"]["measured_peak"]
 
 
 @pytest.mark.acceptance
@@ -329,21 +324,17 @@ def test_two_workers_with_little_to_compute_are_bound_by_communication(
     assert parts[-1] == COMMUNICATION, parts
     assert "03" in held["lesson"]
     assert held["exchange"]["bytes"] == 4 * tiny(1000).num_parameters
-    assert 0 < held["exchange"]["all_reduce_s"] < held["exchange"]["step_s"]
+    assert 0 < held["exchange"]["exchange_s"] < held["exchange"]["step_s"]
 
 
 @pytest.mark.acceptance
-@pytest.mark.needs("torch", "tensorflow", "dali")
-@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
-@pytest.mark.parametrize("loader", ["native", "dali"])
-def test_every_loader_tells_its_stages(
-    run_cli: Callable, tmp_path: Path, roadsigns_small: Any, backend: str, loader: str
+@pytest.mark.needs("torch")
+def test_decoding_a_photograph_takes_longest(
+    run_cli: Callable, tmp_path: Path, roadsigns_small: Any
 ) -> None:
-    """Decoding a photograph takes longest, whoever does it."""
     held = diagnosed(
         run_cli, tmp_path, "--data-root", roadsigns_small.records, "--step", "paced:100000",
-        *("--image-shape", "64", "-b", "8", "--backend", backend, "--loader", loader),
-        *("--seconds", "1", "--change", "--loader synthetic"),
+        *("--image-shape", "64", "-b", "8", "--seconds", "1", "--change", "--loader synthetic"),
     )  # fmt: skip
     assert held["stages"].keys() == {"read", "decode", "augment", "copy"}
     assert max(held["stages"], key=lambda name: held["stages"][name]) == "decode"

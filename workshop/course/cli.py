@@ -53,6 +53,10 @@ def parser() -> Parser:
     run.add_argument(
         "--jobs", type=count, default=1, metavar="N", help="notebooks at a time (default: 1)"
     )
+    run.add_argument(
+        "--train", action="store_true",
+        help="first train the built-in recipe in full: the index begins with what came out",
+    )  # fmt: skip
     run.add_argument("--resume", action="store_true", help="leave out what passed in --out before")
     reset = verbs.add_parser(
         "reset", help="put a notebook back as it was built, keeping a copy of yours"

@@ -116,7 +116,7 @@ def lint_masters(args: argparse.Namespace) -> int:
 def run_course(args: argparse.Namespace) -> int:
     from rn50lib.hardware import machine
     from workshop import paths
-    from workshop.course import results, runner, selection
+    from workshop.course import results, runner, selection, training
     from workshop.course.pages import index
 
     given = dict(args.parameter)
@@ -152,16 +152,21 @@ def run_course(args: argparse.Namespace) -> int:
             versions=versions(),
             notebooks=outcomes,
         )
-        index(run, out)
+        index(run, out, trained)
         return run
 
+    trained = training.train(out / "training", say) if args.train else None
     course = runner.Runner(out, say, write_index)
     run = write_index(course.run(jobs, args.jobs, args.resume))
     good = sum(item.passed for item in run.notebooks)
     print(f"{good} of {len(run.notebooks)} notebooks passed in {run.seconds:.0f} s")
+    if trained and trained.report:
+        print(f"training: {trained.report['metrics']['val.top1'][-1]:.1f} % top-1")
+    if trained and trained.error:
+        print(f"training: {trained.error}; go on with {trained.resume}")
     path = out / "index.html"
     print(f"{path}\n{path.as_uri()}")
-    return 0 if run.passed else 1
+    return 0 if run.passed and not (trained and trained.error) else 1
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:

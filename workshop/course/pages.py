@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workshop.course import results
+from workshop.course.training import Training
 from workshop.output import cell_text
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -59,10 +60,10 @@ def environment() -> Any:
     return env
 
 
-def index(run: results.CourseRun, folder: Path) -> Path:
+def index(run: results.CourseRun, folder: Path, trained: Training | None = None) -> Path:
     """Write `index.html` and `course.json`; returns the path of the page."""
     pages = {item.name for item in run.notebooks if (folder / item.page).exists()}
-    text = environment().get_template("index.html").render(run=run, pages=pages)
+    text = environment().get_template("index.html").render(run=run, pages=pages, training=trained)
     (folder / "course.json").write_text(run.to_json(), encoding="utf-8")
     path = folder / "index.html"
     path.write_text(text, encoding="utf-8")

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed
 from torch.nn import functional as F
 
 from rn50lib.backends.torch.precision import configure
@@ -106,34 +104,3 @@ def copy_seconds(images_NHWC: np.ndarray) -> float:
     if device.type == "cuda":
         batch = batch.pin_memory()
     return seconds(lambda: batch.to(device, non_blocking=True), device, turn_s=0.02)
-
-
-def bare_all_reduce(comm: Any) -> tuple[str, str, Callable[[int], Callable[[], object]]]:
-    """(device, how, prepare), for measuring: `prepare(size)` returns a function that adds up a
-    float32 tensor of `size` bytes over all ranks, in place, and comes back when that is done.
-
-    The tensor is on this rank's GPU where there is one.
-    """
-    gpu = torch.cuda.is_available()
-    # the group has chosen this worker's GPU
-    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
-    wait = torch.cuda.synchronize if gpu else lambda: None
-    hvd = getattr(comm, "hvd", None)
-    if gpu and hvd is not None:
-        comm.check_gpu_exchange()
-
-    def prepare(size: int) -> Callable[[], object]:
-        # zeros, because sums of sums of anything else would not stay finite
-        tensor = torch.zeros(max(1, size // 4), device=device)
-
-        def reduce() -> None:
-            if hvd is not None:
-                hvd.allreduce_(tensor, name=f"measured/{size}", op=hvd.Sum)
-            else:
-                distributed.all_reduce(tensor)
-            wait()
-
-        return reduce
-
-    where = torch.cuda.get_device_name(device) if gpu else "host memory"
-    return where, "PyTorch tensors in place", prepare

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch, memory
+from rn50lib import launch
 from rn50lib.config import Config, Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -32,7 +32,7 @@ class Diagnosis:
     measured: dict[str, PartResult]
     stages: dict[str, float] | None  # seconds per image on one core
     peak: dict[str, float] | None  # FLOP/s of the device
-    exchange: dict[str, float] | None  # bytes, and seconds of one all-reduce and of the whole
+    exchange: dict[str, float] | None  # bytes, and the seconds of a step that they cost
     bound: model.Bound
     verdict: str
     changes: list[model.Change] = field(default_factory=list)
@@ -184,7 +184,7 @@ def diagnose(
     bench = Bench(done, folder, seconds)
     loader, compute, predicted = bench.predict(done)
     plain = bench.without_exchange(done, compute)
-    exchanged = exchange(done, compute, plain, folder) if done.n > 1 else None
+    exchanged = exchange(done, compute, plain) if done.n > 1 else None
     both = bench.both(done, predicted)
     rates = model.Rates(loader, compute, plain, both.ips)
     bound = model.find_bound(rates, sharing(done))
@@ -217,42 +217,12 @@ def diagnose(
     )  # fmt: skip
 
 
-def exchange(
-    done: Experiment, compute: float, plain: float, folder: Path
-) -> dict[str, float] | None:
-    """The gradients' size, the seconds of one bare all-reduce of them, and what a step loses."""
+def exchange(done: Experiment, compute: float, plain: float) -> dict[str, float] | None:
+    """The size of the gradients, and what a step loses to exchanging them."""
     if done.step is not None or done.only_inference:
         return None
-    from rn50lib.tools.doctor import allreduce
-
-    size = 4 * done.to_network().num_parameters
-    launch.say("measuring the all-reduce by itself …")
-    found, _ = allreduce.run(
-        done.n, done.comm, done.backend, done.hosts, folder / "allreduce.json",
-        sizes=(max(4, size // 4), size), repeats=7,
-    )  # fmt: skip
     return {
-        "bytes": size,
-        "all_reduce_s": found.seconds[-1],
+        "bytes": 4 * done.to_network().num_parameters,
         "exchange_s": max(0.0, done.global_batch * (1 / compute - 1 / plain)),
         "step_s": done.global_batch / compute,
-    }
-
-
-def memory_of(found: Diagnosis) -> dict[str, Any] | None:
-    """Predicted beside measured, in bytes, and the largest batch that is predicted to fit."""
-    done = found.done
-    if done.step is not None:
-        return None
-    parts = memory.predict(
-        done.to_network(), done.image_shape, done.batch_size, done.dtype, not done.only_inference
-    )
-    run = found.measured["both"]
-    gpu = run.gpu_memory is not None
-    return {
-        "predicted": asdict(parts) | {"total": parts.total},
-        "measured_peak": run.gpu_memory if gpu else run.memory,
-        "of": "the GPU" if gpu else "the process, its libraries included",
-        "capacity": changes.capacity(machine()) or None,
-        "largest_batch": changes.largest(done, machine()),
     }

@@ -43,14 +43,11 @@ ALONE: dict[str, Any] = {  # one worker of many, by itself
 @dataclass(frozen=True)
 class PartResult:
     """One part of a run: images per second over all workers, the cores that were busy meanwhile
-    (None: the run was too short to tell), per cent of the GPU's time, and the peak of memory in
-    bytes: of one process, and of a GPU."""
+    (None: the run was too short to tell), and per cent of the GPU's time."""
 
     ips: float
     cores: float | None = None
     gpu: float | None = None
-    memory: int | None = None
-    gpu_memory: int | None = None
 
 
 def bare(done: Experiment) -> Experiment:
@@ -179,9 +176,7 @@ def with_usage(meter: Meter, ips: float, seconds: float) -> PartResult:
     """What was measured, and what was used in the seconds that it took, the last of the run."""
     end = meter.readings[-1][0] if meter.readings else time.monotonic()
     begin = end - seconds
-    return PartResult(
-        ips, meter.cores(begin, end), meter.gpu(begin, end), meter.peak or None, meter.gpu_peak
-    )
+    return PartResult(ips, meter.cores(begin, end), meter.gpu(begin, end))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a run uses while it goes: cores, memory and GPU, read from outside a few times a second."""
+"""What a run uses while it goes: cores and GPU, read from outside a few times a second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,15 +16,9 @@ SHORTEST_S = 1.0  # less says little, as the readings do not begin and end with 
 
 @dataclass
 class Meter:
-    """Reads the processes below `pid`, that one included, in a thread, from `with` to its end.
-
-    `peak` is the largest resident memory of one process, in bytes; `gpu_peak` what the GPUs' memory
-    in use grew by, on the fullest of them (None without NVML).
-    """
+    """Reads the processes below `pid`, that one included, in a thread, from `with` to its end."""
 
     pid: int
-    peak: int = 0
-    gpu_peak: int | None = None
     readings: list[tuple[float, float, float | None]] = field(default_factory=list)
     times: dict[int, float] = field(default_factory=dict)  # seconds of core by process
 
@@ -52,11 +45,7 @@ class Meter:
                     used = process.cpu_times()
                     # by process, so that one that has ended keeps what it used
                     self.times[process.pid] = used.user + used.system
-                    self.peak = max(self.peak, resident(process))
-        busy, memory = self.gpus.read()
-        if memory is not None:
-            self.gpu_peak = max(self.gpu_peak or 0, memory)
-        self.readings.append((time.monotonic(), sum(self.times.values()), busy))
+        self.readings.append((time.monotonic(), sum(self.times.values()), self.gpus.busy()))
 
     def cores(self, begin: float, end: float) -> float | None:
         """Cores that were busy on average between two moments of `time.monotonic()`."""
@@ -71,15 +60,6 @@ class Meter:
         return sum(found) / len(found) if found else None
 
 
-def resident(process: psutil.Process) -> int:
-    """Bytes of the process's resident memory, at its highest so far where the system says."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return process.memory_info().rss
-
-
 class Nvml:
     """What the driver tells of the GPUs; silent where there is none. NVML raises its own errors."""
 
@@ -91,14 +71,12 @@ class Nvml:
             pynvml.nvmlInit()
             self.nvml = pynvml
             for i in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(i)
-                self.handles.append((handle, pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+                self.handles.append(pynvml.nvmlDeviceGetHandleByIndex(i))
 
-    def read(self) -> tuple[float | None, int | None]:
-        """Per cent busy of the busiest GPU, bytes in use above what was there before."""
-        busy, used = [], []
-        for handle, before in self.handles:
+    def busy(self) -> float | None:
+        """Per cent busy of the busiest GPU."""
+        found = []
+        for handle in self.handles:
             with contextlib.suppress(Exception):
-                busy.append(float(self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
-                used.append(int(self.nvml.nvmlDeviceGetMemoryInfo(handle).used - before))
-        return max(busy, default=None), max(used, default=None)
+                found.append(float(self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+        return max(found, default=None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +22,18 @@ from rn50lib.records.source import Source, open_source
 from rn50lib.stop import die_with_parent
 
 MIN_IMAGES, MAX_IMAGES = 16, 512
-STAGES = 3  # read, decode, augment
 
 
 def stages(done: Experiment, limit_s: float) -> dict[str, float]:
-    """Seconds per image of reading, decoding, augmenting and copying, on one core, as the loader of
-    the experiment does them."""
+    """Seconds per image of reading, decoding, augmenting and copying, on one core, as PyTorch's
+    loader does them."""
+    from rn50lib.pipelines.torch_images import TorchPictures
+
     split = "val" if done.only_inference else "train"
     source: Source = open_source(Path(done.data_root), split, done.data_format)
-    if done.loader == "dali":
-        from rn50lib.tools.diagnose import dali_stages
-
-        taken = by_difference(dali_stages.shortened(done, source, split), done, limit_s)
-    elif done.backend == "tensorflow":
-        from rn50lib.tools.diagnose import tf_stages
-
-        taken = by_difference(tf_stages.shortened(done, source, split), done, limit_s)
-    else:
-        from rn50lib.pipelines.torch_images import TorchPictures
-
-        taken = one_by_one(TorchPictures(source, split == "train", done), len(source), limit_s)
+    taken = one_by_one(TorchPictures(source, split == "train", done), len(source), limit_s)
     image = np.zeros((done.image_shape, done.image_shape, 3), np.uint8)
-    return taken | {"copy": copy_seconds(done, [image.copy() for _ in range(done.batch_size)])}
+    return taken | {"copy": copy_seconds([image.copy() for _ in range(done.batch_size)])}
 
 
 def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, float]:
@@ -72,34 +61,13 @@ def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, flo
     return {name: value / made for name, value in taken.items()}
 
 
-def by_difference(
-    shortened: Iterator[tuple[str, Iterator[Any]]], done: Experiment, limit_s: float
-) -> dict[str, float]:
-    """Seconds per image of each stage: what a pipeline that goes so far takes beyond the one that
-    stops before."""
-    taken, before = {}, 0.0
-    for name, batches in shortened:
-        count = 0
-        next(batches)  # builds graphs and fills buffers
-        begin = now = time.perf_counter()
-        while count < 2 or now - begin < limit_s / STAGES:
-            next(batches)
-            count, now = count + 1, time.perf_counter()
-        each = (now - begin) / (count * done.batch_size)
-        taken[name], before = max(0.0, each - before), max(each, before)
-    return taken
+def copy_seconds(images: list[np.ndarray]) -> float:
+    """Seconds per image to put a batch together and bring it to the device."""
+    from rn50lib.backends.torch import peak
 
-
-def copy_seconds(done: Experiment, images: list[np.ndarray]) -> float:
-    """Seconds per image to put a batch together and, with PyTorch, bring it to the device."""
     begin = time.perf_counter()
     batch = np.stack(images)
-    seconds = time.perf_counter() - begin
-    if done.backend == "torch":
-        from rn50lib.backends.torch import peak
-
-        seconds += peak.copy_seconds(batch)
-    return seconds / len(images)
+    return (time.perf_counter() - begin + peak.copy_seconds(batch)) / len(images)
 
 
 def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
@@ -138,7 +106,7 @@ def main(argv: list[str]) -> int:
         limit_s = float(argv[0])
         done = experiment_from(json.loads(argv[1]), Path("the experiment"))
         found: dict[str, Any] = {"peak": peak(done, limit_s), "stages": None}
-        if done.loader != "synthetic":
+        if (done.backend, done.loader) == ("torch", "native"):
             found["stages"] = stages(done, limit_s)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rn50lib.hardware import machine
 from rn50lib.tools import plot
 from rn50lib.tools.diagnose import model
-from rn50lib.tools.diagnose.diagnosis import Diagnosis, flops, memory_of
+from rn50lib.tools.diagnose.diagnosis import Diagnosis, flops
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GB = 1e9
 PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting for input")
 
 
@@ -44,7 +43,6 @@ def content(found: Diagnosis) -> dict[str, Any]:
         },
         "stages": found.stages,
         "exchange": found.exchange,
-        "memory": memory_of(found),
         "flops": speed(found),
         "bound": asdict(found.bound) | {"gain": finite(found.bound.gain)},
         "changes": [asdict(change) | {"error": change.error} for change in found.changes],
@@ -94,16 +92,7 @@ def text(found: Diagnosis) -> str:
         lines.append(
             f"  a step of {1000 * found.exchange['step_s']:.0f} ms loses"
             f" {1000 * found.exchange['exchange_s']:.0f} ms to the exchange of"
-            f" {found.exchange['bytes'] / 1e6:.1f} MB; the all-reduce by itself takes"
-            f" {1000 * found.exchange['all_reduce_s']:.0f} ms"
-        )
-    taken = memory_of(found)
-    if taken:
-        peak, most = taken["measured_peak"], taken["largest_batch"]
-        lines.append(
-            f"  memory: {taken['predicted']['total'] / GB:.2f} GB predicted"
-            + (f", {peak / GB:.2f} GB measured ({taken['of']})" if peak else "")
-            + (f"; the largest batch that should fit is {most:,}" if most is not None else "")
+            f" {found.exchange['bytes'] / 1e6:.1f} MB"
         )
     flop = speed(found)
     if flop:

@@ -1,8 +1,6 @@
 """What this machine has, what is missing, and what to do about it.
 
     rn50 doctor [--quick] [--json]
-    rn50 doctor --topology                  how the GPUs are joined
-    rn50 doctor --allreduce -n 2 [-o FILE]  what an exchange between workers costs, by its size
 
 Everything is read off the machine as it runs. The exit status is 0 where training can run, 1 where
 something that it cannot do without is broken.
@@ -75,31 +73,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.add_argument("--quick", action="store_true", help="import no framework: under a second")
-    parser.add_argument(
-        "--topology", action="store_true", help="show how the GPUs are joined, and stop"
-    )
-    parser.add_argument(
-        "--allreduce", action="store_true", help="time all-reduces between -n workers, and stop"
-    )
-    extra = parser.add_argument_group("with --allreduce")
-    extra.add_argument("-n", "--n-GPUs", type=int, default=2, help="workers (default: 2)")
-    extra.add_argument("--comm", choices=("horovod", "ddp"), help="what carries the exchange")
-    extra.add_argument("--backend", choices=("torch", "tensorflow"), help="whose tensors")
-    extra.add_argument("--hosts", help="hosts with their slots: a:4,b:4")
-    extra.add_argument("-o", "--output", help="JSON file to write")
     args = parser.parse_args(argv)
-    if args.topology:
-        from rn50lib.tools.doctor import topology
-
-        if args.output:
-            parser.error("--topology writes no file: notebook 03 draws what it prints")
-        return topology.show(args.json)
-    if args.allreduce:
-        from rn50lib.tools.doctor import allreduce
-
-        return allreduce.show(
-            args.n_GPUs, args.comm, args.backend, args.hosts, args.output, args.json
-        )
     begin, groups = time.perf_counter(), []
     for group in examine(args.quick):
         groups.append(group)

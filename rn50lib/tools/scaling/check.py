@@ -255,6 +255,6 @@ def cannot_tell() -> str:
         " exchange that is not hidden, CPUs that several GPUs share, and workers that wait for the"
         " slowest all make a step longer as GPUs are added. Each reading has one number for it, and"
         f" on the rows it was fitted to its largest error is: {errors}."
-        " `rn50 doctor --allreduce` measures the exchange and `rn50 run --test-io` the input; with"
-        " both known, only the stragglers are left to explain."
+        " nccl-tests measure the exchange and `rn50 run --test-io` the input; with both known, only"
+        " the stragglers are left to explain."
     )

@@ -24,10 +24,11 @@ def outcome(number: int, status: str = results.PASSED, notes: int = 0, **more) -
     return results.Outcome(**(values | more))
 
 
-def course(*outcomes: results.Outcome) -> results.CourseRun:
+def course(*outcomes: results.Outcome, profile: str = "cpu") -> results.CourseRun:
     return results.CourseRun(
-        started="2026-01-02T03:04:05+00:00", seconds=61, profile="ci", command="rn50 workshop run",
-        machine=MACHINE, versions={"Python": "3"}, notebooks=list(outcomes),
+        started="2026-01-02T03:04:05+00:00", seconds=61, profile=profile,
+        command="rn50 workshop run", machine=MACHINE, versions={"Python": "3"},
+        notebooks=list(outcomes),
     )  # fmt: skip
 
 
@@ -38,6 +39,11 @@ def test_index_shows_some_figures_and_folds_the_others_away(tmp_path):
     before, _, folded = html.partition("<details")
     assert before.count(f"figure {pages.SHOWN - 1}<") == 2 and f"figure {pages.SHOWN}<" in before
     assert f"figure {pages.SHOWN + 2}<" in folded
+
+
+def test_figures_of_cut_runs_are_not_shown(tmp_path):
+    html = pages.index(course(outcome(0, notes=2), profile="ci"), tmp_path).read_text("utf-8")
+    assert "figure 0" not in html and "make run PROFILE=cpu" in html
 
 
 def test_what_did_not_run_has_no_time(tmp_path):

@@ -1,4 +1,4 @@
-"""A picture of how the GPUs of a machine are joined, from what `rn50 doctor --topology` found."""
+"""A picture of how the GPUs of a machine are joined, from `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.tools import plot
-from rn50lib.tools.doctor.topology import Topology, rank, sentence
+from workshop.lessons.horovod.topology import Topology, rank, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -68,14 +68,14 @@ class Answers:
         return 100 * float(np.mean(a == b))
 
 
-def answers(prefix: str | Path, epoch: int, file: Path, dtype: str) -> Answers:
-    """The logits of every form of a checkpoint for its validation pictures, also kept in `file`
-    (.npz). Raises UserError when the checkpoint or its data cannot be used."""
+def answers(prefix: str | Path, epoch: int, file: Path, dtype: str, every: int = 1) -> Answers:
+    """The logits of every form of a checkpoint for one in `every` of its validation pictures, also
+    kept in `file` (.npz). Raises UserError when the checkpoint or its data cannot be used."""
     names = list(dict.fromkeys((TRAINING, FOLDED, folded(dtype))))
     ask(
         "workshop.lessons.inference.worker:answers",
         launch.rank_environment(trained_as(prefix, epoch)), "every form answers",
-        prefix=str(prefix), epoch=epoch, file=str(file), forms=names,
+        prefix=str(prefix), epoch=epoch, file=str(file), forms=names, every=every,
     )  # fmt: skip
     with np.load(file) as arrays:
         logits = {name: arrays[f"logits{place}"] for place, name in enumerate(names)}

@@ -74,17 +74,18 @@ def timer(config: dict[str, Any], forms: list[str]) -> Callable[[str], float]:
     return lambda form: models.turn(form, images)
 
 
-def answers(prefix: str, epoch: int, file: str, forms: list[str]) -> None:
-    """Writes images, labels and the logits of every form to `file`."""
+def answers(prefix: str, epoch: int, file: str, forms: list[str], every: int) -> None:
+    """Writes images, labels and the logits of every form to `file`, of one picture in `every`."""
     config = trained_as(prefix, epoch)
     models = Forms(config, checkpoint.load(prefix, epoch).arrays, forms)
     pictures = open_source(config.data_root, "val")
-    images = np.empty((len(pictures), config.image_shape, config.image_shape, 3), np.uint8)
-    for i in range(len(pictures)):
-        images[i] = prepare(pictures, i, config)
-        if i % 200 == 0:
-            tell(f"picture {i} of {len(pictures)} is decoded")
-    arrays = {"images": images, "labels": np.asarray(pictures.labels)}
+    chosen = range(0, len(pictures), every)
+    images = np.empty((len(chosen), config.image_shape, config.image_shape, 3), np.uint8)
+    for row, i in enumerate(chosen):
+        images[row] = prepare(pictures, i, config)
+        if row % 200 == 0:
+            tell(f"picture {row} of {len(chosen)} is decoded")
+    arrays = {"images": images, "labels": np.asarray(pictures.labels)[::every]}
     for place, form in enumerate(forms):
         found = []
         for start in range(0, len(images), BATCH):

@@ -1,17 +1,15 @@
-"""`rn50 doctor --topology`: matrices as different drivers print them, and what is made of them."""
+"""How GPUs are joined: matrices as different drivers print them, and what is made of them."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.tools.doctor import topology
 from tests import fake_nvidia_smi as fake
-from workshop.lessons.horovod import figures_topology
+from workshop.lessons.horovod import figures_topology, topology
 
 # As printed by drivers of 2018, 2023 and 2024 (for a terminal, underlined).
 K80S = """\
@@ -89,15 +87,14 @@ def test_what_is_no_matrix(text: str, words: str) -> None:
         topology.parse(text, "a file")
 
 
-def test_this_machine_s_own_matrix(rn50, tmp_path: Path, monkeypatch) -> None:
+def test_this_machine_s_own_matrix(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", fake.install(tmp_path / "bin", [fake.A100] * 4, topo=FOUR_A100S))
-    shown = rn50("doctor", "--topology")
-    assert shown.status == 0 and "this machine, by nvidia-smi" in shown.out
-    assert "GPU0: NV4 to 1, 2, 3" in shown.out and "4 NVLinks, directly" in shown.out
-    assert "NIC0 is mlx5_0" in shown.out and "6 of 6 pairs" in shown.out
-    assert "recorded" not in shown.out
-    told = json.loads(rn50("doctor", "--topology", "--json").out)
-    assert told["matrix"][0] == ["X", "NV4", "NV4", "NV4", "PXB", "SYS"]
+    found, remark = topology.find()
+    assert not remark and found.source == "this machine, by nvidia-smi topo -m"
+    assert [found.links["GPU0", other] for other in found.devices[1:]] == (
+        ["NV4"] * 3 + ["PXB", "SYS"]
+    )
+    assert found.real_names["NIC0"] == "mlx5_0" and "6 of 6 pairs" in topology.sentence(found)
 
 
 @pytest.mark.parametrize(
@@ -109,16 +106,15 @@ def test_this_machine_s_own_matrix(rn50, tmp_path: Path, monkeypatch) -> None:
         (None, "", "no NVIDIA driver"),
     ],
 )
-def test_a_recorded_matrix_is_labelled(rn50, tmp_path, monkeypatch, topo, fails, why) -> None:
+def test_a_recorded_matrix_is_labelled(tmp_path, monkeypatch, topo, fails, why) -> None:
     if topo is None:
         monkeypatch.setenv("PATH", os.fspath(tmp_path))
     else:
         path = fake.install(tmp_path / "bin", [fake.V100], fails=fails, topo=topo)
         monkeypatch.setenv("PATH", path)
-    shown = rn50("doctor", "--topology")
-    assert shown.status == 0
-    first, second, *_ = shown.out.splitlines()
-    assert why in first and "recorded on a DGX-1" in second and "not this machine" in second
+    found, remark = topology.find()
+    assert why in remark
+    assert "recorded on a DGX-1" in found.source and "not this machine" in found.source
 
 
 @pytest.mark.parametrize("text", [K80S, FOUR_A100S, ONE, TWO_SOCKETS, topology.RECORDED])

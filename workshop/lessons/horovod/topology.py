@@ -1,17 +1,14 @@
-"""Which way data takes between the GPUs of a machine: `rn50 doctor --topology`.
+"""Which way data takes between the GPUs of a machine.
 
 The matrix of `nvidia-smi topo -m`, and what it means. Where there is no NVIDIA driver, or a single
-GPU, there is a recorded one, labelled as such. Notebook 03 draws it.
+GPU, there is a recorded one, labelled as such.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rn50lib import nvidia
 from rn50lib.errors import UserError
@@ -140,31 +137,6 @@ def find() -> tuple[Topology, str]:
 # --- what it means --------------------------------------------------------------------------------
 
 
-def lines(found: Topology) -> Iterator[str]:
-    """The matrix, each GPU's ways to the others, what each kind of link is, and what follows."""
-    width = max(map(len, found.devices)) + 1
-    yield "".join([" " * width, *(f"{name:>{width}}" for name in found.devices)])
-    for a in found.devices:
-        cells = "".join(f"{found.links[a, b]:>{width}}" for b in found.devices)
-        near = f"   cores {found.cpus[a]}" if a in found.cpus else ""
-        yield f"{a:<{width}}{cells}{near}"
-    yield ""
-    for a in found.gpus:
-        ways: dict[str, list[str]] = {}
-        for b in found.gpus:
-            if a != b:
-                ways.setdefault(found.links[a, b], []).append(b.removeprefix("GPU"))
-        listed = "; ".join(f"{k} to {', '.join(ways[k])}" for k in sorted(ways, key=rank))
-        yield f"{a}: {listed}"
-    yield ""
-    for kind in sorted({k for k in found.links.values() if k != "X"}, key=rank):
-        yield f"{kind:5} {explain(kind)}"
-    for name, real in found.real_names.items():
-        yield f"{name} is {real}"
-    yield ""
-    yield sentence(found)
-
-
 def rank(kind: str) -> tuple[int, int]:
     """Sorts kinds of links from the fastest to the slowest."""
     number = re.fullmatch(r"NV(\d+)", kind)
@@ -220,27 +192,3 @@ def ring(found: Topology) -> tuple[str, ...] | None:
         return None
 
     return extend(gpus[:1])
-
-
-def to_dict(found: Topology) -> dict[str, Any]:
-    """For --json."""
-    matrix = [[found.links[a, b] for b in found.devices] for a in found.devices]
-    return {
-        "source": found.source,
-        "devices": list(found.devices),
-        "matrix": matrix,
-        "cpus": found.cpus,
-        "network_cards": found.real_names,
-    }
-
-
-def show(as_json: bool = False) -> int:
-    """`rn50 doctor --topology`; returns the exit status."""
-    found, remark = find()
-    if as_json:
-        print(json.dumps(to_dict(found) | {"remark": remark}, indent=2))
-    else:
-        print(
-            "\n".join([*([remark] if remark else []), f"Shown: {found.source}.", "", *lines(found)])
-        )
-    return 0
