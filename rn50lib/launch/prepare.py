@@ -45,9 +45,9 @@ def prepare(
         if make_data and experiment.data_root is None and root.name == "roadsigns":
             make_roadsigns(root, experiment.data_format)
         if make_data or root.exists():
-            from rn50lib.records.source import describe as describe_data
+            from rn50lib.records.source import classes_of
 
-            found = len(describe_data(root, experiment.data_format or "auto").classes)
+            found = len(classes_of(root, experiment.data_format or "auto"))
             if classes is not None and classes < found:
                 raise UserError(
                     f"--num-classes {classes}: {root} has {found} classes; leave the flag out"
