@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rn50lib import nvidia
-from rn50lib.nvidia import Gpu
+if TYPE_CHECKING:
+    from rn50lib.nvidia import Gpu
 
 ROOT = Path("/")  # the functions below take another one where a test lays out files of its own
 
@@ -144,6 +146,15 @@ def processor(root: Path = ROOT) -> tuple[str, frozenset[str]]:
     return name, flags
 
 
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that a program started here can use; none where no driver answers."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    from rn50lib import nvidia
+
+    return nvidia.gpus()
+
+
 @cache
 def machine() -> Machine:
     """This machine, read once per process."""
@@ -154,5 +165,5 @@ def machine() -> Machine:
         cores=usable_cores(),
         memory=usable_memory(),
         bfloat16=" and ".join(features),
-        gpus=nvidia.gpus(),
+        gpus=gpus(),
     )
