@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rn50lib.nvidia import Gpu
+from rn50lib import nvidia
+from rn50lib.nvidia import Gpu
 
 ROOT = Path("/")  # the functions below take another one where a test lays out files of its own
 
@@ -146,15 +144,6 @@ def processor(root: Path = ROOT) -> tuple[str, frozenset[str]]:
     return name, flags
 
 
-def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that a program started here can use; none where no driver answers."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
-    from rn50lib import nvidia
-
-    return nvidia.gpus()
-
-
 @cache
 def machine() -> Machine:
     """This machine, read once per process."""
@@ -165,5 +154,5 @@ def machine() -> Machine:
         cores=usable_cores(),
         memory=usable_memory(),
         bfloat16=" and ".join(features),
-        gpus=gpus(),
+        gpus=nvidia.gpus(),
     )

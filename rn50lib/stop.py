@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ import numpy as np
 
 from rn50lib.comm import Comm
 from rn50lib.errors import TERMINATED
+from rn50lib.rank import follow_parent
 
 PARENT = "RN50_PARENT"  # the number of the process whose death ends this one
 PATIENCE_S = 10.0  # a SIGTERM that comes so long after the first one ends a run at once
@@ -32,8 +32,7 @@ def die_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if not parent or sys.platform != "linux":
         return
-    set_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
+    follow_parent()
     if os.getppid() != int(parent):  # it died before we asked
         sys.exit("error: the launching process is gone")
 

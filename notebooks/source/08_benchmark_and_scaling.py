@@ -240,7 +240,7 @@ if emulated and not small:
 #
 # ## The same, hardened: a sweep
 #
-# `rn50 benchmark` does all this and takes the flags of NVIDIA's `benchmark.py`: `-n` and `-b` are lists, `-i` the iterations of an epoch, `-e` the epochs, `-w` how many of them are left out. Every pair of workers and batch is a **cell**, and each cell a process of its own. Three iterations that nobody times come before a cell begins, and the first iteration of every epoch is left out. The images are random ones that need no decoding, so that the cell measures training and not the disk; each worker has the same number of cores.
+# `rn50 benchmark` does all this and takes the flags of NVIDIA's `benchmark.py`: `-n` and `-b` are lists, `-i` the iterations of an epoch, `-e` the epochs, `-w` how many of them are left out. Every pair of workers and batch is a **cell**, and the workers stay for all batches. Three iterations that nobody times come before a cell begins, and the first iteration of every epoch is left out. The images are random ones that need no decoding, so that the cell measures training and not the disk; each worker has the same number of cores.
 #
 # Before you run it: a worker that is given twice the batch, how much faster will it be? And two workers, each with the same batch?
 

@@ -28,6 +28,7 @@ from rn50lib.launch.launchers import (
     ALLOCATOR,
     SAVE_S,
     Outcome,
+    killed,
     program,
     rank_environment,
     with_library,
@@ -227,9 +228,7 @@ def run_command(
     if received:
         return Outcome(128 + received[0], None)
     if status < 0:
-        name = signal.Signals(-status).name
-        hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
-        return Outcome(128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}", (0,))
+        return Outcome(128 - status, killed(0, -status), (0,))
     return Outcome(status, None)
 
 

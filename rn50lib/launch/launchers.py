@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +47,14 @@ class Outcome(NamedTuple):
     status: int
     failure: str | None
     lost: tuple[int, ...] = ()
+
+
+def killed(rank: int, number: int) -> str:
+    """What the user is told of a worker that a signal has killed."""
+    text = f"rank {rank} was killed by signal {number} ({signal.Signals(number).name})"
+    if number == signal.SIGKILL:
+        text += " (the machine may have run out of memory: try a smaller -b)"
+    return text
 
 
 def alone(experiment: Experiment) -> bool:
