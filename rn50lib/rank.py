@@ -149,8 +149,10 @@ def repeat(worker: subprocess.Popen, rank: int, last: deque[str]) -> None:
     """Pass on the worker's lines with the rank in front, and keep the last ones."""
     assert worker.stdout
     for line in worker.stdout:
-        last.append(line.decode(errors="replace").rstrip())
-        write(f"rank {rank} | {last[-1]}\n")
+        text = line.decode(errors="replace").rstrip()
+        if not text.startswith("\x1d"):  # progress for a bar (rn50lib.progress.TOLD)
+            last.append(text)
+        write(f"rank {rank} | {text}\n")
 
 
 def report(end: End) -> None:

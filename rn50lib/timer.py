@@ -102,8 +102,7 @@ class Timer:
             if scaling:
                 values["loss_scale"] = scaling["scale"]
             step = self.before + self.finished
-            global_step = self.epoch * (self.before + self.steps) + step
-            self.run.progress.reading(step, values, global_step)
+            self.run.progress.reading(step, values)
             self.window = np.zeros(4)
             self.read_at, self.read_time = self.finished, now
 
