@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
-from rn50lib.loggers import Logger
+
+if TYPE_CHECKING:
+    from rn50lib.loggers import Logger
 
 try:
     from tqdm import tqdm

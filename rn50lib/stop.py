@@ -71,6 +71,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         raise
+    except KeyboardInterrupt:  # between two pieces of work, which take it themselves
+        status = 130
     finally:
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already: Ctrl-C may come twice

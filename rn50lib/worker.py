@@ -50,7 +50,6 @@ def run_worker(
     and how many of them come before the first that counts.
     """
     from rn50lib import comm, training
-    from rn50lib.loggers import open_loggers
     from rn50lib.progress import Progress, tell
     from rn50lib.report import Report
 
@@ -97,7 +96,11 @@ def run_worker(
 
     command = ["rn50", "train", *flags_of(experiment)]
     report = Report(net.name, group.size, command, env)
-    loggers = open_loggers(experiment, run_dir) if group.rank == 0 else []
+    loggers: list[Any] = []
+    if group.rank == 0 and (experiment.logger or experiment.logdir):
+        from rn50lib.loggers import open_loggers
+
+        loggers = open_loggers(experiment, run_dir)
     progress = (watch or Progress)(run_dir, loggers, enabled=group.rank == 0)
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):

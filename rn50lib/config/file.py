@@ -13,7 +13,6 @@ from rn50lib.config.experiment import Experiment
 from rn50lib.config.kinds import epoch_list, pace, text_of
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
-from rn50lib.flags_elsewhere import TABLE
 from rn50lib.report import write_json
 
 ON_THE_LINE = {"--preset": "give --preset beside --config", "--no-dali": "write loader: native"}
@@ -111,6 +110,8 @@ def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
     for key, value in values.items():
         name = flag_of(key)
         if name not in known:
+            from rn50lib.flags_elsewhere import TABLE
+
             bare = [flag[2:].replace("-", "_") for flag in known if flag.startswith("--")]
             close = difflib.get_close_matches(name[2:].replace("-", "_"), bare, n=1)
             meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
