@@ -13,6 +13,8 @@ from rn50lib.precision import lacks, scales
 from rn50lib.rank import Member
 from rn50lib.recipe import RECIPES, Recipe
 
+LOGGERS = ("tensorboard", "wandb", "mlflow")  # each is also the name of its package
+
 
 def has_dali() -> bool:
     """Whether DALI is installed; asking loads nothing of it."""
@@ -62,6 +64,7 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
             "--no-bn-decay and --override decay_groups both say which parameters decay: leave one"
             " out"
         )
+    check_loggers(experiment)
     if experiment.loader == "dali" and not has_dali():
         raise UserError(
             "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
@@ -95,6 +98,18 @@ def check_start(experiment: Experiment) -> None:
             f"--freeze-until {experiment.freeze_until} would leave random weights as they are:"
             " give --init-from PREFIX with it"
         )
+
+
+def check_loggers(experiment: Experiment) -> None:
+    """Raise UserError for a logger that there is none of, or that is not installed."""
+    for text in experiment.logger:
+        file = text.rpartition(":")[0]
+        if text not in LOGGERS and not os.path.isfile(file):
+            raise UserError(
+                f"--logger {text}: there are {', '.join(LOGGERS)}, and FILE.py:FUNCTION of yours"
+            )
+        if text in LOGGERS and importlib.util.find_spec(text) is None:
+            raise UserError(f"--logger {text}: it is not installed here: `pip install {text}`")
 
 
 def check_whole(experiment: Experiment) -> None:
