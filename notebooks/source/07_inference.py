@@ -712,6 +712,86 @@ elif can["ONNX"]:
     print("ONNX Runtime's package for processors would not be a fair peer of this GPU.")
 
 # %% [markdown]
+# ## Another task: begin with these weights
+#
+# A trained network can do more than answer. Most of its layers know edges, colours and shapes; only the last one knows *which* classes there are. Whoever has few pictures of a new task begins with the weights of an old one: **transfer learning**. To see it, pretend that four of the signs are new. First a small network learns the other eight:
+
+# %%
+from workshop.lessons.tfrecord.data import take_part
+
+new_signs = ("roundabout", "speed-50", "stop", "yield")
+old_signs = [name for name in classes if name not in new_signs]
+count, splits = session.pick(ci=4, cpu=150), ("train", "val")
+eight = take_part(session.data_root, scratch / "eight", count, old_signs, splits)
+base = workshop.train(
+    name="eight-signs", data_root=str(eight), network="tiny", image_shape=64, batch_size=32,
+    num_epochs=session.pick(ci=1, cpu=5), seed=seed, dtype="float32", no_val=True,
+    model_prefix="model", disp_batches=20,
+).wait()  # fmt: skip
+
+# %% [markdown]
+# Of the four new signs there are 24 pictures each to learn from, and as many again to be tested with. Three networks learn them with the same loop: one from nothing, one from the old weights with a new last layer, and one that may change *only* that layer. Guess the order before you run it.
+
+# %%
+train_on, test_on = open_source(session.data_root, "train", "files"), val
+few = session.pick(ci=4, cpu=24)
+
+
+def pictures_of(source):
+    """The first few pictures of each new sign and their labels, 0 to 3."""
+    x, y = [], []
+    for label, name in enumerate(new_signs):
+        of_class = (source.labels == classes.index(name)).nonzero()[0][:few]
+        for i in of_class:
+            image = open_image(source.read(int(i)), name)
+            array = crop(image, center_crop_box(*image.size, 64, 73), 64, name)
+            x.append(torch.tensor(array).permute(2, 0, 1))
+            y.append(label)
+    x = (torch.stack(x) - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    return x.to(device), torch.tensor(y, device=device)
+
+
+learn, test = pictures_of(train_on), pictures_of(test_on)
+
+
+# %%
+def new_network(old_weights, only_the_last):
+    torch.manual_seed(seed)
+    net = ResNet(checkpoint.read_network(base.dir / "model"))
+    if old_weights:
+        epoch = checkpoint.epochs(base.dir / "model")[-1]
+        load_arrays(net, checkpoint.load(base.dir / "model", epoch).arrays)
+    net.requires_grad_(not only_the_last)
+    net.fc = torch.nn.Linear(net.fc.in_features, len(new_signs))  # the new classes
+    return net.to(device)
+
+
+# %%
+def fine_tune(net, only_the_last):
+    changing = [p for p in net.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(changing, lr=0.02, momentum=0.9)
+    for _ in range(session.pick(ci=2, cpu=20)):
+        net.train(not only_the_last)  # or batch norm's statistics would change all the same
+        for i in torch.randperm(len(learn[0])).split(16):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(learn[0][i]), learn[1][i]).backward()
+            optimizer.step()
+        net.eval()
+        with torch.inference_mode():
+            yield 100 * (net(test[0]).argmax(1) == test[1]).float().mean().item()
+
+
+ways = {"from nothing": (0, 0), "from the old weights": (1, 0), "only the last layer": (1, 1)}
+for name, (old_weights, only_the_last) in ways.items():
+    scores = list(fine_tune(new_network(old_weights, only_the_last), only_the_last))
+    print(f"{name:22}", *(f"{score:4.0f}" for score in scores[:: session.pick(ci=1, cpu=3)]))
+
+# %% [markdown]
+# Each row is the share of the test pictures that are right, in per cent, every third epoch. Guessing gives 25. With so few pictures a single row depends on chance; change `seed` or `few` and look again. What stays is that old weights save epochs. The last layer alone is the cheapest to train, since no gradient has to pass through the rest, and how far it comes says how much the features of the eight old signs have in common with the four new ones.
+#
+# In the library the same is `rn50 run --init-from PREFIX`, with `--freeze-until stage3` to leave the first stages as they are, statistics of batch norm included. And the old weights need not be your own: `rn50 import torchvision resnet50.pth` makes a checkpoint of torchvision's or timm's weights, `rn50 export torchvision` goes the other way.
+
+# %% [markdown]
 # ## Beside the recorded numbers
 
 # %%

@@ -50,17 +50,24 @@ def link(root: Path, folder: Path) -> Path:
     return folder
 
 
-def take_part(root: Path, folder: Path, per_class: int, classes: Sequence[str] = ()) -> Path:
+def take_part(
+    root: Path,
+    folder: Path,
+    per_class: int,
+    classes: Sequence[str] = (),
+    splits: Sequence[str] = ("train",),
+) -> Path:
     """A data root of the first pictures of every class of `root`, or of the classes named, made
     anew, as links."""
     shutil.rmtree(folder, ignore_errors=True)  # of the links, only the links
-    for source in sorted((root / "train").iterdir()):
-        if classes and source.name not in classes:
-            continue
-        target = folder / "train" / source.name
-        target.mkdir(parents=True)
-        for picture in sorted(source.iterdir())[:per_class]:
-            (target / picture.name).symlink_to(picture)
+    for split in splits:
+        for source in sorted((root / split).iterdir()):
+            if classes and source.name not in classes:
+                continue
+            target = folder / split / source.name
+            target.mkdir(parents=True)
+            for picture in sorted(source.iterdir())[:per_class]:
+                (target / picture.name).symlink_to(picture)
     return folder
 
 
