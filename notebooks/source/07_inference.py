@@ -789,7 +789,7 @@ for name, (old_weights, only_the_last) in ways.items():
 # %% [markdown]
 # Each row is the share of the test pictures that are right, in per cent, every third epoch. Guessing gives 25. With so few pictures a single row depends on chance; change `seed` or `few` and look again. What stays is that old weights save epochs. The last layer alone is the cheapest to train, since no gradient has to pass through the rest, and how far it comes says how much the features of the eight old signs have in common with the four new ones.
 #
-# In the library the same is `rn50 run --init-from PREFIX`, with `--freeze-until stage3` to leave the first stages as they are, statistics of batch norm included. And the old weights need not be your own: `rn50 import torchvision resnet50.pth` makes a checkpoint of torchvision's or timm's weights, `rn50 export torchvision` goes the other way.
+# In the library the same is `rn50 run --init-from PREFIX`, with `--freeze-until stage3` to leave the first stages as they are, statistics of batch norm included. And the old weights need not be your own: `rn50 import torchvision resnet50.pth -o model` makes a checkpoint of torchvision's or timm's weights, `rn50 export torchvision` goes the other way.
 
 # %% [markdown]
 # ## Beside the recorded numbers
