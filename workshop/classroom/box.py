@@ -40,7 +40,8 @@ class Limits:
 @dataclass(frozen=True)
 class Box:
     """How to close a process. `root` is an empty folder for its files, `user` the number of the
-    account that it gets where the grader is root; `shown` is what it may read, without what of it is `hidden`."""
+    account that it gets where the grader is root; `shown` is what it may read, without what
+    of it is `hidden`."""
 
     root: Path
     limits: Limits

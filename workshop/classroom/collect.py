@@ -90,7 +90,7 @@ class Collector:
         self.shown: dict[str, str] = {}  # the name on the pages, by the name as found
         self.numbers: dict[str, set[str]] = {}  # of one source: by name, the platform's numbers
         self.people: dict[str, list[dict[str, str]]] = {}  # Gradescope's, by submission_123
-        self.problems: list[tuple[tuple[str, ...], str, bool]] = []
+        self.problems: dict[tuple[tuple[str, ...], str], bool] = {}  # where, what → is it damage
         self.spent: Counter[tuple[str, str]] = Counter()
         self.count = 0
 
@@ -98,7 +98,7 @@ class Collector:
         """Raises UserError where there is nothing to grade."""
         for source in sources:
             now = datetime.now(UTC)
-            self.source, self.problems, self.people, self.numbers = source, [], {}, {}
+            self.source, self.problems, self.people, self.numbers = source, {}, {}, {}
             if source.is_dir():
                 files = list(self.folder(source, ()))
             elif zipfile.is_zipfile(source):
@@ -110,7 +110,7 @@ class Collector:
                     self.numbers.setdefault(match["who"], set()).add(match["id"])
             for found in files:
                 self.take(found)
-            for parts, text, damaged in self.problems:
+            for (parts, text), damaged in self.problems.items():
                 self.file_problem(parts, text, damaged)
         if not self.submissions:
             raise UserError(
@@ -122,13 +122,17 @@ class Collector:
             self.submissions.setdefault(name, Submission(name))
         return sorted(self.submissions.values(), key=lambda one: one.learner.casefold())
 
+    def problem(self, parts: tuple[str, ...], text: str, damaged: bool = False) -> None:
+        """Note it; whom it concerns is known when everything has been read."""
+        self.problems[parts, text] = damaged
+
     # --- reading ----------------------------------------------------------------------------------
 
     def folder(self, place: Path, parts: tuple[str, ...]) -> Iterator[Found]:
         try:
             entries = sorted(place.iterdir())
         except OSError as problem:
-            self.problems.append((parts, f"cannot be read: {problem.strerror}", True))
+            self.problem(parts, f"cannot be read: {problem.strerror}", damaged=True)
             return
         for entry in entries:
             here = (*parts, legible(entry.name))
@@ -136,7 +140,7 @@ class Collector:
                 continue
             try:
                 if entry.is_symlink():
-                    self.problems.append((here, "is a link, and was left out", False))
+                    self.problem(here, "is a link, and was left out")
                 elif entry.is_dir() and len(here) < 12:
                     outside = not parts and WRAPPER.fullmatch(entry.name)
                     yield from self.folder(entry, () if outside else here)
@@ -155,7 +159,7 @@ class Collector:
                         path.write_bytes(entry.read_bytes())
                         yield Found(here, time, path)
             except (OSError, ValueError, OverflowError) as problem:
-                self.problems.append((here, f"cannot be read: {problem}", True))
+                self.problem(here, f"cannot be read: {problem}", damaged=True)
 
     def archive(
         self, path: Path, parts: tuple[str, ...], last: Time, known: Time | None, depth: int
@@ -171,9 +175,9 @@ class Collector:
                         if here:
                             yield from self.entry(opened, info, here, time, last, depth)
                     except Exception as error:  # zlib's and LZMA's own among them
-                        self.problems.append((here, f"cannot be unpacked: {error}", True))
+                        self.problem(here, f"cannot be unpacked: {error}", damaged=True)
         except Exception as error:
-            self.problems.append((parts, f"cannot be unpacked: {error}", True))
+            self.problem(parts, f"cannot be unpacked: {error}", damaged=True)
 
     def inside(self, parts: tuple[str, ...], info: zipfile.ZipInfo) -> tuple[str, ...]:
         """Where an entry stands; empty for one that is left out."""
@@ -186,7 +190,7 @@ class Collector:
         elif (info.external_attr >> 16) & 0o170000 == 0o120000:
             problem = f"{info.filename!r} is a link, and was left out"
         if problem:
-            self.problems.append((parts, f"holds a bad name: {problem}", False))
+            self.problem(parts, f"holds a bad name: {problem}")
             return ()
         inside = inner.parts[bool(not parts and WRAPPER.fullmatch(inner.parts[0])) :]
         return (*parts, *inside)
@@ -201,7 +205,10 @@ class Collector:
         limit = MAX_ALL if suffix == ".zip" else MAX_FILE
         self.spent[here[0], "files"] += 1
         if self.spent[here[0], "files"] > MAX_ENTRIES or self.spent[here[0], "bytes"] > MAX_ALL:
-            raise ValueError("there is too much of it")
+            self.problem(
+                here[:1], "cannot be unpacked whole: there is too much of it", damaged=True
+            )
+            return
         with opened.open(info) as stream:
             data = stream.read(limit + 1)
         self.spent[here[0], "bytes"] += len(data)
@@ -226,7 +233,7 @@ class Collector:
                 people = about[":submitters"]
                 self.people[name] = [{k: str(v) for k, v in one.items() if v} for one in people]
         except (yaml.YAMLError, OSError, LookupError, TypeError, AttributeError, ValueError) as bad:
-            self.problems.append(((), f"{METADATA} cannot be read: {bad}", False))
+            self.problem((), f"{METADATA} cannot be read: {bad}")
 
     # --- whose, and what --------------------------------------------------------------------------
 
@@ -236,13 +243,13 @@ class Collector:
         rest = match["rest"] if match and len(found.parts) == 1 else found.parts[-1]
         kind = NOTEBOOK.fullmatch(Path(rest).stem)
         if not kind or kind[1].lower() not in self.stems:
-            self.problems.append((found.parts, "is no exercise of this course", False))
+            self.problem(found.parts, "is no exercise of this course")
             return
         key = kind[1].lower()
         learners = self.learners(found.parts)
         if not learners:
             text = "names no learner: put it into a folder named after one"
-            self.problems.append((found.parts, text, False))
+            self.problem(found.parts, text)
         inside = next((m for part in found.parts[1:] if (m := MOODLE.fullmatch(part))), None)
         for who in learners:
             one = self.submissions.setdefault(who, Submission(who))

@@ -26,6 +26,8 @@ from workshop.classroom import box, collect, pages, points, probe, roster
 from workshop.classroom.collect import Submission
 from workshop.course import build, solutions
 
+MOST_NOTES = 20  # of one learner
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -65,6 +67,9 @@ def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
     place = wanted.out.parent
     if not place.is_dir():
         raise UserError(f"-o {wanted.out}: there is no folder {place}")
+    for given in filter(None, (wanted.points, wanted.roster)):
+        if given.absolute() in [*pages.files(wanted.out), wanted.kept]:
+            raise UserError(f"-o {wanted.out} would write over {given}: give another name to one")
     worth, notes = points.load(wanted.points or place / "points.csv")
     people = roster.load(wanted.roster) if wanted.roster else None
     masters = [path for path in build.masters(root) if build.is_exercise(path)]
@@ -281,5 +286,7 @@ def result_of(told: dict[str, Any], own: Submission, worth: dict[str, float]) ->
         if own.damage and item["exercise"][:4] not in own.notebooks:
             item = item | {"outcome": engine.ERROR, "said": f"It was not found. {own.damage}."}
         exercises.append(pages.Line(**item, points=got, most=most))
-    notes = list(dict.fromkeys([*own.notes, *told["notes"]]))
+    notes = [note for note in dict.fromkeys([own.damage, *own.notes, *told["notes"]]) if note]
+    if len(notes) > MOST_NOTES:
+        notes[MOST_NOTES:] = [f"and {len(notes) - MOST_NOTES} notes more"]
     return pages.Result(own.learner, own.status, exercises, notes, told["seconds"])

@@ -1,4 +1,4 @@
-"""Whose a hand-in is, and which of two counts: by the names of each platform, as they really are."""
+"""Whose a hand-in is, and which of two counts, by real names of each platform."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ def handed_in(where: Path, places: list[str]) -> None:
     with zipfile.ZipFile(where / "6-large.zip", "w", zipfile.ZIP_DEFLATED) as out:
         out.writestr(f"{BOOK}.ipynb", bytes(41 * 2**20))
     with zipfile.ZipFile(where / "7-many.zip", "w") as out:
+        out.writestr(f"{BOOK}.ipynb", text)
         for number in range(2100):
-            out.writestr(f"{number}/{BOOK}.ipynb" if number == 1 else f"{number}.ipynb", text[:9])
-        out.writestr(zipfile.ZipInfo(f"0/{BOOK}.ipynb", (2026, 1, 1, 0, 0, 0)), text)
+            out.writestr(f"{number}.ipynb", "{}")
     with zipfile.ZipFile(where / "8-leads-out.zip", "w") as out:
         out.writestr("../../escaped.ipynb", text)
         out.writestr("line\n\x1b[2J.ipynb", "{}")
@@ -105,7 +105,7 @@ def handed_in(where: Path, places: list[str]) -> None:
         with zipfile.ZipFile(where / "a-newest" / name, "w") as out:
             out.writestr(f"{BOOK}.ipynb", book)
             out.writestr("manifest.json", json.dumps({"made": f"{when}T10:00:00+00:00"}))
-    (where.parent / "class.csv").write_text(
+    (where.parent / "roster.csv").write_text(
         f"id,name,e-mail\n1,{SECRET},z@uni.example\n2,Missing Person,m@uni.example\n"
     )
 
@@ -123,7 +123,7 @@ def test_ten_hostile_uploads(tmp_path):
     places = [source, where, course / "exercises" / "source", ROOT / "exercises" / "source"]
     handed_in(where, list(map(str, places)))
     command = [*before, sys.executable, "-m", "rn50lib.cli", "workshop", "grade", str(source),
-               "-o", str(tmp_path / "class.html"), "--roster", str(tmp_path / "class.csv"),
+               "-o", str(tmp_path / "class.html"), "--roster", str(tmp_path / "roster.csv"),
                "--jobs", "2", "--time-limit", "60"]  # fmt: skip
 
     def graded() -> str:
@@ -143,6 +143,7 @@ def test_ten_hostile_uploads(tmp_path):
     page = (tmp_path / "class.html").read_text(encoding="utf-8")
     for part in ("ex01 is taken from a-newest/2/x.zip/ex01_records.ipynb (2026-03-02 10:00:00 UTC",
                  "were not believed", "leads out of the zip", "there is too much of it",
+                 "and 1980 notes more",
                  "1-surrogate is not on the roster"):  # fmt: skip
         assert part in page, part
     assert len(list((tmp_path / "class-feedback").iterdir())) == 12
