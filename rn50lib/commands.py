@@ -22,7 +22,17 @@ def run(argv: list[str]) -> int:
     parser = experiment_parser("run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
+    parser.add_argument(
+        "--print-config", action="store_true",
+        help="print the run with all that was chosen for it, as YAML for --config, and stop",
+    )  # fmt: skip
     experiment, extra = parse_experiment(parser, argv)
+    if extra.print_config:
+        from rn50lib.launch import dry_run as dry
+
+        config, remarks = dry.prepared(experiment)
+        print("\n".join([*(f"# {remark}" for remark in remarks), config.to_yaml()]))
+        return 0
     return run_experiment(experiment, extra.run_dir, extra.dry_run)
 
 

@@ -70,6 +70,7 @@ def test_every_command_exists(words: list[str]) -> None:
         if verb == "run" and "--help" not in rest:
             parser = parsers.experiment_parser("run")
             parser.add_argument("--dry-run", action="store_true")
+            parser.add_argument("--print-config", action="store_true")
             parsers.parse_experiment(parser, rest)  # leaves the process on an unknown flag
     else:
         pytest.fail(f"not a command of the workbook: {' '.join(words)}")
@@ -122,6 +123,22 @@ def test_the_pages_name_presets_that_work() -> None:
     assert named and named <= set(PRESETS)
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_of_recipes_says_what_the_file_says(name: str) -> None:
+    head = dict(
+        line[2:].split(":", 1)
+        for line in (ROOT / "configs" / f"{name}.yaml").read_text().splitlines()[1:5]
+    )
+    said = {key: text.strip() for key, text in head.items()}
+    row = f"| [{name}](../configs/{name}.yaml) | {{hardware}} | {{expected}} | {{source}} |"
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert row.format(**said) in page.splitlines()
+    assert said["command"].startswith(f"rn50 {PRESETS[name].command}")
+    assert f"--preset {name}" in said["command"]
+    if name in RECIPES:
+        assert (said["expected"], said["source"]) == (RECIPES[name].expected, RECIPES[name].source)
+
+
 # --- links, paths, tables -------------------------------------------------------------------------
 
 
@@ -135,8 +152,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(FENCE, "", page.read_text())
     dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith(("http://", "https://", "mailto:")):
-            continue
+        if target.startswith(("http://", "https://", "mailto:", "../../actions/")):
+            continue  # the last one: GitHub's own pages of the repository
         name, _, part = target.partition("#")
         path = (page.parent / urllib.parse.unquote(name)) if name else page
         if not path.exists():
