@@ -132,7 +132,7 @@ class Collector:
         try:
             entries = sorted(place.iterdir())
         except OSError as problem:
-            self.problem(parts, f"cannot be read: {problem.strerror}", damaged=True)
+            self.problem((*parts, ""), f"cannot be read: {problem.strerror}", damaged=True)
             return
         for entry in entries:
             here = (*parts, legible(entry.name))
@@ -182,15 +182,13 @@ class Collector:
     def inside(self, parts: tuple[str, ...], info: zipfile.ZipInfo) -> tuple[str, ...]:
         """Where an entry stands; empty for one that is left out."""
         inner = PurePosixPath(info.filename.replace("\\", "/"))
-        if info.is_dir() or any(part.lower() in BORING for part in inner.parts):
+        if not inner.parts or info.is_dir() or any(part.lower() in BORING for part in inner.parts):
             return ()
-        problem = ""
         if inner.is_absolute() or ".." in inner.parts or ":" in info.filename.split("/")[0]:
-            problem = f"{info.filename!r} leads out of the zip, and was refused"
-        elif (info.external_attr >> 16) & 0o170000 == 0o120000:
-            problem = f"{info.filename!r} is a link, and was left out"
-        if problem:
-            self.problem(parts, f"holds a bad name: {problem}")
+            self.problem(parts, f"holds {info.filename!r}, which leads out of the zip: refused")
+            return ()
+        if (info.external_attr >> 16) & 0o170000 == 0o120000:
+            self.problem(parts, f"holds {info.filename!r}, which is a link: left out")
             return ()
         inside = inner.parts[bool(not parts and WRAPPER.fullmatch(inner.parts[0])) :]
         return (*parts, *inside)
@@ -205,9 +203,7 @@ class Collector:
         limit = MAX_ALL if suffix == ".zip" else MAX_FILE
         self.spent[here[0], "files"] += 1
         if self.spent[here[0], "files"] > MAX_ENTRIES or self.spent[here[0], "bytes"] > MAX_ALL:
-            self.problem(
-                here[:1], "cannot be unpacked whole: there is too much of it", damaged=True
-            )
+            self.problem(here[:1], "holds more than is unpacked: too much", damaged=True)
             return
         with opened.open(info) as stream:
             data = stream.read(limit + 1)
@@ -248,8 +244,7 @@ class Collector:
         key = kind[1].lower()
         learners = self.learners(found.parts)
         if not learners:
-            text = "names no learner: put it into a folder named after one"
-            self.problem(found.parts, text)
+            self.problem(found.parts, "names no learner: put it into a folder named after one")
         inside = next((m for part in found.parts[1:] if (m := MOODLE.fullmatch(part))), None)
         for who in learners:
             one = self.submissions.setdefault(who, Submission(who))
@@ -325,23 +320,28 @@ def named(parts: tuple[str, ...]) -> re.Match[str] | None:
 
 
 def made_at(opened: zipfile.ZipFile) -> Time | None:
-    """When `rn50 workshop submit` made this zip; None for other zips, and for a time to come."""
+    """When `rn50 workshop submit` made this zip; None for other zips."""
     try:
         with opened.open("manifest.json") as stream:
             when = datetime.fromisoformat(json.loads(stream.read(2**20))["made"]).astimezone(UTC)
     except Exception:  # whatever a damaged zip raises
         return None
-    late = when > datetime.now(UTC) + timedelta(days=1)
-    return None if late else Time(when, "by its manifest")
+    return believed(when, "by its manifest")
 
 
 def stamp(info: zipfile.ZipInfo) -> Time | None:
-    """An entry's time, which zips write without a time zone; None for 1980, their zero."""
+    """An entry's time, which zips write without a time zone."""
     try:
         when = datetime(*info.date_time, tzinfo=UTC)
-    except ValueError:
+    except ValueError:  # such as the 31st of month 15
         return None
-    return Time(when, "by the zip's clock") if when.year > 1980 else None
+    return believed(when, "by the zip's clock")
+
+
+def believed(when: datetime, clock: str) -> Time | None:
+    """A time, unless it is the zero of zips or still to come."""
+    known = when.year > 1980 and when < datetime.now(UTC) + timedelta(days=1)
+    return Time(when, clock) if known else None
 
 
 def legible(name: str) -> str:

@@ -142,7 +142,7 @@ def test_ten_hostile_uploads(tmp_path):
     assert found["Missing Person", "ex01.index"]["status"] == "missing"
     page = (tmp_path / "class.html").read_text(encoding="utf-8")
     for part in ("ex01 is taken from a-newest/2/x.zip/ex01_records.ipynb (2026-03-02 10:00:00 UTC",
-                 "were not believed", "leads out of the zip", "there is too much of it",
+                 "were not believed", "leads out of the zip", "holds more than is unpacked",
                  "and 1980 notes more",
                  "1-surrogate is not on the roster"):  # fmt: skip
         assert part in page, part
