@@ -3,7 +3,6 @@ and a page for each learner."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import json
@@ -24,9 +23,10 @@ from workshop import paths
 from workshop.checks import engine, table
 from workshop.classroom import box, collect, pages, points, probe, roster
 from workshop.classroom.collect import Submission
-from workshop.course import build, solutions
+from workshop.course import build
 
 MOST_NOTES = 20  # of one learner
+IMPORTS = ("numpy", "IPython.core.inputtransformer2", "PIL.Image")  # loaded once for all
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
     people = roster.load(wanted.roster) if wanted.roster else None
     masters = [path for path in build.masters(root) if build.is_exercise(path)]
     with workplace() as folder:
-        collector = collect.Collector(private(folder), [path.stem for path in masters], people)
+        collector = collect.Collector(
+            open_folder(folder, "in", 0o700), [path.stem for path in masters], people
+        )
         handed_in = collector.collect(*wanted.submissions)
         notes += collector.notes
         ways = probe.open_ways(open_folder(folder, "probe"), wanted.hidden)
@@ -131,14 +133,9 @@ def workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def private(folder: Path) -> Path:
-    (folder / "in").mkdir(mode=0o700)
-    return folder / "in"
-
-
-def open_folder(folder: Path, name: str) -> Path:
+def open_folder(folder: Path, name: str, mode: int = 0o711) -> Path:
     made = folder / name
-    made.mkdir(mode=0o711)
+    made.mkdir(mode=mode)
     return made
 
 
@@ -157,7 +154,7 @@ def graded(
         say(f"{len(keys) - len(left)} of them stand in {wanted.kept.name}, from an earlier call;"
             " remove that file to grade everything anew")  # fmt: skip
     yield from ((one, known[key]) for one, key in zip(handed_in, keys, strict=True) if key in known)
-    for number, told in run(wanted, [handed_in[n] for n in left], masters, books, folder):
+    for number, told in run(wanted, [handed_in[n] for n in left], books, folder):
         if not told.pop("problem"):
             with open(wanted.kept, "a", encoding="utf-8") as kept:
                 kept.write(json.dumps({"key": keys[left[number]], **told}) + "\n")
@@ -190,19 +187,20 @@ def earlier(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def run(
-    wanted: Wanted, handed_in: list[Submission], masters: list[Path], books: dict[str, str],
-    folder: Path,
+    wanted: Wanted, handed_in: list[Submission], masters: dict[str, str], folder: Path
 ) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
     """The number and the results of each submission, as the grading server is done with it."""
     if not handed_in:
         return
     boxes, results = open_folder(folder, "boxes"), folder / "in"
+    books = {name for one in handed_in for name in one.notebooks}
+    needs = dict.fromkeys(item.needs for item in table.EXERCISES if item.notebook in books)
     order = {
         "submissions": [{k: str(f.path) for k, f in one.notebooks.items()} for one in handed_in],
         "results": str(results),
         "hidden": list(map(str, wanted.hidden)),
-        "masters": books,
-        "imports": packages(masters, {name for one in handed_in for name in one.notebooks}),
+        "masters": masters,
+        "imports": [*IMPORTS, *filter(None, needs)],
         "folder": str(boxes),
         "jobs": wanted.jobs,
         "full": wanted.full,
@@ -256,26 +254,6 @@ def environment() -> dict[str, str]:
     env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     env |= {"RN50_DATA": data, "RN50_RUNS": runs, "PYTHONDONTWRITEBYTECODE": "1"}
     return launch.with_library(env)
-
-
-def packages(masters: list[Path], handed_in: set[str]) -> list[str]:
-    """The packages that answers use, by their masters; loaded once for all submissions."""
-    found = ["numpy", "IPython.core.inputtransformer2"]
-    found += [item.needs for item in table.EXERCISES if item.needs and item.notebook in handed_in]
-    for master in masters:
-        if master.stem[:4] not in handed_in:
-            continue
-        for cell in build.read_master(master):
-            if "answer" not in cell["tags"]:
-                continue
-            with contextlib.suppress(SyntaxError):
-                for node in ast.walk(ast.parse(solutions.solved(cell["source"]))):
-                    if isinstance(node, ast.Import):
-                        found += [name.name for name in node.names]
-                    elif isinstance(node, ast.ImportFrom) and node.module:
-                        found += [node.module, *(f"{node.module}.{n.name}" for n in node.names)]
-    known = sys.stdlib_module_names
-    return list(dict.fromkeys(name for name in found if name.split(".")[0] not in known))
 
 
 def result_of(told: dict[str, Any], own: Submission, worth: dict[str, float]) -> pages.Result:
