@@ -279,10 +279,12 @@ class Collector:
         than one."""
         first = parts[0]
         if match := named(parts):
-            several = len(self.numbers.get(match["who"], ())) > 1
-            who = f"{match['who']} ({match['id']})" if several else match["who"]
-            ids = [match["id"]] if CANVAS.fullmatch(first) else []  # Moodle's is no person's
-            return [self.show(who, [match["who"], *ids] if not several else ids)]
+            who, marks = match["who"], [match["who"]]
+            if len(self.numbers.get(who, ())) > 1:  # several people of one name
+                who, marks = f"{who} ({match['id']})", []
+            if CANVAS.fullmatch(first):  # Moodle's number is a hand-in's, Canvas's a person's
+                marks.append(match["id"])
+            return [self.show(who, marks)]
         if first in self.people:
             people = self.people[first]
             return [self.show(one.get(":name", first), [*one.values()], str(one)) for one in people]

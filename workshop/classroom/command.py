@@ -151,8 +151,10 @@ def graded(
     known = earlier(wanted.kept)
     left = [number for number, key in enumerate(keys) if key not in known]
     if len(left) < len(keys):
-        say(f"{len(keys) - len(left)} of them stand in {wanted.kept.name}, from an earlier call;"
-            " remove that file to grade everything anew")  # fmt: skip
+        say(
+            f"{len(keys) - len(left)} of {len(keys)} are taken from {wanted.kept.name}, which an"
+            " earlier call wrote: remove that file to grade everything anew"
+        )
     yield from ((one, known[key]) for one, key in zip(handed_in, keys, strict=True) if key in known)
     for number, told in run(wanted, [handed_in[n] for n in left], books, folder):
         if not told.pop("problem"):

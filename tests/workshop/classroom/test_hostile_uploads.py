@@ -153,11 +153,11 @@ def test_ten_hostile_uploads(tmp_path):
     assert SECRET not in kept.read_text()
     table = (tmp_path / "class.csv").read_bytes()
     again = graded()
-    assert "12 of them stand in class-results.jsonl" in again
+    assert "12 of 12 are taken from class-results.jsonl" in again
     assert (tmp_path / "class.csv").read_bytes() == table
     lines = kept.read_text().splitlines(keepends=True)
     missing = [line for line in lines if "ex01 was not handed in" in line]
     kept.write_text("".join(line for line in lines if line not in missing) + missing[0][:50])
     again = graded()
-    assert f"{12 - len(missing)} of them stand in" in again and 0 < len(missing) < 12
+    assert f"{12 - len(missing)} of 12 are taken from" in again and 0 < len(missing) < 12
     assert (tmp_path / "class.csv").read_bytes() == table
