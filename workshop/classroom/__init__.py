@@ -1,6 +1,6 @@
 """Grading a class: submissions in, one page, one table and a page per learner out.
 
-    collect   finds the submissions in folders, files and Moodle's zips
+    collect   finds what was handed in, as each platform writes it;  roster  who the class is
     answers   takes the learner's code out of a notebook, by exercise
     box       the closed process in which that code runs: limits, own files, no network
     values, channel   the narrow line between the check and that process

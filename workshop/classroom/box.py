@@ -40,13 +40,14 @@ class Limits:
 @dataclass(frozen=True)
 class Box:
     """How to close a process. `root` is an empty folder for its files, `user` the number of the
-    account that it gets where the grader is root; `writable` are folders that it shares."""
+    account that it gets where the grader is root; `shown` is what it may read, without what
+    of it is `hidden`."""
 
     root: Path
     limits: Limits
     user: int = 64_000
     shown: list[Path] = field(default_factory=list)
-    writable: list[Path] = field(default_factory=list)
+    hidden: list[Path] = field(default_factory=list)
 
     def start(self, inside: Callable[[], object], keep: tuple[int, ...] = ()) -> int:
         """Fork; the child closes itself in, keeps the open files `keep`, runs `inside` and ends."""
@@ -73,7 +74,7 @@ class Box:
         if alone:
             _fork_once()
         if own_files:
-            view.build(self.root, self.shown, self.writable, self.limits.disk)
+            view.build(self.root, self.shown, self.hidden, self.limits.disk)
             home = view.HOME
         else:
             home = self.root / "home"
@@ -104,8 +105,6 @@ class Box:
         """Another user where that is possible, and nobody who could become more."""
         if os.geteuid() == 0 and (own_files or _others_can_read()):
             os.chown(home, self.user, self.user)
-            for folder in self.writable:
-                os.chown(folder, self.user, self.user)
             os.setgroups([])
             os.setresgid(self.user, self.user, self.user)
             os.setresuid(self.user, self.user, self.user)

@@ -44,15 +44,16 @@ class Graded:
 
 @dataclass
 class Job:
-    """One learner's submission. `notebooks` is exercise notebook → file, `masters` exercise
-    notebook → the built notebook's text; `folder` is empty, and for this job alone."""
+    """One submission, whose it is is not known here. `notebooks` is exercise notebook → file,
+    `masters` exercise notebook → the built notebook's text; `folder` is empty, and for this job
+    alone; `hidden` are the paths that no answer may see."""
 
-    learner: str
     notebooks: dict[str, str]
     masters: dict[str, str]
     folder: str
     user: int
     limits: box.Limits
+    hidden: list[str]
     full: bool = False
 
 
@@ -149,7 +150,8 @@ class Checker:
         root = Path(self.job.folder) / "box"
         root.mkdir(exist_ok=True)
         ours, theirs = socket.socketpair()
-        made = box.Box(root, limits, self.job.user, self.shown)
+        hidden = list(map(Path, self.job.hidden))
+        made = box.Box(root, limits, self.job.user, self.shown, hidden)
         self.pid = made.start(lambda: learner.live(theirs), keep=(theirs.fileno(),))
         theirs.close()
         return ours

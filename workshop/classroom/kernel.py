@@ -50,11 +50,9 @@ def mount(
     _call("mount", os.fsencode(source), os.fsencode(target), kind_b, ctypes.c_ulong(flags), data_b)
 
 
-def bind(source: Path, target: Path, writable: bool = False) -> None:
+def bind(source: Path, target: Path) -> None:
     """Show a file or folder in another place, read-only with all that is mounted below it."""
     mount(str(source), str(target), None, BIND | RECURSIVE)
-    if writable:
-        return
     attributes = (ctypes.c_uint64 * 4)(READ_ONLY | NO_SUID, 0, 0, 0)
     try:  # Linux 5.12: the mounts below too
         _call("syscall", ctypes.c_long(MOUNT_SETATTR), ctypes.c_int(-100), os.fsencode(target),

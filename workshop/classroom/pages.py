@@ -45,9 +45,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Result:
-    """One learner. `notes` are for the instructor."""
+    """One learner. `status` is handed in, damaged or missing; `notes` are for the instructor."""
 
     learner: str
+    status: str
     exercises: list[Line]
     notes: list[str]
     seconds: float
@@ -115,9 +116,14 @@ def slug(name: str, taken: set[str]) -> str:
     return made
 
 
+def files(out: Path) -> list[Path]:
+    """The page, the table beside it, and the folder of feedback."""
+    return [out, out.with_suffix(".csv"), out.with_name(f"{out.stem}-feedback")]
+
+
 def write(course: Class, out: Path) -> list[Path]:
-    """Write the page, the table beside it and the folder of feedback; returns their paths."""
-    folder = out.with_name(f"{out.stem}-feedback")
+    """Write `files(out)`; returns their paths."""
+    _, beside, folder = files(out)
     taken: set[str] = set()
     links = {one.learner: f"{slug(one.learner, taken)}.html" for one in course.results}
     env = pages.environment()
@@ -131,7 +137,6 @@ def write(course: Class, out: Path) -> list[Path]:
             (new / links[one.learner]).write_text(text, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
-        beside = out.with_suffix(".csv")
         beside.write_text(spreadsheet(course), encoding="utf-8-sig", newline="")
         page = env.get_template("class.html").render(
             course=course, links=links, folder=folder.name, table=beside.name, marks=MARKS
@@ -139,17 +144,24 @@ def write(course: Class, out: Path) -> list[Path]:
         out.write_text(page, encoding="utf-8")
     except OSError as problem:
         raise UserError(f"{out} cannot be written: {problem}") from None
-    return [out, beside, folder]
+    return files(out)
 
 
 def spreadsheet(course: Class) -> str:
-    """learner, exercise, outcome, points, diagnosis: a row for each exercise of each learner."""
+    """A row for each exercise of each learner."""
     text = io.StringIO()
     rows = csv.writer(text)
-    rows.writerow(["learner", "exercise", "outcome", "points", "diagnosis"])
+    rows.writerow(["learner", "exercise", "outcome", "points", "diagnosis", "status"])
     for one in course.results:
         for line in one.exercises:
-            row = [one.learner, line.exercise, line.outcome, f"{line.points:g}", line.said]
+            row = [
+                one.learner,
+                line.exercise,
+                line.outcome,
+                f"{line.points:g}",
+                line.said,
+                one.status,
+            ]
             rows.writerow([harmless(cell) for cell in row])
     return text.getvalue()
 

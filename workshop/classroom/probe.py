@@ -12,7 +12,7 @@ from workshop.classroom import box, view
 
 WAYS = {
     "network": "the network can be reached from an answer",
-    "files": "an answer can read other files of this machine, submissions of others among them",
+    "files": "an answer can read other files of this machine, such as solutions and submissions",
     "writing": "an answer can write outside of its own folder",
     "processes": "an answer can see and signal other processes",
     "memory": "the memory of an answer has no limit",
@@ -22,19 +22,23 @@ WAYS = {
 }
 
 
-def open_ways(folder: Path) -> list[str]:
-    """The keys of WAYS that are open here. `folder` is empty, and stands where others can pass."""
+def open_ways(folder: Path, hidden: list[Path]) -> list[str]:
+    """The keys of WAYS that are open here. `folder` is empty, and stands where others can pass;
+    `hidden` are the submissions and what else no answer may see."""
+    shown, secret = view.readable(), [*hidden, *view.solutions()]
+    tried = [name for path in secret for name in {path, *view.names(path, shown)}]
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
     with tempfile.NamedTemporaryFile(dir=folder) as other, tempfile.TemporaryFile() as pipe:
         os.chmod(other.name, 0o666)
-        root = folder / "box"
-        root.mkdir()
+        other.write(b"x")
+        other.flush()
+        (folder / "box").mkdir()
         limits = box.Limits(memory=256 * box.MIB, processes=64, file_size=box.MIB)
-        made = box.Box(root, limits, shown=view.readable())
+        made = box.Box(folder / "box", limits, shown=shown, hidden=hidden)
         trials: dict[str, Callable[[], bool]] = {
             "network": lambda: bool(socket.create_connection(("127.0.0.1", port), 2)),
-            "files": lambda: bool(Path(other.name).exists()),
+            "files": lambda: any(map(_read, [Path(other.name), *tried])),
             "writing": lambda: bool(Path(other.name).write_text("x")),
             "processes": lambda: _signalled(os.getppid() or parent),
             "memory": lambda: bool(len(bytearray(1024 * box.MIB))),
@@ -59,6 +63,14 @@ def open_ways(folder: Path) -> list[str]:
         said = dict(line.split() for line in pipe.read().decode().splitlines())
     server.close()
     return [name for name in WAYS if said.get(name) != "False"]
+
+
+def _read(path: Path) -> bool:
+    """Whether there is anything to read."""
+    try:
+        return any(path.iterdir()) if path.is_dir() else bool(path.open("rb").read(1))
+    except OSError:
+        return False
 
 
 def _signalled(pid: int) -> bool:

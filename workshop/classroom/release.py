@@ -1,7 +1,8 @@
 """`rn50 workshop release DIR --no-solutions`: the copy of the course that learners get.
 
 Everything that the course needs to run is in it, and no solution: not in a master, not in a script,
-not in a test.
+not in a test. Hints and checks stay, and they tell a lot: the third hint of an exercise often is a
+line of its solution.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ exercises. It has no solutions and no tests: whoever gave it to you holds them.
 - `rn50 workshop reset ex03` puts an exercise back as it was, and keeps a copy of yours.
 - `rn50 workshop submit` packs what you have done into a zip to hand in.
 """
+SAID = "No solutions are in it. Hints and checks are, and a third hint is nearly the answer."
 HELD = "In this copy of the course the folder `solutions/` is missing: your instructor holds it.\n"
 
 

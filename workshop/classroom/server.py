@@ -1,8 +1,8 @@
 """`python -m workshop.classroom.server`: frameworks loaded once, a fork per submission.
 
-Reads one JSON object on its standard input (`Order`) and writes a JSON line per graded submission.
-It never runs a learner's code itself, and holds no submission in its memory, because what it holds
-is in every box.
+Reads one JSON object on its standard input (`Order`) and writes a JSON line per graded submission:
+its number, and what went wrong with the grading itself. It never runs a learner's code, and holds
+nobody's name, answer or result in its memory, because what it holds is in every box.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from workshop.checks import engine, table
+from workshop.checks import table
 from workshop.classroom import box
 from workshop.classroom.checker import GRACE_S, Checker, Job, limits_of
 from workshop.classroom.remote import note_parts
@@ -34,9 +33,11 @@ USER = 64_000  # the first of the accounts, one for each job at a time, that lea
 
 @dataclass
 class Order:
-    """What to grade. `learners` are (name, {notebook: file}, {name: file} of answers/)."""
+    """What to grade. The result of submission 7 is written to `results`/7.json."""
 
-    learners: list[tuple[str, dict[str, str]]]  # name, and exercise notebook → file
+    submissions: list[dict[str, str]]  # exercise notebook → file
+    results: str
+    hidden: list[str]
     masters: dict[str, str]
     imports: list[str]
     folder: str
@@ -45,11 +46,11 @@ class Order:
     limits: box.Limits
 
     def job(self, number: int, slot: int) -> Job:
-        name, notebooks = self.learners[number]
         folder = Path(self.folder) / f"slot{slot}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o711)
-        return Job(name, notebooks, self.masters, str(folder), USER + slot, self.limits, self.full)
+        return Job(self.submissions[number], self.masters, str(folder), USER + slot, self.limits,
+                   self.hidden, self.full)  # fmt: skip
 
 
 @dataclass
@@ -60,7 +61,6 @@ class Running:
     slot: int
     pid: int
     begin: float
-    said: bytes = b""
 
 
 def warm(names: list[str]) -> None:
@@ -78,7 +78,7 @@ def warm(names: list[str]) -> None:
 class Server:
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.waiting = list(range(len(order.learners)))
+        self.waiting = list(range(len(order.submissions)))
         self.free = list(range(order.jobs))[::-1]
         self.running: dict[int, Running] = {}  # by the pipe's end
         self.selector = selectors.DefaultSelector()
@@ -91,7 +91,7 @@ class Server:
             while self.waiting and self.free:
                 self.begin(self.waiting.pop(0), self.free.pop())
             for key, _ in self.selector.select(timeout=1.0):
-                self.read(key.fd)
+                self.end(key.fd, "grading this submission ended in the middle")
             for pipe, one in list(self.running.items()):
                 if time.monotonic() - one.begin > self.limit:
                     self.end(pipe, "the whole submission took too long")
@@ -102,19 +102,14 @@ class Server:
         pid = os.fork()
         if pid == 0:
             os.close(ours)
-            grade_one(job, theirs)
+            grade_one(job, Path(self.order.results, f"{number}.json"))
         os.close(theirs)
         self.running[ours] = Running(number, slot, pid, time.monotonic())
         self.selector.register(ours, selectors.EVENT_READ)
 
-    def read(self, pipe: int) -> None:
-        part = os.read(pipe, 2**16)
-        self.running[pipe].said += part
-        if not part:
-            self.end(pipe, "")
-
     def end(self, pipe: int, problem: str) -> None:
-        """Tell how a submission went, and make room for the next."""
+        """Tell that a submission is done, and make room for the next. `problem` is why, where there
+        is no result."""
         one = self.running.pop(pipe)
         self.selector.unregister(pipe)
         os.close(pipe)
@@ -123,16 +118,10 @@ class Server:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(one.pid, 0)
         self.end_strays()
-        name = self.order.learners[one.number][0]
-        try:
-            found: dict[str, Any] = json.loads(one.said)
-        except ValueError:
-            said = problem or "grading this submission ended in the middle"
-            lost = [{"exercise": item.name, "outcome": engine.ERROR, "said": said, "then": "",
-                     "seconds": 0.0} for item in table.EXERCISES]  # fmt: skip
-            found = {"results": lost, "notes": [said]}
-        found |= {"learner": name, "seconds": round(time.monotonic() - one.begin, 2)}
-        print(json.dumps(found), flush=True)
+        seconds = round(time.monotonic() - one.begin, 2)
+        print(
+            json.dumps({"number": one.number, "problem": problem, "seconds": seconds}), flush=True
+        )
         self.free.append(one.slot)
 
     def end_strays(self) -> None:
@@ -150,8 +139,8 @@ class Server:
                     os.waitpid(pid, 0)
 
 
-def grade_one(job: Job, pipe: int) -> None:
-    """In a fork of its own: grade one submission, tell the result, end."""
+def grade_one(job: Job, result: Path) -> None:
+    """In a fork of its own: grade one submission, write the result, end, which closes the pipe."""
     try:
         box.limit_data(OWN_MEMORY)
         null = os.open(os.devnull, os.O_RDWR)
@@ -160,8 +149,11 @@ def grade_one(job: Job, pipe: int) -> None:
         checker = Checker(job)
         results = checker.run()
         told = {"results": [asdict(item) for item in results], "notes": checker.notes}
-        with os.fdopen(pipe, "w") as file:
-            json.dump(told, file)
+        beside = result.with_suffix(".new")
+        # what a learner's error says may hold half of a character, which no file takes
+        text = json.dumps(told, ensure_ascii=False)
+        beside.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(beside, result)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -171,7 +163,6 @@ def grade_one(job: Job, pipe: int) -> None:
 def main() -> int:
     given = json.load(sys.stdin)
     given["limits"] = box.Limits(**given["limits"])
-    given["learners"] = [tuple(item) for item in given["learners"]]
     order = Order(**given)
     box.kernel_says(box.kernel.control, box.kernel.SUBREAPER, 1)
     box.kernel_says(box.kernel.control, box.kernel.PARENT_DEATH_SIGNAL, signal.SIGKILL)

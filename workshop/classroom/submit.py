@@ -1,7 +1,8 @@
 """`rn50 workshop submit`: a learner's exercises as a zip to hand in, and nothing else.
 
 In it are the exercise notebooks that were worked on, without outputs (which may show paths, and
-which grading does not read), and the files that the learner's cells wrote to `answers/`.
+which grading does not read), the files that the learner's cells wrote to `answers/`, and
+`manifest.json`: whose it is, and when it was packed, in UTC. Of two zips the newer one counts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import re
 import zipfile
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from rn50lib.errors import UserError
 from workshop.checks import records
 from workshop.course import build
 
-EARLY = (1980, 1, 1, 0, 0, 0)  # the same work gives the same zip
 KEPT = ("kernelspec", "language_info", "rn50")
 
 
@@ -43,7 +44,9 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
             " one, save it in JupyterLab (Ctrl-S), and try again"
         )
     path = out or Path(f"rn50-{slug(learner)}.zip")
-    write(path, entries)
+    now = datetime.now(timezone.utc)
+    about = {"learner": learner, "made": now.isoformat(timespec="seconds")}
+    write(path, entries | {"manifest.json": json.dumps(about, ensure_ascii=False) + "\n"}, now)
     files = len(entries) - worked_on
     inside = f"{worked_on} exercise notebook{'s' * (worked_on != 1)}"
     inside += f" and {files} file{'s' * (files != 1)} of answers/" if files else ""
@@ -114,13 +117,14 @@ def answer_files() -> dict[str, str]:
     return found
 
 
-def write(path: Path, entries: dict[str, str]) -> None:
+def write(path: Path, entries: dict[str, str], now: datetime) -> None:
     """Write the zip beside and rename it. Raises UserError where that fails."""
+    stamp = now.timetuple()[:6]
     beside = path.with_name(f"{path.name}.new")
     try:
         with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as out:
             for name, text in entries.items():
-                out.writestr(zipfile.ZipInfo(name, EARLY), text, zipfile.ZIP_DEFLATED)
+                out.writestr(zipfile.ZipInfo(name, stamp), text, zipfile.ZIP_DEFLATED)
         os.replace(beside, path)
     except OSError as problem:
         raise UserError(f"{path} cannot be written: {problem.strerror}") from None

@@ -107,7 +107,10 @@ def _classroom(verbs: Any) -> None:
     release = verbs.add_parser("release", help="write the learners' copy of the course")
     release.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     release.add_argument(
-        "--no-solutions", action="store_true", required=True, help="leave every solution out"
+        "--no-solutions",
+        action="store_true",
+        required=True,
+        help="leave the solutions out; hints and checks stay",
     )
     submit = verbs.add_parser("submit", help="pack your exercises into a zip to hand in")
     submit.add_argument("--name", help="yours (default: $RN50_LEARNER, else the account's)")
@@ -117,8 +120,9 @@ def _classroom(verbs: Any) -> None:
     )
     grade = verbs.add_parser("grade", help="grade what a class has handed in")
     grade.add_argument(
-        "submissions", type=Path, metavar="SUBMISSIONS",
-        help="a folder, or a zip: LEARNER/ex03.ipynb, ex03_LEARNER.ipynb, zips as Moodle writes",
+        "submissions", type=Path, nargs="+", metavar="SUBMISSIONS",
+        help="a folder, or the zip of a class: LEARNER/ex03.ipynb, rn50-LEARNER.zip,"
+        " ex03_LEARNER.ipynb, or as Moodle, Canvas, nbgrader and Gradescope write it",
     )  # fmt: skip
     grade.add_argument(
         "-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
@@ -126,6 +130,9 @@ def _classroom(verbs: Any) -> None:
     )  # fmt: skip
     grade.add_argument(
         "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
+    )
+    grade.add_argument(
+        "--roster", type=Path, metavar="CSV", help="the class (id,name,e-mail): a row for everybody"
     )
     grade.add_argument("--jobs", type=count, metavar="N", help="submissions at a time (all cores)")
     grade.add_argument(

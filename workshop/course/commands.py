@@ -241,7 +241,7 @@ def release_course(args: argparse.Namespace) -> int:
 
     names = release.release(paths.need_checkout(), args.folder)
     notebooks = sum(name.endswith(".ipynb") for name in names)
-    print(f"{args.folder}: {len(names)} files, {notebooks} notebooks, no solutions")
+    print(f"{args.folder}: {len(names)} files, {notebooks} notebooks. {release.SAID}")
     return 0
 
 
@@ -260,8 +260,8 @@ def grade_class(args: argparse.Namespace) -> int:
 
     limits = box.Limits(seconds=args.time_limit, memory=int(args.memory * 2**30))
     wanted = command.Wanted(
-        args.submissions.absolute(), args.out.absolute(), args.points,
-        args.jobs or machine().cores, args.full, limits,
+        [path.absolute() for path in args.submissions], args.out.absolute(), args.points,
+        args.roster, args.jobs or machine().cores, args.full, limits,
         shlex.join(["rn50", "workshop", *args.argv]),
     )  # fmt: skip
     return command.grade(wanted, say)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -62,15 +63,19 @@ def test_zip_has_the_work_and_nothing_else(course, rn50):
         " ex01_numbers.ipynb, answers/ex01.py.\n"
     )
     found = inside(course / "rn50-Anna-Äpfel.zip")
-    assert list(found) == ["ex01_numbers.ipynb", "answers/ex01.py"]
+    assert list(found) == ["ex01_numbers.ipynb", "answers/ex01.py", "manifest.json"]
     assert str(Path.home()) not in "".join(found.values())
     (cell,) = [
         c for c in json.loads(found["ex01_numbers.ipynb"])["cells"] if c["cell_type"] == "code"
     ]
     assert cell["source"] == "answer = 42" and cell["outputs"] == []
-    first = (course / "rn50-Anna-Äpfel.zip").read_bytes()
-    rn50(course, "workshop", "submit", "--name", "Anna Äpfel")
-    assert (course / "rn50-Anna-Äpfel.zip").read_bytes() == first
+    about = json.loads(found["manifest.json"])
+    made = datetime.fromisoformat(about["made"])
+    assert about["learner"] == "Anna Äpfel" and made.utcoffset() == timedelta(0)
+    assert abs(datetime.now(timezone.utc) - made) < timedelta(minutes=5)
+    with zipfile.ZipFile(course / "rn50-Anna-Äpfel.zip") as opened:
+        stamps = {datetime(*info.date_time, tzinfo=timezone.utc) for info in opened.infolist()}
+    assert max(stamps) - made < timedelta(seconds=2) and len(stamps) == 1
 
 
 def test_grading_knows_whose_it_is(course, rn50, tmp_path):
