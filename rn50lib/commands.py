@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from rn50lib.config import Config, Experiment, flags_of
 from rn50lib.config.description import describe
 from rn50lib.errors import TERMINATED
 from rn50lib.files import check_writable, is_stream, make_folder
+from rn50lib.launch.jobs import ENGINES, IMAGE, job_file
 from rn50lib.launch.prepare import prepare
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.rank import member
@@ -22,8 +24,29 @@ def run(argv: list[str]) -> int:
     parser = experiment_parser("run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
+    parser.add_argument(
+        "--print", choices=tuple(ENGINES), help="print the job file of this run for an engine"
+    )
+    parser.add_argument("--image", help=f"with --print: the container image (default: {IMAGE})")
     experiment, extra = parse_experiment(parser, argv)
+    if extra.print:
+        return print_job(experiment, extra)
+    if extra.image:
+        parser.error("--image names the container image of a job file: give --print too")
     return run_experiment(experiment, extra.run_dir, extra.dry_run)
+
+
+def print_job(experiment: Experiment, extra: argparse.Namespace) -> int:
+    """The job file of a run, which is resumed when its job is started again."""
+    folder = (extra.run_dir or launch.run_folder("run")).absolute()
+    if makes_a_model(experiment):
+        prefix = experiment.model_prefix or str(folder / "model")
+        again = experiment.load_epoch is None
+        experiment = replace(
+            experiment, model_prefix=prefix, keep=experiment.keep or 2, resume=again
+        )
+    print(job_file(extra.print, experiment, folder, extra.image or IMAGE), end="")
+    return 0
 
 
 def run_experiment(
