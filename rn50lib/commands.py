@@ -39,12 +39,10 @@ def run(argv: list[str]) -> int:
 def print_job(experiment: Experiment, extra: argparse.Namespace) -> int:
     """The job file of a run, which is resumed when its job is started again."""
     folder = (extra.run_dir or launch.run_folder("run")).absolute()
-    if makes_a_model(experiment):
+    if makes_a_model(experiment) and experiment.load_epoch is None:
         prefix = experiment.model_prefix or str(folder / "model")
-        again = experiment.load_epoch is None
-        experiment = replace(
-            experiment, model_prefix=prefix, keep=experiment.keep or 2, resume=again
-        )
+        keep = experiment.keep or 2
+        experiment = replace(experiment, model_prefix=prefix, keep=keep, resume=True)
     print(job_file(extra.print, experiment, folder, extra.image or IMAGE), end="")
     return 0
 

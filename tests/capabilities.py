@@ -116,6 +116,7 @@ DETECTORS = {
     "slurm": lambda: (
         os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "sbatch")))
     ),
+    "debootstrap": lambda: os.geteuid() == 0 and shutil.which("debootstrap") is not None,
     "timm": lambda: _module("timm") and _module("torchvision"),
     "tensorflow": lambda: _module("tensorflow"),
     "tf_keras": lambda: _module("tf_keras"),

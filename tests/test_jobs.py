@@ -131,7 +131,7 @@ def test_a_container_runs_the_same_command(rn50: Rn50, engine: str) -> None:
         ("slurm", ("--hosts", "a:3,b:1"), "give every host as many"),
         ("docker", ("--hosts", "a:1,b:1"), "--print docker is for one machine: leave --hosts out"),
         ("docker", ("--report", "/elsewhere/r.json"), "--report /elsewhere/r.json: the container"),
-        ("slurm", ("--resume", "--load-epoch", "3"), "--resume and --load-epoch contradict"),
+        ("slurm", ("--load-epoch", "3"), "--load-epoch needs --model-prefix"),
     ],
 )  # fmt: skip
 def test_what_an_engine_cannot_run_is_refused(
