@@ -197,7 +197,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     home, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().partition(".")[0]
     for name in ("state", "spool"):
         (home / name).mkdir()
-    (home / "gres.conf").write_text("Name=gpu Count=8\n")
+    for i in range(8):
+        (home / f"gpu{i}").touch()
+    (home / "gres.conf").write_text(f"Name=gpu File={home}/gpu[0-7]\n")
     (home / "slurm.conf").write_text(f"""ClusterName=rn50
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root

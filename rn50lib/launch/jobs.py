@@ -165,7 +165,7 @@ def docker(job: Job) -> str:
     words += [f"--stop-timeout {ASK_S}", f"--cpus {job.local * job.cores}"]
     words += ["--ipc=host", "--ulimit memlock=-1", "--ulimit stack=67108864"]
     words += [f"--gpus {job.local}"] if job.gpus else []
-    words += ['--user "$(id -u):$(id -g)"', "-e HOME=/tmp"]
+    words += ['--user "$(id -u):$(id -g)"', "-e HOME=/tmp", "-e USER=rn50"]
     return in_container(job, words, "-e", "-v", job.image)
 
 

@@ -34,6 +34,11 @@ class Chroot:
 
     def run(self, command: str, log: Path, user: str = "0:0") -> None:
         """As a RUN line, with this machine's way to its package index; `log` gets the output."""
+        for path in filter(os.path.exists, PIP):  # a package just installed may have its own
+            to = self.root / path.lstrip("/")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.unlink(missing_ok=True)
+            shutil.copy(path, to)
         pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         env = [f"{name}={value}" for name, value in (pip | self.env).items()]
         inside = ["chroot", f"--userspec={user}", str(self.root), "env", "-i", "HOME=/tmp", *env]
@@ -84,11 +89,6 @@ def test_every_run_line_runs_in_a_plain_debian(repository: Path, tmp_path: Path)
 
 
 def try_in(system: Chroot, log: Path) -> None:
-    for file in filter(os.path.exists, PIP):
-        to = system.root / file.lstrip("/")
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.unlink(missing_ok=True)
-        shutil.copy(file, to)
     for word, rest in instructions(system.repository / "Dockerfile"):
         system.follow(word, rest, log)
     small = "--loader synthetic --network tiny --image-shape 32 -b 8 --benchmark-iters 4 -e 1"
