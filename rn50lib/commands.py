@@ -14,13 +14,23 @@ from rn50lib.errors import TERMINATED
 from rn50lib.files import check_writable, is_stream, make_folder
 from rn50lib.launch.jobs import ENGINES, IMAGE, job_file
 from rn50lib.launch.prepare import prepare
-from rn50lib.parser import experiment_parser, parse_experiment
+from rn50lib.parser import Parser, experiment_parser, parse_experiment
 from rn50lib.rank import member
 from rn50lib.stop import die_with_parent, end_on_sigterm
 
 
 def run(argv: list[str]) -> int:
     """`rn50 run`: choose what was not given, say so, launch the workers and wait."""
+    parser = run_parser()
+    experiment, extra = parse_experiment(parser, argv)
+    if extra.print:
+        return print_job(experiment, extra)
+    if extra.image:
+        parser.error("--image names the container image of a job file: give --print too")
+    return run_experiment(experiment, extra.run_dir, extra.dry_run)
+
+
+def run_parser() -> Parser:
     parser = experiment_parser("run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
@@ -28,12 +38,7 @@ def run(argv: list[str]) -> int:
         "--print", choices=tuple(ENGINES), help="print the job file of this run for an engine"
     )
     parser.add_argument("--image", help=f"with --print: the container image (default: {IMAGE})")
-    experiment, extra = parse_experiment(parser, argv)
-    if extra.print:
-        return print_job(experiment, extra)
-    if extra.image:
-        parser.error("--image names the container image of a job file: give --print too")
-    return run_experiment(experiment, extra.run_dir, extra.dry_run)
+    return parser
 
 
 def print_job(experiment: Experiment, extra: argparse.Namespace) -> int:
