@@ -32,7 +32,7 @@ from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.parser import Parser
-from rn50lib.records.checksums import checksum_path, crc32c
+from rn50lib.records.framing import checksum_path, crc32c
 
 
 def make_list(

@@ -9,8 +9,7 @@ from types import TracebackType
 
 from data_prep.output import new_files
 from rn50lib.errors import UserError
-from rn50lib.records.checksums import checksum_path, crc32c
-from rn50lib.records.framing import frame
+from rn50lib.records.framing import checksum_path, crc32c, frame
 
 
 class Writer:

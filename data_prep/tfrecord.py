@@ -26,7 +26,7 @@ from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.parser import Parser
-from rn50lib.records.classes import read_class_words
+from rn50lib.records.folders import read_class_words
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.order import epoch_order
 from rn50lib.records.recordio import Reader

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from rn50lib.records.checksums import crc32c
+from rn50lib.records.framing import crc32c
 from rn50lib.records.tfrecord import CRC, mask
 
 Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]

@@ -27,6 +27,12 @@ def run(argv: list[str]) -> int:
         return print_job(experiment, extra)
     if extra.image:
         parser.error("--image names the container image of a job file: give --print too")
+    if extra.print_config:
+        from rn50lib.launch import dry_run as dry
+
+        config, remarks = dry.prepared(experiment)
+        print("\n".join([*(f"# {remark}" for remark in remarks), config.to_yaml()]))
+        return 0
     return run_experiment(experiment, extra.run_dir, extra.dry_run)
 
 
@@ -37,6 +43,10 @@ def run_parser() -> Parser:
     parser.add_argument(
         "--print", choices=tuple(ENGINES), help="print the job file of this run for an engine"
     )
+    parser.add_argument(
+        "--print-config", action="store_true",
+        help="print the run with all that was chosen for it, as YAML for --config, and stop",
+    )  # fmt: skip
     parser.add_argument("--image", help=f"with --print: the container image (default: {IMAGE})")
     return parser
 

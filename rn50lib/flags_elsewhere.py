@@ -1,7 +1,7 @@
 """What flags of other training programs are called here, for those who bring them along.
 
 The names are those of timm's train.py, torchvision's references/classification/train.py and the
-MXNet train.py of NVIDIA's DeepLearningExamples.
+MXNet train.py, runner and benchmark.py of NVIDIA's DeepLearningExamples, from 18.12 to the last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ANSWERS = {
     "there is none: it is `rn50 predict PREFIX EPOCH a.jpg`": "--data-pred",
     "here it is --loader native, dali or synthetic": "--data-backend --data-loader --use-dali",
     "here it is --data-nthreads N":
-        "--workers --num-workers -j --dali-threads --dali-validation-threads --data-mxnet-threads",
+        "--workers --num-workers -j --dali-threads --dali-validation-threads"
+        " --validation-dali-threads --data-mxnet-threads",
     "here it is --image-shape SIZE":
         "--img-size --image-size --input-size --train-crop-size --val-crop-size --in-chans",
     "here it is --val-resize SIZE": "--val-resize-size --data-val-resize --crop-pct --crop-mode",
@@ -35,7 +36,7 @@ ANSWERS = {
         "--dali-nvjpeg-memory-padding --dali-fuse-decoder --dali-nvjpeg-width-hint"
         " --dali-nvjpeg-height-hint --dali-dont-use-mmap",
     "there is none: the workers share the validation images, and each is seen once":
-        "--dali-separ-val --dist-eval",
+        "--dali-separ-val --separ-val --dist-eval",
     "there is none: -b is for validation, too": "--validation-batch-size -vb",
     "there is none: every epoch sees each image once": "--epoch-repeats --aug-repeats --ra-sampler"
         " --ra-reps",
@@ -97,7 +98,8 @@ ANSWERS = {
     "there is none: each of --lr-step-epochs divides the rate by ten":
         "--lr-gamma --lr-factor --decay-rate --dr --gamma",
     "here it is --warmup-epochs N, from a rate of 0":
-        "--lr-warmup-epochs --lr-warmup-method --lr-warmup-decay --warmup-lr --warmup-prefix",
+        "--lr-warmup-epochs --lr-warmup-method --warmup-strategy --lr-warmup-decay --warmup-lr"
+        " --warmup-prefix",
     "there is none: the rate falls to 0, once":
         "--min-lr --lr-min --lr-noise --lr-noise-pct --lr-noise-std --lr-cycle-mul"
         " --lr-cycle-decay --lr-cycle-limit --lr-k-decay --cooldown-epochs --patience-epochs",
@@ -128,12 +130,27 @@ ANSWERS = {
     "here it is --save-period EPOCHS": "--save-frequency --save-freq --recovery-interval",
     "here it is --keep N": "--checkpoint-hist",
     "here it is --disp-batches N": "--log-interval --print-freq --log-freq --verbose",
-    "here it is --report FILE": "--log --dllogger-log --log-file --eval-metric",
-    "there is none: --logdir FOLDER writes for TensorBoard, --report FILE a JSON file":
-        "--wandb --log-wandb --wandb-project --wandb-entity --wandb-tags --mlflow",
+    "here it is --report FILE": "--log --dllogger-log --log-file --logging-dir --eval-metric",
+    "here it is --logger wandb; its own variables, such as WANDB_PROJECT, say where to":
+        "--wandb --log-wandb --wandb-project --wandb-entity --wandb-tags",
+    "here it is --logger mlflow": "--mlflow",
     "here it is --logdir FOLDER": "--tensorboard --tb --tensorboard-dir --log-dir",
     "here it is --preset NAME, or --recipe NAME": "-c",
     "there is none: a picture is scored once, from its centre": "--tta",
+    "here it is --zero-gamma": "--bn-gamma-init0",
+    "here it is --benchmark-iters N": "--epoch-size",
+    "here it is --profile-trace FILE": "--profile-worker-suffix",
+    "there is none: the workers average among themselves, without a server":
+        "--profile-server-suffix",
+    "there is none: gradients travel whole, or in 16 bits with --fp16-allreduce":
+        "--gc-type --gc-threshold",
+    "there is none: the weights start as He et al. have them": "--initializer",
+    "there is none: the weights are not printed while they change": "--monitor",
+    "there is none: the loss is cross-entropy, and is always shown": "--loss",
+    # what a benchmark takes
+    "there is none: `rn50 benchmark` starts its workers by itself": "--executable",
+    "there is none: a cell that fails is left out, and Ctrl-C keeps what was measured":
+        "--timeout",
     "there is none: images are not written anywhere": "--save-images",
 }  # fmt: skip
 

@@ -29,8 +29,3 @@ def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
         "top1": 100 * top1 / examples,
         "top5": 100 * top5 / examples,
     }
-
-
-def harmonic_mean(values: list[float]) -> float:
-    """The mean of rates that were each held over the same number of images."""
-    return len(values) / sum(1 / value for value in values)

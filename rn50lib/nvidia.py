@@ -167,10 +167,7 @@ def visible(gpus: tuple[Gpu, ...], devices: str | None) -> tuple[Gpu, ...]:
 
 def _named(gpus: tuple[Gpu, ...], word: str) -> Gpu | None:
     """The one GPU or slice that an entry of CUDA_VISIBLE_DEVICES means; None: none, or several."""
-    old = re.fullmatch(r"MIG-(GPU-[^/]+)/\d+/\d+", word)  # GPU/instance/compute instance
     fits = [g for g in gpus if _means(word, g.uuid)]
-    if old and not fits:  # a driver that lists slices by UUIDs of their own takes this form, too
-        fits = [replace(g, uuid=word) for g in gpus if g.slice_of == old[1]][:1]
     if not fits:
         whole = [g for g in gpus if word == str(g.index) or _means(word, g.slice_of)]
         fits = whole[:1] if len({g.index for g in whole}) == 1 else []

@@ -109,25 +109,27 @@ def install(overrides: tuple[str, ...], program: str = RUN) -> None:
             raise UserError(f"--override {text}: {replaced} is called by `{other}`: give it there")
         if not file or not Path(file).is_file():
             raise UserError(f"--override {text}: no file {file!r}; the form is NAME=FILE:FUNCTION")
-        _overrides[replaced] = _load(text, replaced, Path(file), name)
+        function = function_in(Path(file), name, f"--override {text}")
+        parameters = tuple(inspect.signature(function).parameters)
+        if len(parameters) != len(REPLACEABLE[replaced].parameters):
+            raise UserError(
+                f"--override {text}: {name}({', '.join(parameters)}) must take"
+                f" ({', '.join(REPLACEABLE[replaced].parameters)})"
+            )
+        _overrides[replaced] = function
 
 
-def _load(text: str, replaced: str, file: Path, name: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"rn50_override_{replaced}", file)
+def function_in(file: Path, name: str, flag: str) -> Callable[..., Any]:
+    """The function of this name in a Python file. Raises UserError, which begins with `flag`."""
+    spec = importlib.util.spec_from_file_location(f"rn50_{file.stem}_{name}", file)
     if spec is None or spec.loader is None:
-        raise UserError(f"--override {text}: {file} is no Python file; its name must end in .py")
+        raise UserError(f"{flag}: {file} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UserError(f"--override {text}: {file} does not import: {error!r}") from error
+        raise UserError(f"{flag}: {file} does not import: {error!r}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise UserError(f"--override {text}: {file} has no function {name!r}")
-    parameters = tuple(inspect.signature(function).parameters)
-    if len(parameters) != len(REPLACEABLE[replaced].parameters):
-        raise UserError(
-            f"--override {text}: {name}({', '.join(parameters)}) must take"
-            f" ({', '.join(REPLACEABLE[replaced].parameters)})"
-        )
+        raise UserError(f"{flag}: {file} has no function {name!r}")
     return function

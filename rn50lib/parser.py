@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,6 +28,34 @@ VERBS = {
     "diagnose": "where the time of a run goes, and which change would help most",
     "doctor": "what this machine has, what is missing and what to do about it",
     "workshop": "build, check and run the notebooks",
+}
+
+REPEATED = ("logger", "override")  # flags that may be given several times
+FIRST_PAGES = {  # what `--help` shows of a verb with a hundred flags; `--help all` shows the rest
+    "rn50 run": """\
+usage: rn50 run [FLAGS]
+
+Train, in processes of its own, with everything not given chosen for this machine.
+
+  rn50 run                                    the built-in road signs: minutes on two cores
+  rn50 run --data-root photos -e 20           photos/train/CLASS/*.jpg, photos/val/CLASS/*.jpg
+  rn50 run -n 2 --model-prefix signs          two workers; checkpoints of that name
+  rn50 run --model-prefix signs --resume      go on after a crash or a Ctrl-C
+  rn50 run --preset RN50_FP16_8GPU --dry-run  what a published run would do, and its learning rate
+
+  --data-root FOLDER     pictures in folders of their classes, record files or TFRecord shards
+  -n N                   workers, one a GPU; without GPUs, processes
+  -b, --batch-size N     images per worker and step
+  -e, --num-epochs N     epochs
+  -l, --lr RATE          learning rate at a global batch of 256, scaled to yours
+  --dtype NAME           float32, tf32, bfloat16 or float16
+  --model-prefix PREFIX  name of the checkpoints
+  --resume               go on from the newest of them
+  --preset NAME          a published or built-in run (docs/recipes.md)
+  --config FILE          flags from a YAML or JSON file; --print-config writes one
+
+`rn50 run --help all` explains every flag.
+"""
 }
 
 
@@ -54,12 +82,26 @@ class Parser(argparse.ArgumentParser):
             if name in TABLE:
                 return TABLE[name]
             if not unknown.startswith("-"):
-                return (
-                    f"values follow their flags, a data set --data-root; see `{self.prog} --help`"
-                )
+                return f"values follow their flags, a data set --data-root; see {self.all_help}"
         bare = {name.lstrip("-"): name for name in known}
         close = difflib.get_close_matches(unknown.lstrip("-"), bare, n=1, cutoff=0.8)
-        return f"did you mean {bare[close[0]]}?" if close else f"see `{self.prog} --help`"
+        return f"did you mean {bare[close[0]]}?" if close else f"see {self.all_help}"
+
+    @property
+    def all_help(self) -> str:
+        """The command that explains every flag."""
+        return f"`{self.prog} --help{' all' if self.prog in FIRST_PAGES else ''}`"
+
+
+class Help(argparse.Action):
+    """`--help` shows the first page of a verb that has one, `--help all` every flag."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if values not in (None, "all"):
+            parser.error(f"--help {values}: see `{parser.prog} --help` or `--help all`")
+        page = FIRST_PAGES.get(parser.prog)
+        print(page if page and values is None else parser.format_help(), end="")
+        parser.exit()
 
 
 def experiment_parser(verb: str) -> Parser:
@@ -67,7 +109,11 @@ def experiment_parser(verb: str) -> Parser:
     from rn50lib.config import Experiment
 
     parser = Parser(
-        prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False
+        prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
+        add_help=False,
+    )  # fmt: skip
+    parser.add_argument(
+        "-h", "--help", nargs="?", metavar="all", action=Help, help="this text; all: every flag"
     )
     groups: dict[str, Any] = {}
     for f in fields(Experiment):
@@ -113,16 +159,18 @@ def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Experiment, argparse.Namespace]:
+def parse_experiment(
+    parser: Parser, argv: list[str], without: Container[str] = ()
+) -> tuple[Experiment, argparse.Namespace]:
     """The experiment that `argv` gives, and the other flags. A flag wins over the preset, and that
-    over the file of --config."""
+    over the file of --config, of which the flags in `without` are left out."""
     from rn50lib.config import Experiment, read_experiment
     from rn50lib.presets import PRESETS
 
     first = parser.parse_args(argv)
     if first.config is not None:
-        values = read_experiment(first.config).given()
-        parser.set_defaults(**values | {"override": list(values.get("override", ()))})
+        values = read_experiment(first.config, without).given()
+        parser.set_defaults(**{k: [*v] if k in REPEATED else v for k, v in values.items()})
     if first.preset is not None:
         if first.preset not in PRESETS:
             raise UserError(f"--preset {first.preset}: there are {', '.join(PRESETS)}")
@@ -135,7 +183,7 @@ def parse_experiment(parser: Parser, argv: list[str]) -> tuple[Experiment, argpa
         if first.loader not in (None, "native"):
             raise UserError(f"--no-dali and --loader {first.loader} contradict each other")
         values["loader"] = "native"
-    values["override"] = tuple(values["override"] or ())
+    values |= {name: tuple(values[name] or ()) for name in REPEATED}
     names = {f.name for f in fields(Experiment)}
     experiment = Experiment(**{name: values.pop(name) for name in names})
     return experiment, argparse.Namespace(**values)

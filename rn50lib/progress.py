@@ -1,4 +1,4 @@
-"""What a run tells while it runs: a bar, a line per epoch, `progress.jsonl` and TensorBoard files.
+"""What a run tells while it runs: a bar, a line per epoch, `progress.jsonl` and loggers.
 
 The loop calls `reading` every `disp_batches` steps and `epoch_done` after each epoch.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
-    from rn50lib.tensorboard import Board
+    from rn50lib.loggers import Logger
 
 try:
     from tqdm import tqdm
@@ -23,24 +25,54 @@ except ImportError:  # a bare checkout with PyTorch alone: lines instead of a ba
     tqdm = None
 
 QUIET_S = 10.0  # seconds between lines where there is no terminal to draw a bar on
+TOLD = "\x1d"  # begins a line of a worker that `rn50 run`, which has the terminal, draws as a bar
+BAR = "RN50_BAR"  # set where it does
+REDRAW_S = 0.1
+
+
+def tell(**told: Any) -> None:
+    """Have the bar of the group drawn anew, where there is one: `desc`, what is being done or
+    waited for, `n` of `total` steps, and what else is `shown`."""
+    if os.environ.get(BAR):
+        print(f"{TOLD}{json.dumps(told)}", file=sys.stderr, flush=True)
+
+
+class ToldBar:
+    """What a bar of tqdm's does here, for a worker of a group: it tells how far it is."""
+
+    def __init__(self, desc: str, total: int, initial: int) -> None:
+        self.desc, self.total, self.n = desc, total, initial
+        self.draw("waiting for the first step")
+
+    def draw(self, shown: str) -> None:
+        self.shown, self.at = shown, time.perf_counter()
+        tell(desc=self.desc, total=self.total, n=self.n, shown=shown)
+
+    def update(self) -> None:
+        self.n += 1
+        if time.perf_counter() - self.at > REDRAW_S:
+            self.draw("" if self.shown.startswith("waiting") else self.shown)
+
+    set_postfix_str = draw
+
+    def close(self) -> None:
+        self.draw(self.shown)
 
 
 class Progress:
     """All that watches a run. `run_dir` None writes no file; `enabled` is false off rank 0."""
 
-    def __init__(self, run_dir: Path | None, logdir: str | None, enabled: bool = True) -> None:
+    def __init__(
+        self, run_dir: Path | None, loggers: Sequence[Logger] = (), enabled: bool = True
+    ) -> None:
         self.enabled = enabled
         self.begin = time.perf_counter()
         self.file = open(run_dir / "progress.jsonl", "a") if enabled and run_dir else None
         self.position = run_dir / "position.txt" if enabled and run_dir else None
         self.earlier = read_position(self.position) if self.position else None
         self.position_file = open(self.position, "w") if self.position else None
-        self.board: Board | None = None
-        if enabled and logdir:
-            from rn50lib.tensorboard import Board
-
-            self.board = Board(logdir)
-        self.bar: tqdm | None = None
+        self.loggers = list(loggers)
+        self.bar: tqdm | ToldBar | None = None
         self.terminal = sys.stderr.isatty()
         self.last_line = time.perf_counter()
 
@@ -53,20 +85,20 @@ class Progress:
                 total=steps, initial=initial, desc=self.label, leave=False, dynamic_ncols=True,
                 unit="step",
             )  # fmt: skip
+        elif self.enabled and os.environ.get(BAR):
+            self.bar = ToldBar(self.label, steps, initial)
 
     def step(self, data_s: float = 0.0) -> None:
         """One more iteration; `data_s` seconds of the phase so far went by waiting for input."""
         if self.bar is not None:
             self.bar.update()
 
-    def reading(self, step: int, values: dict[str, float | None], global_step: int) -> None:
+    def reading(self, step: int, values: dict[str, float | None]) -> None:
         """Loss, top1 (per cent), ips (images/s) and lr since the last reading."""
         if not self.enabled:
             return
         line = {"phase": self.phase, "epoch": self.epoch, "step": step, "steps": self.steps}
         self._write(line | values)
-        if self.board:
-            self.board.scalars(self.phase, values, global_step)
         shown = " ".join(f"{k} {number(v)}" for k, v in values.items() if v is not None)
         if self.bar is not None:
             self.bar.set_postfix_str(shown)
@@ -91,8 +123,6 @@ class Progress:
         if not self.enabled:
             return
         self._write({"phase": "epoch", "epoch": epoch} | metrics)
-        if self.board:
-            self.board.scalars("epoch", metrics, epoch)
         named = {
             "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
             "train.total_ips": "img/s", "val.total_ips": "val img/s",
@@ -115,9 +145,25 @@ class Progress:
                 tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
 
+    def report(self, report: dict[str, Any]) -> None:
+        """The run is done."""
+        self._log({"phase": "report", "report": report})
+
+    def _log(self, line: dict[str, Any]) -> None:
+        for logger in [*self.loggers]:
+            try:
+                logger(line)
+            except UserError:
+                raise
+            except Exception as error:  # the training is worth more than its log
+                self.loggers.remove(logger)
+                name = getattr(logger, "__name__", type(logger).__name__)
+                self.say(f"the logger {name} failed, and the run goes on without it: {error!r}")
+
     def _write(self, line: dict[str, Any]) -> None:
+        line["seconds"] = round(time.perf_counter() - self.begin, 3)
+        self._log(line)
         if self.file:
-            line["seconds"] = round(time.perf_counter() - self.begin, 3)
             try:
                 self.file.write(json.dumps(line, allow_nan=False) + "\n")
                 self.file.flush()
@@ -126,10 +172,13 @@ class Progress:
 
     def close(self) -> None:
         self.stop()
-        for stream in (self.file, self.board, self.position_file):
+        for stream in (self.file, self.position_file):
             if stream:
                 with contextlib.suppress(OSError):  # a write that failed has been told
                     stream.close()
+        for logger in self.loggers:
+            with contextlib.suppress(Exception):
+                getattr(logger, "close", int)()
 
 
 def cannot_write(file: str, error: OSError) -> str:

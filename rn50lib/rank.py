@@ -103,6 +103,13 @@ def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
     return cores[local_rank * each : (local_rank + 1) * each]
 
 
+def follow_parent() -> None:
+    """From now on SIGTERM comes to this process when the one that started it dies (Linux)."""
+    if sys.platform == "linux":
+        set_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
+
+
 def main(command: list[str]) -> int:
     me = member()
     if me is None:
@@ -111,8 +118,7 @@ def main(command: list[str]) -> int:
     if os.environ.get("RN50_BIND") == "core" and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, own_cores(cores, local_rank, local_size))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # the launcher's death is ours
+    follow_parent()  # the launcher's death is ours
     worker = subprocess.Popen(
         shlex.split(command[0]) if len(command) == 1 else command,
         stdin=subprocess.DEVNULL,
@@ -143,8 +149,10 @@ def repeat(worker: subprocess.Popen, rank: int, last: deque[str]) -> None:
     """Pass on the worker's lines with the rank in front, and keep the last ones."""
     assert worker.stdout
     for line in worker.stdout:
-        last.append(line.decode(errors="replace").rstrip())
-        write(f"rank {rank} | {last[-1]}\n")
+        text = line.decode(errors="replace").rstrip()
+        if not text.startswith("\x1d"):  # progress for a bar (rn50lib.progress.TOLD)
+            last.append(text)
+        write(f"rank {rank} | {text}\n")
 
 
 def report(end: End) -> None:

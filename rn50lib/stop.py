@@ -32,7 +32,7 @@ def die_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if not parent or sys.platform != "linux":
         return
-    set_death_signal = 1  # PR_SET_PDEATHSIG
+    set_death_signal = 1  # PR_SET_PDEATHSIG; `rank.follow_parent` is for programs without NumPy
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent):  # it died before we asked
         sys.exit("error: the launching process is gone")
@@ -71,6 +71,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         raise
+    except KeyboardInterrupt:  # between two pieces of work, which take it themselves
+        status = 130
     finally:
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already: Ctrl-C may come twice

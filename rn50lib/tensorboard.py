@@ -1,4 +1,4 @@
-"""What a run tells TensorBoard, with `--logdir`."""
+"""What a run tells TensorBoard, with `--logdir` or `--logger tensorboard`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from typing import Any
 from rn50lib.errors import UserError
 from rn50lib.files import make_folder
 
+NO_NUMBERS = ("phase", "epoch", "step", "steps", "seconds")  # of a line: they say where it stands
+
+
+def scalars(line: dict[str, Any]) -> tuple[dict[str, float], int]:
+    """What a line has measured, as 'train/loss' and so on, and its step: batches from the run's
+    beginning, or the number of the epoch that it sums up."""
+    phase, epoch = line["phase"], line["epoch"]
+    found = {
+        f"{phase}/{name}": value
+        for name, value in line.items()
+        if name not in NO_NUMBERS and isinstance(value, (int, float))
+    }
+    return found, epoch if phase == "epoch" else epoch * line["steps"] + line["step"]
+
 
 class Board:
     """TensorBoard event files, without importing TensorFlow, as the usual writer does."""
@@ -21,7 +35,9 @@ class Board:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
-            raise UserError(f"--logdir needs the package tensorboard ({error})") from error
+            raise UserError(
+                f"--logdir needs the package tensorboard ({error}): `pip install tensorboard`"
+            ) from error
         self.event, self.summary, self.logdir = Event, Summary, logdir
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         make_folder(Path(logdir), f"--logdir {logdir}")
@@ -32,13 +48,12 @@ class Board:
         self.writer = RecordWriter(self.file)
         self._write(file_version="brain.Event:2")
 
-    def scalars(self, prefix: str, values: dict[str, Any], step: int) -> None:
-        measured = [
-            self.summary.Value(tag=f"{prefix}/{key}", simple_value=value)
-            for key, value in values.items()
-            if isinstance(value, (int, float))
-        ]
-        self._write(step=step, summary=self.summary(value=measured))
+    def __call__(self, line: dict[str, Any]) -> None:
+        """A line of progress.jsonl; the report at the end has nothing that is new."""
+        if line["phase"] != "report":
+            values, step = scalars(line)
+            measured = [self.summary.Value(tag=k, simple_value=v) for k, v in values.items()]
+            self._write(step=step, summary=self.summary(value=measured))
 
     def _write(self, **content: Any) -> None:
         try:

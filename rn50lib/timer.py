@@ -72,19 +72,10 @@ class Timer:
         self.run.progress.step(self.data_s)
         if i == 0:
             self.read(tell=False)
-            self.tell_remarks()
             self.first_time = self.read_time = time.perf_counter()
             self.read_at = 1
         elif self.finished % self.run.experiment.disp_batches == 0:
             self.read(lr)
-
-    def tell_remarks(self) -> None:
-        """What the step could not do as it was asked to: said once, and into the report."""
-        for text in self.run.step.remarks:
-            known = self.run.report.env.setdefault("remarks", [])
-            if text not in known:
-                known.append(text)
-                self.run.progress.say(text)
 
     def read(self, lr: float | None = None, tell: bool = True) -> None:
         before = time.perf_counter()
@@ -111,8 +102,7 @@ class Timer:
             if scaling:
                 values["loss_scale"] = scaling["scale"]
             step = self.before + self.finished
-            global_step = self.epoch * (self.before + self.steps) + step
-            self.run.progress.reading(step, values, global_step)
+            self.run.progress.reading(step, values)
             self.window = np.zeros(4)
             self.read_at, self.read_time = self.finished, now
 

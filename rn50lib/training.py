@@ -19,7 +19,7 @@ from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.network import Network
 from rn50lib.pipelines import Pipeline, open_pipeline
-from rn50lib.progress import Progress
+from rn50lib.progress import Progress, tell
 from rn50lib.report import Report
 from rn50lib.restart import (
     average_running_statistics,
@@ -55,6 +55,7 @@ def train(
     """
     begin = time.perf_counter()
     overrides.install(experiment.override)
+    tell(desc="building the input pipeline and the model")
     pipelines = {
         split: open_pipeline(experiment, source, split, comm.rank, comm.size)
         for split, source in sources.items()

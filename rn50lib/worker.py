@@ -50,10 +50,11 @@ def run_worker(
     and how many of them come before the first that counts.
     """
     from rn50lib import comm, training
-    from rn50lib.progress import Progress
+    from rn50lib.progress import Progress, tell
     from rn50lib.report import Report
 
     experiment = config.experiment
+    tell(desc="connecting the workers")
     group = group or comm.connect(experiment.comm, experiment.backend)
     if group.size != experiment.n:
         raise UserError(
@@ -69,6 +70,7 @@ def run_worker(
     if experiment.loader != "synthetic":
         from rn50lib.records.source import open_source
 
+        tell(desc="reading the data set")
         for split in splits:
             sources[split] = open_source(Path(experiment.data_root), split, experiment.data_format)
     if experiment.test_io:
@@ -89,10 +91,17 @@ def run_worker(
             latest.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
         if file and (last or not is_stream(file)):  # a stream gets one report, not one per epoch
             latest.write(file)
+        if last:
+            progress.report(latest.to_dict())
 
     command = ["rn50", "train", *flags_of(experiment)]
     report = Report(net.name, group.size, command, env)
-    progress = (watch or Progress)(run_dir, experiment.logdir, enabled=group.rank == 0)
+    loggers: list[Any] = []
+    if group.rank == 0 and (experiment.logger or experiment.logdir):
+        from rn50lib.loggers import open_loggers
+
+        loggers = open_loggers(experiment, run_dir)
+    progress = (watch or Progress)(run_dir, loggers, enabled=group.rank == 0)
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))

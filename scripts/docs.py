@@ -50,6 +50,7 @@ def stage(course: Path) -> None:
     for file in [*ROOT.glob("*.md"), *ROOT.glob("requirements*.txt"), ROOT / "environment.yml"]:
         shutil.copy(file, PAGES)
     shutil.copy(ROOT / "LICENSE", PAGES)
+    shutil.copytree(ROOT / "configs", PAGES / "configs")
     shutil.copytree(
         ROOT / "exercises", PAGES / "exercises", ignore=lambda folder, names: [
             name for name in names if not name.endswith(".ipynb")

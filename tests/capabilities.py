@@ -132,6 +132,8 @@ DETECTORS = {
     "jupyterlab": lambda: _module("jupyterlab"),
     "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
     "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
+    "mlflow": lambda: _module("mlflow"),
+    "wandb": lambda: _module("wandb"),
     "pyarrow": lambda: _module("pyarrow"),
     "simplejpeg": lambda: _module("simplejpeg"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rn50lib import checkpoint, cli, flags_elsewhere
 from rn50lib.config.file import Config
@@ -45,12 +46,30 @@ def test_the_flags_of_a_verb_are_listed_without_a_framework(verb: str) -> None:
         "print([n for n in ('torch', 'tensorflow', 'matplotlib') if n in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, verb, "--help"], capture_output=True, text=True
+        [sys.executable, "-c", code, verb, "--help", "all"], capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     for flag in ("--batch-size", "--lr-step-epochs", "--override", "--profile-trace", "--resume"):
         assert flag in done.stdout
     assert "None" not in done.stdout and "==SUPPRESS" not in done.stdout
+
+
+def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> None:
+    page = rn50("run", "--help").out
+    assert page.count("\n") < 26 and max(map(len, page.splitlines())) <= 100
+    parser = experiment_parser("run")
+    for flags in ("--dry-run", "--print-config"):  # those of `rn50 run` alone
+        parser.add_argument(flags, action="store_true")
+    named = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", page))
+    assert named <= set(parser._option_string_actions) and len(named) > 10
+    examples = re.findall(r"^  rn50 run(.*?)(?:   .*|  what .*)?$", page, re.MULTILINE)
+    assert len(examples) == 5
+    for words in examples:
+        parse_experiment(parser, words.split())
+    assert "`rn50 run --help all`" in page
+    whole = rn50("run", "-h", "all").out
+    assert whole.count("\n") > 150 and "--fusion-mb" in whole and "--fusion-mb" not in page
+    assert "--help most" in rn50("run", "--help", "most").error
 
 
 def test_the_verbs_are_listed_and_each_is_there(rn50: Run) -> None:
@@ -76,8 +95,9 @@ def test_the_version(rn50: Run) -> None:
         ("trian", "no verb 'trian'", "did you mean `rn50 train`?"),
         ("run --batchsize 8", "unknown flag or argument --batchsize", "did you mean --batch-size?"),
         ("run --no-metric", "--no-metric", "did you mean --no-metrics?"),
-        ("run --qqq", "--qqq", "rn50 run --help"),
-        ("run data", "unknown flag or argument data", "rn50 run --help"),
+        ("run --qqq", "--qqq", "rn50 run --help all"),
+        ("train --qqq", "--qqq", "rn50 train --help"),
+        ("run data", "unknown flag or argument data", "rn50 run --help all"),
         ("run -b 0", "-b", "must be at least 1"),
         ("run -b many", "'many'", "must be a whole number"),
         ("run --lr fast", "'fast'", "must be a number"),
@@ -322,7 +342,7 @@ def dry(rn50: Run, *argv: str | Path) -> list[str]:
         ("a.json", '{"batch_size": 16, "lr": 0.2, "num-epochs": 7, "lr_step_epochs": [3, 6.5],'
                    ' "image_shape": "3,64,64", "zero_gamma": true, "step": 1442.6, "keep": null,'
                    ' "override": ["schedule=a.py:f"]}'),
-        ("a.yaml", "batch_size: 16\nlr: 2e-1\nnum_epochs: 7\nlr_step_epochs: 3,6.5\n"
+        ("a.yaml", "# mine\n--batch_size: 16  # as always\nlr: 2e-1\ne: 7\nlr_step_epochs: 3,6.5\n"
                    "image-shape: 64\nzero_gamma: yes\nstep: paced:1442.6\n"
                    "override: ['schedule=a.py:f']\n"),
     ],
@@ -357,10 +377,37 @@ def test_a_run_s_own_file_gives_that_run_again(rn50: Run, photos: Photos) -> Non
 
 
 @pytest.mark.parametrize(
+    "flags",
+    [
+        ("-e", "3", "--lr", "0.30000000000000004", "--step", "paced:1442.6", "--no-bn-decay"),
+        ("--lr-step-epochs", "", "--wd", "1e-5", "--override", "schedule=a.py:f"),
+        ("--profile", "ci", "-n", "8", "-b", "208"),
+        ("--preset", "RN50_FP16_8GPU", "--loss-scale", "dynamic:1024"),  # not on this machine
+    ],
+)
+def test_a_printed_configuration_is_the_same_run(
+    rn50: Run, photos: Photos, flags: tuple[str, ...]
+) -> None:
+    """And it stays so: what is printed of the file is the file, but for the reasons."""
+    argv = ("--data-root", photos.root, *flags)
+    shown = rn50("run", "--print-config", *argv)
+    assert shown.status == 0, shown.err
+    Path("a.yaml").write_text(shown.out)
+    assert dry(rn50, "--config", "a.yaml")[:2] == dry(rn50, *argv)[:2]
+    again = rn50("run", "--print-config", "--config", "a.yaml").out
+    assert yaml.safe_load(again) == yaml.safe_load(shown.out)
+    assert not Path("runs").exists()  # nothing was started
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ('{"batchsize": 8}', "there is no 'batchsize': did you mean batch_size?"),
-        ('{"wandb": 8}', "there is no 'wandb'; `rn50 run --help` lists all"),
+        ('{"wandb": 8}', "there is no 'wandb': here it is --logger wandb"),
+        ('{"epochs": 8}', "there is no 'epochs': here it is --num-epochs N"),
+        ('{"preset": "roadsigns"}', "there is no 'preset': give --preset beside --config"),
+        ('{"batch_size": 8, "b": 4}', "'b' stands there twice"),
+        ('{"qqq": 8}', "there is no 'qqq': `rn50 run --help all` lists all"),
         ('{"batch_size": 0}', "batch_size 0 must be at least 1"),
         ('{"batch_size": "many"}', "batch_size 'many' must be a number"),
         ('{"batch_size": [8, 16]}', "batch_size [8, 16] must be"),
@@ -423,7 +470,7 @@ def test_flags_of_other_programs_are_answered(rn50: Run, verb: str, name: str) -
         ("run --amp", "here it is --dtype"),
         ("run --workers=4", "here it is --data-nthreads"),
         ("train --local_rank 0", "there is none"),
-        ("benchmark -o a.json --epochs 3", "here it is --num-epochs"),
+        ("benchmark -o a.json --timeout 3", "there is none: a cell that fails"),
         ("run --wondb", "rn50 run --help"),  # near nothing: no guess
         ("run --resume last.pth", "a data set --data-root"),
         ("doctor --device 0", "rn50 doctor --help"),  # the table is for the flags of a run

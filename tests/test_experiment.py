@@ -21,6 +21,7 @@ from rn50lib.nvidia import Gpu
 from rn50lib.parser import experiment_parser, parse_experiment
 from rn50lib.presets import PRESETS
 from rn50lib.tools.benchmark import command as benchmark
+from tests.conftest import ROOT
 from tests.support import LAPTOP
 
 WITH_BF16 = replace(LAPTOP, bfloat16="avx512_bf16")
@@ -120,6 +121,36 @@ def test_every_preset_is_made_of_flags_that_exist(name: str) -> None:
     else:
         asked, _ = parse_experiment(experiment_parser(verb), ["--preset", name])
     assert asked.given()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_file_of_a_preset_is_that_preset(name: str) -> None:
+    verb, file = PRESETS[name].command, str(ROOT / "configs" / f"{name}.yaml")
+    if verb == "benchmark":
+        last = ["-o", "out.json"]
+        (own, asked), (own_file, asked_file) = (
+            benchmark.parse(["--preset", name, *last]), benchmark.parse(["--config", file, *last])
+        )  # fmt: skip
+        for field in ("n_GPUs", "batch_size", "benchmark_iters", "num_epochs", "warmup"):
+            assert getattr(own_file, field) == getattr(own, field), field
+    else:
+        parser = experiment_parser(verb)
+        asked, asked_file = (
+            parse_experiment(parser, [flag, value])[0]
+            for flag, value in (("--config", file), ("--preset", name))
+        )
+    assert asked_file == asked
+
+
+def test_every_file_is_that_of_a_preset() -> None:
+    assert {file.stem for file in (ROOT / "configs").iterdir()} == set(PRESETS)
+
+
+def test_a_flag_beside_a_file_of_a_sweep_wins() -> None:
+    file = str(ROOT / "configs" / "BENCHMARK_FP16.yaml")
+    own, asked = benchmark.parse(["--config", file, "-b", "8", "--dtype", "float32", "-o", "x"])
+    assert (own.n_GPUs, own.batch_size, own.warmup) == ([1, 4, 8], [8], 1)
+    assert asked.dtype == "float32"
 
 
 def test_a_flag_beside_a_preset_wins() -> None:

@@ -166,13 +166,13 @@ def test_machine_needs_no_framework() -> None:
 def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvidia.driver() == nvidia.Driver(present=False)
-    assert hardware.gpus() == ()
+    assert nvidia.gpus() == ()
 
 
 def test_gpus_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.H100, fake.H100], "535.104.05", "12.2"))
-    first, second = hardware.gpus()
+    first, second = nvidia.gpus()
     assert (first.name, first.capability, first.driver) == (fake.H100["name"], (9, 0), "535.104.05")
     assert first.memory == 81559 * 2**20
     assert (first.index, second.index) == (0, 1) and first.uuid != second.uuid
@@ -197,7 +197,7 @@ def test_a_driver_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     said = "Failed to initialize NVML: Driver/library version mismatch"
     monkeypatch.setenv("PATH", fake.install(tmp_path, fails=said))
     assert nvidia.driver() == nvidia.Driver(True, problem=said)
-    assert hardware.gpus() == ()
+    assert nvidia.gpus() == ()
 
 
 def test_a_driver_that_hangs(tmp_path: Path) -> None:
@@ -231,17 +231,13 @@ def test_cuda_visible_devices(tmp_path: Path, monkeypatch, devices, indexes) -> 
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
     monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.A100] * 3))
-    assert [gpu.index for gpu in hardware.gpus()] == indexes
+    assert [gpu.index for gpu in nvidia.gpus()] == indexes
 
 
 SLICES = (
     ("1g.10gb", "MIG-7c3e4d5f-0000-1111-2222-333344445555"),
     ("1c.3g.40gb", "MIG-7c9990aa-0000-1111-2222-333344445555"),
     ("1g.10gb+me", "MIG-e5550000-0000-1111-2222-333344445555"),
-)
-OLD_SLICES = (
-    ("1g.5gb", "MIG-GPU-1a7c1e2d-0000-1111-2222-333344445555/7/0"),
-    ("2g.10gb", "MIG-GPU-1a7c1e2d-0000-1111-2222-333344445555/8/0"),
 )
 
 
@@ -256,8 +252,6 @@ OLD_SLICES = (
         ("1", SLICES[0][1], 10),
         ("GPU-1a7c", SLICES[0][1], 10),
         (None, SLICES[0][1], 10),
-        ("MIG-GPU-1a7c1e2d-0000-1111-2222-333344445555/9/0", ..., 10),  # the old form
-        ("MIG-GPU-0a7c1e2d-0000-1111-2222-333344445555/9/0", None, 0),  # GPU 0 is not divided
         ("", None, 0),
         ("-1", None, 0),
     ],
@@ -269,30 +263,19 @@ def test_a_mig_slice_is_a_gpu(tmp_path: Path, monkeypatch, devices, uuid, gigaby
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
     cards = [fake.A100, fake.A100 | fake.slices(*SLICES)]
     monkeypatch.setenv("PATH", fake.install(tmp_path, cards))
-    found = hardware.gpus()
+    found = nvidia.gpus()
     if uuid is None:
         assert found == ()
         return
     (gpu,) = found
-    assert gpu.uuid == (devices if uuid is ... else uuid)
+    assert gpu.uuid == uuid
     assert gpu.memory == gigabytes * 2**30 and gpu.capability == (8, 0) and gpu.index == 1
-
-
-@pytest.mark.parametrize("driver", ["450.80.02", "535.104.05"])
-def test_slices_as_drivers_before_470_name_them(tmp_path: Path, monkeypatch, driver) -> None:
-    cards = [fake.V100, fake.A100 | fake.slices(*OLD_SLICES), fake.A100]
-    monkeypatch.setenv("PATH", fake.install(tmp_path, cards, driver, "11.0"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", OLD_SLICES[1][1])
-    (gpu,) = hardware.gpus()
-    assert (gpu.uuid, gpu.memory) == (OLD_SLICES[1][1], 10 * 2**30)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    assert [gpu.index for gpu in hardware.gpus()] == [2, 0]
 
 
 def test_mig_mode_without_a_slice_is_no_gpu(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.A100 | fake.slices()]))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert hardware.gpus() == ()
+    assert nvidia.gpus() == ()
     assert nvidia.driver().problem == "MIG mode is on, and there are no slices"
 
 
@@ -305,7 +288,7 @@ def test_the_report_holds_plain_values(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_real_gpu_agrees_with_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     listed = subprocess.check_output(["nvidia-smi", "-L"], text=True)
-    found = hardware.gpus()
+    found = nvidia.gpus()
     assert len(found) == sum(line.startswith("GPU ") for line in listed.splitlines())
     for gpu in found:
         assert gpu.uuid in listed and gpu.memory > 2**30 and gpu.capability > (3, 0)

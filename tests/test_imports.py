@@ -45,8 +45,7 @@ FRAMEWORKS = (
 )
 # packages beyond NumPy, imported where a checksum is computed, a picture opened, a YAML file read
 LATE = {
-    "records.tfrecord": "google_crc32c",
-    "records.checksums": "google_crc32c",
+    "records.framing": "google_crc32c",
     "records.imageinfo": "PIL",
     "config.file": "yaml",
 }
@@ -75,7 +74,6 @@ HOMES = {
         "rn50lib/pipelines/dali.py",  # which GPU it has chosen
         "rn50lib/comm/horovod.py",
         "rn50lib/comm/gpu.py",
-        "rn50lib/tools/diagnose/tf_stages.py",  # the pipeline cut short, to be measured
         "workshop/lessons/tfrecord/streams.py",  # what TensorFlow's own buffer does
     ),
     "horovod": (
@@ -86,7 +84,6 @@ HOMES = {
     # a lesson takes the graph apart
     "nvidia": (
         "rn50lib/pipelines/dali",
-        "rn50lib/tools/diagnose/dali_stages.py",
         "workshop/lessons/dali/steps.py",
     ),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rn50lib.comm import Local
-from rn50lib.metrics import harmonic_mean, metric_sums
+from rn50lib.metrics import metric_sums
 
 
 class Three(Local):
@@ -34,8 +34,3 @@ def test_a_worker_with_fewer_images_weighs_less() -> None:
 
 def test_without_images_nothing_was_measured() -> None:
     assert metric_sums(np.zeros(4), Local()) == {"loss": None, "top1": None, "top5": None}
-
-
-def test_the_harmonic_mean_is_the_rate_of_the_whole() -> None:
-    # 100 images at 50/s and 100 at 200/s take 2.5 s
-    assert harmonic_mean([50.0, 200.0]) == pytest.approx(200 / 2.5)

@@ -16,8 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from rn50lib.records.checksums import crc32c
-from rn50lib.records.framing import HEADER, unpack_header
+from rn50lib.records.framing import HEADER, crc32c, unpack_header
 from rn50lib.records.framing import join as join_record
 from rn50lib.records.imageinfo import LFS_POINTER, ImageInfo, image_info
 from rn50lib.records.mapped import MappedFile

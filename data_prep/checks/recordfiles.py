@@ -11,22 +11,18 @@ from data_prep.checks.folders import RUN, Part
 from data_prep.checks.problems import Problem
 from data_prep.lists import read_list
 from rn50lib.errors import UserError
-from rn50lib.records.checksums import (
-    checksum_path,
-    checksum_remedy,
-    read_checksums,
-)
 from rn50lib.records.framing import (
     HEADER,
     MAGIC_BYTES,
     Damage,
     RecordError,
     Span,
+    checksum_path,
     join,
     locate,
     unpack_header,
 )
-from rn50lib.records.index import read_index
+from rn50lib.records.index import checksum_remedy, read_checksums, read_index
 from rn50lib.records.mapped import MappedFile
 
 
@@ -156,22 +152,22 @@ def _check_index(path: Path, starts: np.ndarray, keys: list[int], problems: list
         problems.append(Problem("no-index", str(path)))
         return
     try:
-        index = read_index(path_idx, path)
+        index_keys, offsets = read_index(path_idx, path)
     except RecordError as error:
         problems.append(Problem("index", str(path_idx), str(error).removeprefix(f"{path_idx}: ")))
         return
-    wrong = ~np.isin(index.offsets, starts)
+    wrong = ~np.isin(offsets, starts)
     for i in np.flatnonzero(wrong)[:100]:
-        text = f"key {index.keys[i]}: no record starts there"
-        problems.append(Problem("index", str(path_idx), text, int(index.offsets[i])))
-    missing = starts[~np.isin(starts, index.offsets)]
+        text = f"key {index_keys[i]}: no record starts there"
+        problems.append(Problem("index", str(path_idx), text, int(offsets[i])))
+    missing = starts[~np.isin(starts, offsets)]
     if len(missing):
         text = f"it leaves out {len(missing):,} records, the first at this offset"
         problems.append(Problem("index", str(path_idx), text, int(missing[0])))
     by_offset = dict(zip(starts.tolist(), keys, strict=True))
-    counted = np.array_equal(np.sort(index.keys), np.arange(len(index)))
+    counted = np.array_equal(np.sort(index_keys), np.arange(len(index_keys)))
     if not counted:
-        pairs = zip(index.offsets.tolist(), index.keys.tolist(), strict=True)
+        pairs = zip(offsets.tolist(), index_keys.tolist(), strict=True)
         bad = [(offset, key) for offset, key in pairs if by_offset.get(offset, key) != key]
         for offset, key in bad[:100]:
             text = f"it says key {key}, the record's id is {by_offset[offset]}"

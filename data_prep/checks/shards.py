@@ -99,7 +99,7 @@ def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
             return answer
         if path_index:
             try:
-                fits = TFRecordReader(path, path_index).offsets == walked
+                fits = TFRecordReader(path, path_index).offsets.tolist() == walked
                 text = "its entries are not where the records are"
             except RecordError as error:
                 fits, text = False, str(error).removeprefix(f"{path_index} ")

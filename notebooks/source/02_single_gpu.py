@@ -546,8 +546,8 @@ print(finding)
 pixels = session.pick(cpu=64, gpu=224)
 at_speed = Experiment(
     num_layers=50, batch_size=batch or reading.speed_batch(session), image_shape=pixels,
-    num_epochs=2, no_val=True, benchmark_iters=session.pick(ci=2, cpu=30, gpu=100),
-    no_metrics=True, disp_batches=15,
+    num_epochs=2, no_val=True, benchmark_iters=session.pick(ci=2, cpu=15, gpu=100),
+    no_metrics=True, disp_batches=5,
 )  # fmt: skip
 speed = workshop.train(at_speed, name="speed").wait()
 ips = speed.report["metrics"]["train.total_ips"][-1]

@@ -539,7 +539,7 @@ print(f"and epoch 1 with {found.epochs[1][0][:8]}.")
 # The talk draws the angle with NumPy, in the function that builds the graph. Such a function runs **once**, whatever the number of pictures. This is as true of tf.data today as it was of TensorFlow 1:
 
 # %%
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures
 
 angles = []
 if TF:

@@ -34,7 +34,7 @@ import subprocess
 import time
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler: no lines of its own
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # PyTorch's profiler: no lines of its own
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -240,7 +240,7 @@ if emulated and not small:
 #
 # ## The same, hardened: a sweep
 #
-# `rn50 benchmark` does all this and takes the flags of NVIDIA's `benchmark.py`: `-n` and `-b` are lists, `-i` the iterations of an epoch, `-e` the epochs, `-w` how many of them are left out. Every pair of workers and batch is a **cell**, and each cell a process of its own. Three iterations that nobody times come before a cell begins, and the first iteration of every epoch is left out. The images are random ones that need no decoding, so that the cell measures training and not the disk; each worker has the same number of cores.
+# `rn50 benchmark` does all this and takes the flags of NVIDIA's `benchmark.py`: `-n` and `-b` are lists, `-i` the iterations of an epoch, `-e` the epochs, `-w` how many of them are left out. Every pair of workers and batch is a **cell**, and the workers stay for all batches. Three iterations that nobody times come before a cell begins, and the first iteration of every epoch is left out. The images are random ones that need no decoding, so that the cell measures training and not the disk; each worker has the same number of cores.
 #
 # Before you run it: a worker that is given twice the batch, how much faster will it be? And two workers, each with the same batch?
 
@@ -686,7 +686,7 @@ images = torch.randn(16, 3, size, size, device=device)
 labels = torch.randint(12, (16,), device=device)
 cross_entropy(fresh(images), labels).backward()
 ratio = {
-    name: float(weight.norm() / weight.grad.norm())
+    name: (weight.norm() / weight.grad.norm()).item()
     for name, weight in fresh.named_parameters()
     if weight.ndim == 4  # the convolutions
 }

@@ -19,7 +19,6 @@ class Step(Protocol):
     """What the loop asks of a backend. Sums stay on the device until `read_sums` is called."""
 
     device: str
-    remarks: list[str]  # what the run was asked for and does not get, and why: a line each
 
     def train_step(self, batch: Batch, lr: float) -> None:
         """Forward and backward on one batch of this rank; after every `micro_batches` of them

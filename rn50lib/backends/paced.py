@@ -28,7 +28,6 @@ class PacedStep:
 
     def __init__(self, rate: float, comm: Comm) -> None:
         self.rate, self.size = rate, comm.size
-        self.remarks: list[str] = []
         self.free_at = 0.0  # when the device is done with what it was given
 
     def take(self, batch: Batch) -> None:

@@ -1,10 +1,14 @@
-"""What the steps of both frameworks share: which parameters decay, and what a full memory means."""
+"""What the steps of both frameworks share: weight decay, a learner's exchange, short errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
 
 from rn50lib import optim, overrides
+from rn50lib.comm import Comm
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.network import Network
@@ -28,6 +32,33 @@ def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, flo
             f" {len(names)} parameters must be in exactly one, or it is not trained"
         )
     return dict.fromkeys(decayed, experiment.wd) | dict.fromkeys(plain, 0.0)
+
+
+def learners_average(
+    function: Callable[..., Any], gradients: list[np.ndarray], comm: Comm
+) -> list[np.ndarray]:
+    """What a learner's `exchange_gradients` makes of the gradients of this rank.
+
+    Raises UserError where it is not an array of the same shape for each.
+    """
+    averaged = list(function(gradients, comm))
+    if len(averaged) != len(gradients):
+        raise UserError(
+            f"exchange_gradients returned {len(averaged)} arrays for {len(gradients)} gradients"
+        )
+    arrays = [np.asarray(new, old.dtype) for new, old in zip(averaged, gradients, strict=True)]
+    for new, old in zip(arrays, gradients, strict=True):
+        if new.shape != old.shape:
+            raise UserError(
+                f"exchange_gradients made shape {new.shape} of a gradient of shape {old.shape}"
+            )
+    return arrays
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a framework says, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
 
 def memory_full(

@@ -13,6 +13,8 @@ from rn50lib.precision import lacks, scales
 from rn50lib.rank import Member
 from rn50lib.recipe import RECIPES, Recipe
 
+LOGGERS = ("tensorboard", "wandb", "mlflow")  # each is also the name of its package
+
 
 def has_dali() -> bool:
     """Whether DALI is installed; asking loads nothing of it."""
@@ -61,6 +63,7 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
             "--no-bn-decay and --override decay_groups both say which parameters decay: leave one"
             " out"
         )
+    check_loggers(experiment)
     if experiment.loader == "dali" and not has_dali():
         raise UserError(
             "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
@@ -77,6 +80,18 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
         )
     if experiment.val_resize is not None and experiment.val_resize < (experiment.image_shape or 32):
         raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
+
+
+def check_loggers(experiment: Experiment) -> None:
+    """Raise UserError for a logger that there is none of, or that is not installed."""
+    for text in experiment.logger:
+        file = text.rpartition(":")[0]
+        if text not in LOGGERS and not os.path.isfile(file):
+            raise UserError(
+                f"--logger {text}: there are {', '.join(LOGGERS)}, and FILE.py:FUNCTION of yours"
+            )
+        if text in LOGGERS and importlib.util.find_spec(text) is None:
+            raise UserError(f"--logger {text}: it is not installed here: `pip install {text}`")
 
 
 def check_whole(experiment: Experiment) -> None:

@@ -196,6 +196,11 @@ class Experiment:
     )  # fmt: skip
     report: str | None = flag("--report", kind=str, help="write a JSON report, after every epoch")
     logdir: str | None = flag("--logdir", kind=str, help="write TensorBoard files to this folder")
+    logger: tuple[str, ...] = flag(
+        "--logger", kind=list, default=(),
+        help="tell the readings to tensorboard, wandb or mlflow, or FILE.py:FUNCTION, which gets"
+        " each line of progress.jsonl and the report; repeatable",
+    )  # fmt: skip
     profile_trace: str | None = flag(
         "--profile-trace", kind=str, help="write a Chrome trace of a few steps to this file"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import json
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from rn50lib.config.kinds import epoch_list, pace, text_of
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.report import write_json
+
+ON_THE_LINE = {"--preset": "give --preset beside --config", "--no-dali": "write loader: native"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,14 @@ class Config:
         }
         write_json(path, content | ({"command": command} if command else {}))
 
+    def to_yaml(self) -> str:
+        """The experiment as a file for --config, each value with the reason for it."""
+        lines = [f"# {cap}" for cap in self.caps]
+        for name, value in self.experiment.given().items():
+            reason = self.reasons.get(name)  # JSON's values are YAML's, too
+            lines.append(f"{name}: {json.dumps(value)}" + (f"  # {reason}" if reason else ""))
+        return "\n".join(lines)
+
     @classmethod
     def read(cls, path: Path) -> Config:
         """What `write` has written. Raises UserError where it cannot be read."""
@@ -43,13 +54,24 @@ class Config:
         return cls(experiment, content.get("reasons", {}), tuple(content.get("caps", ())))
 
 
-def read_experiment(path: Path) -> Experiment:
-    """The experiment of a file: one that `rn50 run` wrote, or a mapping from names of fields, or of
-    flags, to values; YAML where the name ends so, else JSON. Raises UserError."""
+def read_experiment(path: Path, without: Container[str] = ()) -> Experiment:
+    """The experiment of a file, as `read_values` reads it, but for the flags in `without`."""
+    values = read_values(path)
+    return experiment_from({k: v for k, v in values.items() if flag_of(k) not in without}, path)
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """What a file gives: one that `rn50 run` wrote, or a mapping from names of fields, or of flags,
+    to values; YAML where the name ends so, else JSON. Raises UserError."""
     content = read_mapping(path)
-    if isinstance(content.get("experiment"), dict):
-        content = content["experiment"]
-    return experiment_from(content, path)
+    inner = content.get("experiment")
+    return inner if isinstance(inner, dict) else content
+
+
+def flag_of(key: object) -> str:
+    """The flag that a key of a file stands for: 'batch_size', 'b' and '--batch-size' are fine."""
+    name = str(key).lstrip("-").replace("_", "-")
+    return f"--{name}" if len(name) > 1 else f"-{name}"
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -81,16 +103,22 @@ def read_yaml(path: Path) -> Any:
 def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
     """An experiment of these values by name. Raises UserError for a name that is none, and for a
     value that the flag of that name would not take."""
-    known = {}
+    known: dict[str, Any] = {}
     for f in fields(Experiment):
-        known[f.name] = known[f.metadata["names"][-1].lstrip("-").replace("-", "_")] = f
+        known |= dict.fromkeys((flag_of(f.name), *f.metadata["names"]), f)
     found: dict[str, Any] = {}
     for key, value in values.items():
-        name = str(key).replace("-", "_")
+        name = flag_of(key)
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f": did you mean {close[0]}?" if close else "; `rn50 run --help` lists all"
-            raise UserError(f"{path}: there is no {key!r}{meant}")
+            from rn50lib.flags_elsewhere import TABLE
+
+            bare = [flag[2:].replace("-", "_") for flag in known if flag.startswith("--")]
+            close = difflib.get_close_matches(name[2:].replace("-", "_"), bare, n=1)
+            meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
+            meant = (TABLE | ON_THE_LINE).get(name, meant)
+            raise UserError(f"{path}: there is no {key!r}: {meant}")
+        if known[name].name in found:
+            raise UserError(f"{path}: {key!r} stands there twice, by two of its names")
         try:
             found[known[name].name] = converted(known[name], value)
         except ValueError as error:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -22,14 +23,17 @@ from rn50lib.config.kinds import slots
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.hardware import machine
 from rn50lib.launch import launchers
+from rn50lib.launch.bar import Bar
 from rn50lib.launch.launchers import (
     ALLOCATOR,
     SAVE_S,
     Outcome,
+    killed,
     program,
     rank_environment,
     with_library,
 )
+from rn50lib.progress import tqdm
 from rn50lib.report import write_json
 from rn50lib.stop import PARENT
 
@@ -185,7 +189,11 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     worker = [sys.executable, "-m", "rn50lib.worker", str(file.absolute())]
     command = launchers.command(experiment, worker, run_dir)
     config.write(file, command)
-    outcome = run_command(command, experiment)
+    with contextlib.ExitStack() as held:
+        show = say
+        if not launchers.alone(experiment) and tqdm is not None and sys.stderr.isatty():
+            show = held.enter_context(Bar(f"starting {experiment.n} workers")).line
+        outcome = run_command(command, experiment, show)
     if outcome.failure:
         say(f"error: {outcome.failure}")
     elif outcome.status == 130 and not launchers.alone(experiment):
@@ -195,14 +203,16 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     return outcome
 
 
-def run_command(command: list[str], experiment: Experiment) -> Outcome:
+def run_command(
+    command: list[str], experiment: Experiment, show: Callable[[str], None] | None = None
+) -> Outcome:
     """Run what `launchers.command` gave to its end, with signals handed on; the status is 130 after
-    Ctrl-C."""
+    Ctrl-C. `show` gets the lines of several workers (default: they are printed)."""
     env = rank_environment(experiment)
     if not launchers.alone(experiment):
         from rn50lib.launch import group  # needs psutil, which one worker does not
 
-        return group.run(command, env, say)
+        return group.run(command, env, show or say)
     received: list[int] = []
     # in a session of its own: Ctrl-C comes to us alone, and is handed on once
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -223,9 +233,7 @@ def run_command(command: list[str], experiment: Experiment) -> Outcome:
     if received:
         return Outcome(128 + received[0], None)
     if status < 0:
-        name = signal.Signals(-status).name
-        hint = " (the machine may have run out of memory: try a smaller -b)" if -status == 9 else ""
-        return Outcome(128 - status, f"rank 0 was killed by signal {-status} ({name}){hint}", (0,))
+        return Outcome(128 - status, killed(0, -status), (0,))
     return Outcome(status, None)
 
 

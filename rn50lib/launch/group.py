@@ -8,14 +8,12 @@ has gone, and the launcher sums that up. What counts is the worker that ended fi
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,8 +25,8 @@ from pathlib import Path
 import psutil
 
 from rn50lib.errors import TERMINATED
-from rn50lib.launch.launchers import SAVE_S, Outcome
-from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End
+from rn50lib.launch.launchers import SAVE_S, Outcome, killed
+from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End, follow_parent
 
 JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
 PREFIX = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>:")  # what horovodrun puts before a line
@@ -79,7 +77,7 @@ def run_in(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C comes to us alone, and we end the rest
-        preexec_fn=follow_parent if sys.platform == "linux" else None,
+        preexec_fn=follow_parent,
     )
     job = Job(process, name, folder)
     reader = threading.Thread(target=read, args=(job, show), daemon=True)
@@ -104,11 +102,6 @@ def run_in(
         end_all(job)
     reader.join(TERM_S)
     return account(job)
-
-
-def follow_parent() -> None:
-    """In the launcher, before it runs: it ends when this process does."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
 
 
 def read(job: Job, show: Callable[[str], None]) -> None:
@@ -188,24 +181,13 @@ def account(job: Job) -> Outcome:
     first, lines = ends[0], ends[0].lines
     lost = tuple(e.rank for e in ends if e.status < 0 and -e.status != signal.SIGTERM)
     if first.status < 0:
-        hint = ""
-        if -first.status == signal.SIGKILL:
-            hint = " (the machine may have run out of memory: try a smaller -b)"
-        failure = f"rank {first.rank} was {ended(first)}{hint}"
-        return Outcome(128 - first.status, failure, lost[:1])
+        return Outcome(128 - first.status, killed(first.rank, -first.status), lost[:1])
     if first.status == TERMINATED:  # somebody has asked the workers, and not this process
         return Outcome(TERMINATED, None)
     if first.status == 2 and lines and lines[-1].startswith("error: "):
         return Outcome(2, f"rank {first.rank}: {lines[-1].removeprefix('error: ')}")
     whole = [f"rank {first.rank} ended with status {first.status}:", *traceback_of(lines)]
     return Outcome(first.status, "\n".join(whole), lost)
-
-
-def ended(end: End) -> str:
-    """How a worker ended, in words."""
-    if end.status < 0:
-        return f"killed by signal {-end.status} ({signal.Signals(-end.status).name})"
-    return f"ended with status {end.status}"
 
 
 def traceback_of(lines: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +47,14 @@ class Outcome(NamedTuple):
     status: int
     failure: str | None
     lost: tuple[int, ...] = ()
+
+
+def killed(rank: int, number: int) -> str:
+    """What the user is told of a worker that a signal has killed."""
+    text = f"rank {rank} was killed by signal {number} ({signal.Signals(number).name})"
+    if number == signal.SIGKILL:
+        text += " (the machine may have run out of memory: try a smaller -b)"
+    return text
 
 
 def alone(experiment: Experiment) -> bool:
@@ -131,7 +140,7 @@ def rank_environment(experiment: Experiment) -> dict[str, str]:
         "OMP_NUM_THREADS": str(experiment.threads),
         "MKL_NUM_THREADS": str(experiment.threads),
         "PYTHONUNBUFFERED": "1",
-        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "5"),  # the profiler's own chatter
+        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "6"),  # the profiler's own chatter
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # also where no step chooses: others need memory too
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
         # Workers wait for each other while they start, and on a busy machine that takes its time.

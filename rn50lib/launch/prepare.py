@@ -42,12 +42,13 @@ def prepare(
         classes, counted = classes or 1000, "as ImageNet has: synthetic images have no data set"
     else:
         check(experiment, here, group)  # before minutes are spent on drawing
-        if make_data and experiment.data_root is None and root.name == "roadsigns":
+        built_in = root.absolute() == default_data_root()[0].absolute()
+        if make_data and built_in and root.name == "roadsigns":
             make_roadsigns(root, experiment.data_format)
         if make_data or root.exists():
-            from rn50lib.records.source import describe as describe_data
+            from rn50lib.records.source import classes_of
 
-            found = len(describe_data(root, experiment.data_format or "auto").classes)
+            found = len(classes_of(root, experiment.data_format or "auto"))
             if classes is not None and classes < found:
                 raise UserError(
                     f"--num-classes {classes}: {root} has {found} classes; leave the flag out"

@@ -24,8 +24,7 @@ from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import quick
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures, quick
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.source import Source
@@ -97,13 +96,11 @@ class Dali:
     def close(self) -> None:
         self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None, define: Any = None, skip: int = 0) -> Any:
-        """The graph for an epoch without its first `skip` images, ready to run; `define` is another
-        than the split's own."""
+    def build(self, epoch: int, gpu: int | None, skip: int = 0) -> Any:
+        """The graph for an epoch without its first `skip` images, ready to run."""
         threads = self.experiment.data_nthreads
         beside = threads > 0  # else batches are made while the training process waits for them
-        define = define or (training if self.plan.train else validation)
-        graph = define(
+        graph = (training if self.plan.train else validation)(
             lambda: self.reader.read(epoch, skip),
             self.look(gpu),
             batch_size=self.plan.batch_size,

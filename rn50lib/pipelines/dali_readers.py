@@ -17,7 +17,7 @@ from rn50lib.records.checkonce import check_once
 from rn50lib.records.index import prefix_of
 from rn50lib.records.shards import IMAGE, LABEL, ShardSource
 from rn50lib.records.source import Source
-from rn50lib.records.tfrecord import find_shards, index_path
+from rn50lib.records.tfrecord import index_path
 
 BATCHES_AHEAD = 2
 SEEN_AHEAD = 2 * BATCHES_AHEAD + 2
@@ -67,7 +67,7 @@ class Stream:
             )
         self.source, self.plan = source, plan
         self.steps = plan.stream_steps()
-        self.paths, self.indexes = record_files(source, "train" if plan.train else "val")
+        self.paths, self.indexes = record_files(source)
         check_once(list(zip(self.paths, self.indexes, strict=True)), plan.rank, plan.size)
         firsts = source.firsts[1:-1] if isinstance(source, ShardSource) else np.zeros(0, np.int64)
         self.numbers = np.split(np.arange(len(source)), firsts)  # of the images in each file
@@ -147,15 +147,15 @@ class Stream:
             self.parts.cleanup()
 
 
-def record_files(source: Source, split: str) -> tuple[list[Path], list[Path]]:
+def record_files(source: Source) -> tuple[list[Path], list[Path]]:
     """The files of a split and their indexes. Raises UserError for an index that is missing."""
     if not isinstance(source, ShardSource):
         return [source.path], [Path(prefix_of(source.path) + ".idx")]
-    shards = find_shards(source.path, split)
-    for shard in shards:
-        if shard.index is None:
+    indexes = [index_path(shard) for shard in source.shards]
+    for index in indexes:
+        if not index.exists():
             raise UserError(
-                f"{index_path(shard.path)}: this index is missing, and --loader dali needs it:"
+                f"{index}: this index is missing, and --loader dali needs it:"
                 f" `python -m data_prep.tfrecord --index {source.path}` writes it"
             )
-    return [shard.path for shard in shards], [Path(str(shard.index)) for shard in shards]
+    return list(source.shards), indexes

@@ -12,14 +12,19 @@ import warnings
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from rn50lib import overrides
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.recipe import Box
-from rn50lib.records.imageinfo import eight_bits
+from rn50lib.recipe import Box, center_crop_box, turn
+from rn50lib.records import order
+from rn50lib.records.imageinfo import eight_bits, refuse_no_image
+from rn50lib.records.source import Source
 
 Image.MAX_IMAGE_PIXELS = 2**28  # refuse a decompression bomb, not a large photograph
 # a few of ImageNet's files have broken EXIF blocks; their pixels are fine
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
+
+VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
 
 
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
@@ -27,7 +32,8 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     try:
         return Image.open(io.BytesIO(data))  # type: ignore[return-value]
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} is not an image that can be decoded{_remedy(data)}") from error
+        refuse_no_image(name, data)
+        raise UserError(f"{name} is not an image that can be decoded; {VERIFY}") from error
 
 
 SPARE = 2
@@ -69,15 +75,58 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
         resized = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
         return np.asarray(resized)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} is damaged and does not decode ({error}); {_VERIFY}") from error
+        raise UserError(f"{name} is damaged and does not decode ({error}); {VERIFY}") from error
 
 
-_VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
+class Pictures:
+    """The images of a split as the network gets them; decoded with Pillow, one at a time."""
 
+    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
+        self.source, self.train = source, train
+        self.spare = 1 if train else SPARE
+        self.size, self.resize = experiment.image_shape, experiment.val_resize
+        self.seed = experiment.seed
+        self.augmentation = experiment.to_recipe().augmentation
 
-def _remedy(data: bytes) -> str:
-    if data.startswith(b"version https://git-lfs"):
-        return ": it is a git-LFS pointer; run `git lfs pull` where the data came from"
-    if not data:
-        return f": it is empty; {_VERIFY}"
-    return f"; {_VERIFY}"
+    def image(self, epoch: int, index: int) -> np.ndarray:
+        """Image `index` in `epoch`, uint8 (size, size, 3). Raises UserError for a bad image."""
+        return self.from_bytes(self.source.read(index), epoch, index)
+
+    def from_bytes(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+        """The same from the encoded image, which has been read already."""
+        pixels = self.part(data, epoch, index)
+        upside_down, degrees = self.turn(epoch, index)
+        if upside_down:
+            pixels = pixels[::-1]
+        if degrees:
+            turned = Image.fromarray(pixels).rotate(degrees, Image.Resampling.BILINEAR)
+            pixels = np.asarray(turned)
+        return pixels
+
+    def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+        """The crop of an encoded image, made small and mirrored where that was chosen."""
+        name = self.source.name(index)
+        opened = open_image(data, name)
+        box, mirror = self.choose(epoch, index, *opened.size)
+        pixels = crop(opened, box, self.size, name, self.spare)
+        return pixels[:, ::-1] if mirror else pixels
+
+    def choose(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
+        """The crop of image `index` and whether to mirror it; for validation, its centre."""
+        if not self.train:
+            return center_crop_box(width, height, self.size, self.resize), False
+        seed = order.image_seed(self.seed, epoch, index)
+        box, mirror = overrides.get("augment")(seed, width, height, self.augmentation)
+        left, top, w, h = box
+        if not (0 <= left < left + w <= width and 0 <= top < top + h <= height):
+            raise UserError(
+                f"--override augment: the crop (left {left}, top {top}, width {w}, height {h}) does"
+                f" not lie inside {self.source.name(index)}, which has {width} x {height} pixels"
+            )
+        return box, mirror
+
+    def turn(self, epoch: int, index: int) -> tuple[bool, float]:
+        """Whether image `index` is turned upside down, and the degrees it is turned by then."""
+        if not self.train:
+            return False, 0.0
+        return turn(order.image_seed(self.seed, epoch, index), self.augmentation)

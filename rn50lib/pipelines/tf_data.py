@@ -17,19 +17,17 @@ microseconds an image, for the same crops as in every other loader, and for a le
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rn50lib.backends.tensorflow import tf
+from rn50lib.backends.tensorflow import PythonCalls, tf
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import SPARE, quick
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import SPARE, Pictures, quick
 from rn50lib.pipelines.plan import Plan
 from rn50lib.pipelines.tf_readers import Ordered, Stream, as_written
 from rn50lib.records.shards import ShardSource
@@ -67,23 +65,6 @@ class Stages:
     prefetch: bool = True
 
 
-def stages() -> dict[str, Stages]:
-    """The stages switched on one after the other, from none to all, by name.
-
-    The lesson is in the order: a stage that works on what is not the bottleneck gains nothing, and
-    shows its worth only once the stages before have moved the bottleneck to it. Reading several
-    shards at once does little while one thread decodes all images; prefetching cannot gain more
-    than the smaller of the time for a batch and the time for a step.
-    """
-    built = Stages(False, False, False, False)
-    found = {"one after the other": built}
-    for name in ("interleave", "parallel_map", "prefetch", "decode_and_crop"):
-        built = replace(built, **{name: True})
-        found[f"+ {name.replace('_', ' ')}"] = built
-    assert built == Stages() and len(found) == len(fields(Stages)) + 1
-    return found
-
-
 class TfData:
     """See `rn50lib.pipelines.Pipeline`. Batches are tensors on the host.
 
@@ -105,7 +86,7 @@ class TfData:
         self.stages = stages
         self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
-        self.problem: Exception | None = None
+        self.python = PythonCalls(stateful=False)
         self.reader: Ordered | Stream
         if isinstance(source, ShardSource):
             self.reader = Stream(self, source)
@@ -130,7 +111,8 @@ class TfData:
                 raise UserError(
                     f"{self.source.path}: it was changed while it was read; start again"
                 )
-            yield self.filled(*self.nothing(), 0)
+            images = tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8)
+            yield self.filled(images, tf.zeros((0,), tf.int32), 0)
 
     def close(self) -> None:
         return None
@@ -195,19 +177,18 @@ class TfData:
         """One image: its crop decoded, made small, mirrored and turned; and its label."""
 
         def here() -> Any:
-            return self.turned(self.cropped(data, size, box), turn)
+            return self.turned(self.cropped(data, box), turn)
 
         def by_hand() -> Any:
-            return self.in_python(self.decode_by_hand, [epoch, number, data], tf.uint8)
+            return self.python(self.decode_by_hand, [epoch, number, data], tf.uint8)
 
         pixels = tf.cond(size[0] > 0, here, by_hand)
         return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
 
-    def cropped(self, data: Any, size: Any, box: Any) -> Any:
-        """The crop of an encoded image, or of raw pixels, as uint8 (pixels, pixels, 3)."""
-        raw = isinstance(self.reader, Stream) and self.reader.raw
-        if raw or not self.stages.decode_and_crop:
-            whole = raw_pixels(data, size) if raw else self.jpeg_pixels(data)
+    def cropped(self, data: Any, box: Any) -> Any:
+        """The crop of a JPEG as uint8 (pixels, pixels, 3)."""
+        if not self.stages.decode_and_crop:
+            whole = tf.io.decode_jpeg(data, channels=3, **self.decoder)
             top, left, height, width = tf.unstack(box)
             part = whole[top : top + height, left : left + width]
             return self.resized(part, tf.zeros(2), tf.cast(box[2:], tf.float32))
@@ -226,10 +207,6 @@ class TfData:
     def jpeg_part(self, data: Any, window: Any, ratio: int) -> Any:
         """A window (top, left, height, width) of a JPEG decoded at 1 / `ratio` of its size."""
         return tf.io.decode_and_crop_jpeg(data, window, channels=3, ratio=ratio, **self.decoder)
-
-    def jpeg_pixels(self, data: Any) -> Any:
-        """All of a JPEG."""
-        return tf.io.decode_jpeg(data, channels=3, **self.decoder)
 
     def resized(self, part: Any, start: Any, size: Any) -> Any:
         """A rectangle of `part`, from `start` (y, x) on and of `size` (height, width), as uint8
@@ -266,18 +243,6 @@ class TfData:
 
     # -- in Python ---------------------------------------------------------------------------------
 
-    def in_python(self, function: Callable, arguments: list, types: Any) -> Any:
-        """Call a Python function from tf.data; what it raises is kept for `explain`."""
-
-        def kept(*values: Any) -> Any:
-            try:
-                return function(*values)
-            except Exception as error:
-                self.problem = error
-                raise
-
-        return tf.numpy_function(kept, arguments, types, stateful=False)
-
     def decode_by_hand(self, epoch: Any, number: Any, data: bytes) -> np.ndarray:
         """What is no JPEG goes through Pillow, as in every other loader."""
         return np.ascontiguousarray(self.pictures.from_bytes(data, int(epoch), int(number)))
@@ -290,9 +255,6 @@ class TfData:
             labels = tf.pad(labels, [[0, missing]])
         return Batch(images, labels, valid)
 
-    def nothing(self) -> tuple[Any, Any]:
-        return tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8), tf.zeros((0,), tf.int32)
-
     # -- what went wrong ---------------------------------------------------------------------------
 
     def explain(self, error: Exception, epoch: int, step: int, skip: int) -> Exception:
@@ -300,10 +262,10 @@ class TfData:
 
         What Python raised comes as it was: a UserError, or a mistake in a learner's own function.
         """
-        if self.problem is not None:
-            return self.problem
+        if self.python.error is not None:
+            return self.python.error
         if isinstance(self.source, ShardSource) and isinstance(error, tf.errors.DataLossError):
-            return find_damage(self.source, error.message)
+            return self.source.find_damage(error.message)
         numbers = sorted({int(n) for n in self.reader.numbers(epoch, step, skip)})
         try:
             for number in numbers:
@@ -312,11 +274,6 @@ class TfData:
             return found
         names = f"{self.source.name(numbers[0])} and {len(numbers) - 1} more images"
         return UserError(f"TensorFlow cannot make the batch of {names}: {error}")
-
-
-def raw_pixels(data: Any, size: Any) -> Any:
-    """The slides' raw bytes as an image."""
-    return tf.reshape(tf.io.decode_raw(data, tf.uint8), [size[0], size[1], 3])
 
 
 def rotated(pixels: Any, degrees: Any) -> Any:
@@ -335,15 +292,3 @@ def rotated(pixels: Any, degrees: Any) -> Any:
         fill_value=0.0,
         interpolation="BILINEAR",
     )[0]
-
-
-def find_damage(source: ShardSource, message: str) -> Exception:
-    """The error that names the damaged record of which TensorFlow says only the offset."""
-    found = re.search(r"record at (\d+)", message)
-    if found:
-        for number in source.at_offset(int(found[1])):
-            try:
-                source.read(number)
-            except UserError as error:
-                return error
-    return source.find_damage() or UserError(f"{source.path}: TensorFlow says: {message}")

@@ -1,21 +1,21 @@
-"""What tf.data reads for one rank and one epoch: images by number, or shards as streams."""
+"""What tf.data reads for one rank and one epoch: images by number, or shards as streams.
+
+Each reader belongs to the `pipeline` that it reads for, a `tf_data.TfData`.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rn50lib import overrides
 from rn50lib.backends.tensorflow import tf
 from rn50lib.errors import UserError
-from rn50lib.pipelines.plan import Plan
 from rn50lib.records import order
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.shards import HEIGHT, IMAGE, LABEL, RAW, RAW_LABEL, WIDTH, ShardSource
-from rn50lib.records.source import Source
 
 SHARDS_AT_ONCE = 16
 """A constant, not a number of threads: the order of a stream must not depend on the machine."""
@@ -27,27 +27,10 @@ as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
 
 
-class Loader(Protocol):
-    """What a reader needs of the loader that it reads for, `tf_data.TfData`."""
-
-    source: Source
-    plan: Plan
-    labels: np.ndarray
-    stages: Any
-
-    def at_once(self, stage: str) -> dict[str, Any]: ...
-
-    def options(self) -> tf.data.Options: ...
-
-    def choose(self, epoch: int, numbers: Any, sizes: Any) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def in_python(self, function: Callable, arguments: list, types: Any) -> Any: ...
-
-
 class Ordered:
     """Images of files and RecordIO, by their number, in the order of `records.order`."""
 
-    def __init__(self, pipeline: Loader) -> None:
+    def __init__(self, pipeline: Any) -> None:
         self.pipeline, self.plan = pipeline, pipeline.plan
 
     def __len__(self) -> int:
@@ -72,7 +55,7 @@ class Ordered:
         def read(row: Any) -> tuple:
             types = [tf.string, tf.int32, tf.int32, tf.int32, tf.float32]
             read = functools.partial(self.read, epoch)
-            found = self.pipeline.in_python(read, [row], types)
+            found = self.pipeline.python(read, [row], types)
             shapes = [(None,), (None,), (None, 2), (None, 4), (None, 3)]
             return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
 
@@ -93,18 +76,13 @@ class Ordered:
 class Stream:
     """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
 
-    def __init__(self, pipeline: Loader, source: ShardSource) -> None:
+    def __init__(self, pipeline: Any, source: ShardSource) -> None:
         if overrides.get("shard") is not order.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
                 " use --data-format files or recordio"
             )
-        self.pipeline, self.plan, self.source, self.raw = (
-            pipeline,
-            pipeline.plan,
-            source,
-            source.raw,
-        )
+        self.pipeline, self.plan, self.source = pipeline, pipeline.plan, source
         self.steps = self.plan.stream_steps()
         # --num-examples takes the same part of every shard
         self.counts = np.diff(self.plan.examples * source.firsts // len(source))
@@ -144,7 +122,7 @@ class Stream:
         @as_written
         def choose(number: Any, data: Any, label: Any, size: Any) -> tuple:
             choose = functools.partial(pipeline.choose, epoch)
-            boxes, turns = pipeline.in_python(choose, [number, size], [tf.int32, tf.float32])
+            boxes, turns = pipeline.python(choose, [number, size], [tf.int32, tf.float32])
             boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, 3))
             return number, data, label, size, boxes, turns
 
@@ -177,21 +155,18 @@ class Stream:
     def parse(self, number: Any, record: Any) -> tuple:
         """The encoded image of an example, its label from 0 on, and its size; 0 x 0 for what is no
         JPEG."""
-        if self.raw:
-            keys: dict[str, Any] = {HEIGHT: tf.int64, WIDTH: tf.int64, RAW: tf.string}
-            keys[RAW_LABEL] = tf.float32
-        else:
-            keys = {IMAGE: tf.string, LABEL: tf.int64}
-        found = tf.io.parse_single_example(
-            record, {key: tf.io.FixedLenFeature((), kind) for key, kind in keys.items()}
-        )
-        if self.raw:
-            size = tf.cast(tf.stack([found[HEIGHT], found[WIDTH]]), tf.int32)
-            return number, found[RAW], tf.cast(found[RAW_LABEL], tf.int32), size
-        data = found[IMAGE]
-        size = tf.cond(
-            tf.io.is_jpeg(data),
-            lambda: tf.io.extract_jpeg_shape(data)[:2],
-            lambda: tf.zeros(2, tf.int32),
-        )
+        no_size = tf.zeros(2, tf.int32)
+        if self.source.raw:
+            kinds = {HEIGHT: tf.int64, WIDTH: tf.int64, RAW: tf.string, RAW_LABEL: tf.float32}
+            found = tf.io.parse_single_example(record, features(kinds))
+            size = tf.strings.format("P6 {} {} 255\n", (found[WIDTH], found[HEIGHT]))
+            return number, size + found[RAW], tf.cast(found[RAW_LABEL], tf.int32), no_size
+        found = tf.io.parse_single_example(record, features({IMAGE: tf.string, LABEL: tf.int64}))
+        data, is_jpeg = found[IMAGE], tf.io.is_jpeg(found[IMAGE])
+        size = tf.cond(is_jpeg, lambda: tf.io.extract_jpeg_shape(data)[:2], lambda: no_size)
         return number, data, tf.cast(found[LABEL], tf.int32) - 1, size
+
+
+def features(kinds: dict[str, Any]) -> dict[str, Any]:
+    """One value of each of these types, as tf.io wants to be told."""
+    return {key: tf.io.FixedLenFeature((), kind) for key, kind in kinds.items()}

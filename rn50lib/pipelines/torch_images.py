@@ -20,9 +20,9 @@ from PIL import Image
 from torch.nn import functional as F
 
 from rn50lib.config import Experiment
-from rn50lib.pipelines.images import quick
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures, quick
 from rn50lib.recipe import Box
+from rn50lib.records.imageinfo import find_frame
 from rn50lib.records.source import Source
 
 try:
@@ -34,6 +34,8 @@ RATIOS = (8, 4, 2, 1)
 """libjpeg decodes at 1 / ratio of the size for little more than the reading: the largest is taken
 with which the crop still has as many pixels as are needed (see `images.SPARE`)."""
 
+
+HEIGHT_WIDTH = struct.Struct(">HH")  # in the header
 
 REST = "extraneous bytes before marker 0xd9"
 """libjpeg's warning that the image has more rows than its header says. It tells its first warning
@@ -75,10 +77,11 @@ class TorchPictures(Pictures):
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
-        offset = height_offset(data, shape) if rows < height else None
-        if offset is not None:
+        frame = find_frame(data) if rows < height else None
+        # other JPEGs than baseline ones (0xc0) do not hold their rows one after the other
+        if frame and data[frame + 1] == 0xC0 and HEIGHT_WIDTH.unpack_from(data, frame + 5) == shape:
             less = bytearray(data)
-            less[offset : offset + 2] = rows.to_bytes(2, "big")
+            HEIGHT_WIDTH.pack_into(less, frame + 5, rows, width)
             made = (-(-rows // ratio), smaller["min_width"], 3)
             try:
                 return simplejpeg.decode_jpeg(
@@ -89,22 +92,6 @@ class TorchPictures(Pictures):
                     return np.frombuffer(self.memory, np.uint8, math.prod(made)).reshape(made)
         made_height = -(-height // ratio)
         return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
-
-
-def height_offset(data: bytes, shape: tuple[int, int]) -> int | None:
-    """Where a baseline JPEG's header holds the image's height, two bytes; None for other JPEGs,
-    which do not hold their rows one after the other.
-
-    The segments of a header are 0xff, a marker, two bytes of length and so much content (ITU T.81,
-    annex B); the frame's content is the precision, the height and the width.
-    """
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
-        if data[at + 1] == 0xC0:
-            stored = struct.unpack_from(">HH", data, at + 5)
-            return at + 5 if stored == shape else None
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
 
 
 def decoding_ratio(box: Box, size: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rn50lib.files import write_file
-from rn50lib.records.checksums import checksum_path
+from rn50lib.records.framing import checksum_path
 from rn50lib.records.recordio import Reader
 from rn50lib.records.tfrecord import TFRecordReader
 
@@ -31,7 +31,7 @@ def check_once(files: Sequence[tuple[Path, Path]], rank: int, size: int) -> None
     another one's hands waits for its result. Record files without checksums are left out: nothing
     could be seen there. Raises RecordError for the first damaged record.
     """
-    left = [pair for pair in files if _has_checksums(pair[0]) and not _known(*pair)]
+    left = [pair for pair in files if not _is_known(*pair)]
     stored = sum(path.stat().st_size for path, _ in left)
     if rank == 0 and stored >= LARGE:
         print(
@@ -42,7 +42,7 @@ def check_once(files: Sequence[tuple[Path, Path]], rank: int, size: int) -> None
     first = len(left) * rank // size
     for path, index in [*left[first:], *left[:first]]:
         with _held(path):
-            if not _known(path, index):
+            if not _is_known(path, index):
                 before = _state(path)
                 _read_through(path)
                 if _state(path) == before:
@@ -60,17 +60,12 @@ def _read_through(path: Path) -> None:
         reader[position]
 
 
-def _has_checksums(path: Path) -> bool:
-    return path.suffix != ".rec" or checksum_path(path).exists()
-
-
 def _state(path: Path) -> str:
     """What changes when a file is written again or copied; for RecordIO with its checksums."""
     found = []
     for file in (path, checksum_path(path)) if path.suffix == ".rec" else (path,):
-        with contextlib.suppress(FileNotFoundError):
-            status = file.stat()
-            found.append(f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n")
+        status = file.stat()
+        found.append(f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n")
     return "".join(found)
 
 
@@ -83,7 +78,10 @@ def _notes(path: Path, index: Path) -> Iterator[Path]:
         yield cache / "rn50" / "checked" / name
 
 
-def _known(path: Path, index: Path) -> bool:
+def _is_known(path: Path, index: Path) -> bool:
+    """Whether there is nothing left to find out about a file."""
+    if path.suffix == ".rec" and not checksum_path(path).exists():
+        return True
     state = _state(path)
     for note in _notes(path, index):
         with contextlib.suppress(OSError):

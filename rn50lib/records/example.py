@@ -16,7 +16,7 @@ Feature = list[bytes] | list[int] | list[float]
 _KINDS = {1: "bytes", 2: "floats", 3: "ints"}
 
 
-class Span(NamedTuple):
+class FeatureSpan(NamedTuple):
     """Where the list of a feature stands in a buffer; ``kind`` is bytes, floats, ints, or empty
     where there is no list."""
 
@@ -30,12 +30,12 @@ def parse_example(data: bytes) -> dict[str, Feature]:
     return {name: values(data, span) for name, span in find_features(data, 0, len(data)).items()}
 
 
-def find_features(data: Any, start: int, stop: int) -> dict[str, Span]:
+def find_features(data: Any, start: int, stop: int) -> dict[str, FeatureSpan]:
     """Name → position of each feature of the Example in ``data[start:stop]``; images stay unread.
 
     ``data`` may be any buffer whose items are numbers. Raises ValueError if it holds no Example.
     """
-    found: dict[str, Span] = {}
+    found: dict[str, FeatureSpan] = {}
     for _, features_start, features_stop in _parts(data, start, stop, 1):
         for _, entry_start, entry_stop in _parts(data, features_start, features_stop, 1):
             key, feature = "", (entry_stop, entry_stop)
@@ -46,11 +46,11 @@ def find_features(data: Any, start: int, stop: int) -> dict[str, Span]:
                     feature = (at, end)
             lists = (part for part in _parts(data, *feature) if part[0] in _KINDS)
             field, at, end = next(lists, (0, entry_stop, entry_stop))
-            found[key] = Span(_KINDS.get(field, ""), at, end)
+            found[key] = FeatureSpan(_KINDS.get(field, ""), at, end)
     return found
 
 
-def values(data: Any, span: Span) -> Feature:
+def values(data: Any, span: FeatureSpan) -> Feature:
     """The values of a feature; numbers may be packed in one piece, or stand one by one."""
     bodies = [bytes(data[at:end]) for _, at, end in _parts(data, span.start, span.stop, 1)]
     if span.kind == "bytes":

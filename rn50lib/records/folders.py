@@ -1,4 +1,4 @@
-"""A split of a data set as class folders of image files."""
+"""A split of a data set as class folders of image files, and what its classes are called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.imageinfo import LFS_POINTER
+from rn50lib.records.imageinfo import refuse_no_image
 
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")
 """Extensions of image files, in small letters; capitals count as well. im2rec has the same list."""
@@ -133,11 +133,35 @@ def _refuse_nested(folder: str) -> None:
             )
 
 
-def refuse_no_image(name: str, data: bytes) -> None:
-    """Raise UserError for bytes that are no image, which `name` tells where to find."""
-    if not data:
-        raise UserError(f"{name}: this image has no bytes; copy it again or remove it")
-    if data.startswith(LFS_POINTER):
-        raise UserError(
-            f"{name}: this is a git-LFS pointer, not the image; `git lfs pull` fetches the images"
-        )
+# -- classes.txt ---------------------------------------------------------------------------------
+
+
+def read_class_names(root: Path) -> tuple[str, ...] | None:
+    """The class names in `classes.txt` of the data root or of the folder above, if there is one.
+
+    Each line is `index <tab> id <tab> words`, or just a name. The id, which is what the folder is
+    called, names the class; where there is an index it gives the order.
+    """
+    rows = _class_rows(root)
+    if rows is None:
+        return None
+    if all(len(row) > 1 and row[0].isdigit() for row in rows):
+        return tuple(row[1] for row in sorted(rows, key=lambda row: int(row[0])))
+    return tuple(row[0] for row in rows)
+
+
+def read_class_words(root: Path) -> dict[str, str]:
+    """Class id → its words, from the same file; empty where there are none."""
+    return {row[1]: row[2] for row in _class_rows(root) or [] if len(row) > 2}
+
+
+def _class_rows(root: Path) -> list[list[str]] | None:
+    for folder in (root, root.parent):
+        try:
+            text = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        lines = [line for line in text.splitlines() if line.strip()]
+        rows = [[column.strip() for column in line.split("\t")] for line in lines]
+        return rows[1:] if rows and rows[0][0] == "index" else rows
+    return None

@@ -5,8 +5,11 @@ Everything here works on buffers and knows no files, so that a record can be loo
 
 from __future__ import annotations
 
+import functools
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rn50lib.errors import UserError
@@ -26,6 +29,8 @@ MAX_PAYLOAD = (1 << _LENGTH_BITS) - 1
 
 WHOLE, FIRST, MIDDLE, LAST = range(4)
 """The 3-bit flag above the length: a record in one part, or the place of a part in its record."""
+
+FIRST_FLAGS, LATER_FLAGS = (WHOLE, FIRST), (MIDDLE, LAST)
 
 
 class RecordError(UserError):
@@ -50,6 +55,19 @@ class RecordError(UserError):
     def __reduce__(self) -> tuple:
         # An exception that a loader's worker raises travels to the main process by pickle.
         return type(self), (str(self), self.path, self.offset, self.good)
+
+
+@functools.cache
+def crc32c() -> Callable[[int, bytes], int]:
+    """google-crc32c's ``extend(crc, data)``, imported only where checksums are needed."""
+    import google_crc32c
+
+    return google_crc32c.extend
+
+
+def checksum_path(path_rec: str | os.PathLike) -> Path:
+    """``data/train.crc``, the records' checksums, for ``data/train.rec``: see `index`."""
+    return Path(os.path.splitext(os.fspath(path_rec))[0] + ".crc")
 
 
 class Header(NamedTuple):
@@ -163,57 +181,35 @@ def locate(data: bytes, offset: int, size: int) -> Span:
     ``data`` may be any buffer (bytes, mmap, memoryview). Raises Damage where the bytes are no
     record.
     """
-    if offset + 8 > size:
-        raise Damage(
-            offset, f"only {max(0, size - offset)} of the 8 bytes of a record's start are there"
-        )
-    magic, lrec = PART.unpack_from(data, offset)
-    if magic != MAGIC:
-        raise Damage(
-            offset, f"a record should start with 0x{MAGIC:08x}, but 0x{magic:08x} stands there"
-        )
-    flag, length = lrec >> _LENGTH_BITS, lrec & MAX_PAYLOAD
-    start = offset + 8
-    stop = start + length
-    end = stop + (-length % 4)
-    if end > size:
-        raise Damage(
-            offset, f"the record says {length:,} bytes, but the file ends after {size - start:,}"
-        )
-    if flag == WHOLE:
-        return Span(((start, stop),), end)
-    if flag != FIRST:
-        raise Damage(offset, f"a record cannot start with a part of flag {flag}")
-    return _locate_parts(data, offset, size, start, stop, end)
-
-
-def _locate_parts(data: bytes, offset: int, size: int, start: int, stop: int, end: int) -> Span:
-    """The rest of ``locate`` for a record in several parts, of which the first is known."""
-    parts = [(start, stop)]
+    parts: list[tuple[int, int]] = []
+    at, allowed = offset, FIRST_FLAGS
     while True:
-        if stop != end:
-            # Parts end where the magic stood, so only the last may need padding.
-            raise Damage(offset, f"part {len(parts)} of the record has an odd length")
-        if end + 8 > size:
-            raise Damage(offset, f"the file ends before part {len(parts) + 1} of the record")
-        magic, lrec = PART.unpack_from(data, end)
+        if at + 8 > size:
+            there = max(0, size - at)
+            raise Damage(offset, f"only {there} of the 8 bytes of part {len(parts) + 1} are there")
+        magic, lrec = PART.unpack_from(data, at)
         flag, length = lrec >> _LENGTH_BITS, lrec & MAX_PAYLOAD
-        if magic != MAGIC or flag not in (MIDDLE, LAST):
-            raise Damage(
-                offset, f"part {len(parts) + 1} of the record is missing at offset {end:,}"
-            )
-        start = end + 8
-        stop = start + length
-        end = stop + (-length % 4)
-        if end > size:
+        if magic != MAGIC:
             raise Damage(
                 offset,
-                f"part {len(parts) + 1} of the record says {length:,} bytes, "
-                f"but the file ends after {size - start:,}",
+                f"0x{MAGIC:08x} should stand at offset {at:,}, but 0x{magic:08x} stands there",
+            )
+        if flag not in allowed:
+            raise Damage(offset, f"part {len(parts) + 1} of a record cannot have the flag {flag}")
+        start = at + 8
+        stop = start + length
+        at = stop + (-length % 4)
+        if at > size:
+            raise Damage(
+                offset,
+                f"the record says {length:,} bytes, but the file ends after {size - start:,}",
             )
         parts.append((start, stop))
-        if flag == LAST:
-            return Span(tuple(parts), end)
+        if flag == WHOLE or flag == LAST:
+            return Span(tuple(parts), at)
+        allowed = LATER_FLAGS
+        if stop != at:  # parts end where the magic stood, so only the last may need padding
+            raise Damage(offset, f"part {len(parts)} of the record has an odd length")
 
 
 def join(data: bytes, span: Span) -> bytes:

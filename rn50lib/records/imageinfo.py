@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from rn50lib.errors import UserError
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -44,19 +46,23 @@ def image_info(data: bytes) -> ImageInfo | None:
 
 
 def _jpeg(data: bytes) -> ImageInfo | None:
-    """Walk the segments up to the start of frame (ITU T.81, B.1)."""
+    at = find_frame(data)
+    if at is None:
+        return None
+    bits, height, width, channels = _SIZE.unpack_from(data, at + 4)
+    return ImageInfo("JPEG", width, height, channels, bits)
+
+
+def find_frame(data: bytes) -> int | None:
+    """Where a JPEG's start of frame stands: 0xff, a marker, two bytes of length, the bits of a
+    sample, height, width, channels (ITU T.81, B.1). None where there is none."""
     at, end = 2, len(data)
-    while at + 4 <= end:
-        if data[at] != 0xFF:
-            return None
+    while at + 4 <= end and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == 0xFF:  # a fill byte
             at += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            if at + 10 > end:
-                return None
-            bits, height, width, channels = _SIZE.unpack_from(data, at + 4)
-            return ImageInfo("JPEG", width, height, channels, bits)
+            return at if at + 10 <= end else None
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
             at += 2
         elif marker in (0xD9, 0xDA):  # the end, or the image data, before any frame
@@ -64,6 +70,16 @@ def _jpeg(data: bytes) -> ImageInfo | None:
         else:
             at += 2 + (data[at + 2] << 8 | data[at + 3])
     return None
+
+
+def refuse_no_image(name: str, data: bytes) -> None:
+    """Raise UserError for bytes that are no image, which `name` tells where to find."""
+    if not data:
+        raise UserError(f"{name}: this image has no bytes; copy it again or remove it")
+    if data.startswith(LFS_POINTER):
+        raise UserError(
+            f"{name}: this is a git-LFS pointer, not the image; `git lfs pull` fetches the images"
+        )
 
 
 def eight_bits(image: Image.Image) -> Image.Image:

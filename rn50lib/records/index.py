@@ -1,29 +1,19 @@
-"""The `.idx` beside a record file: one line `key <tab> offset` for each record, read at once into
-two arrays.
+"""The lists beside a record file, a line of two whole numbers for each record, read into arrays.
 
-It says where each record starts, so that any of them can be read without reading those before it.
+`PREFIX.idx` says where each record starts (`key <tab> offset`), so that any of them can be read
+without reading those before it. `PREFIX.crc` has a checksum for each (`offset <tab> CRC-32C` of
+image header and image), because RecordIO itself has none: im2rec writes it beside the three files
+that MXNet knows, which stay as MXNet writes them.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rn50lib.records.framing import RecordError
-
-
-@dataclass(frozen=True)
-class Index:
-    """Keys and byte offsets, int64 arrays of shape (records,), in the order of the lines."""
-
-    keys: np.ndarray
-    offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.keys)
+from rn50lib.records.framing import RecordError, checksum_path
 
 
 def prefix_of(path_rec: str | os.PathLike) -> str:
@@ -44,8 +34,17 @@ def pack_remedy(path_rec: str | os.PathLike) -> str:
     )
 
 
-def read_index(path_idx: str | os.PathLike, path_rec: str | os.PathLike | None = None) -> Index:
-    """Read an index file whole.
+def checksum_remedy(path_rec: str | os.PathLike) -> str:
+    """How to get checksums for the records as they are now, as the end of a message."""
+    return (
+        f"`python -m data_prep.im2rec --checksums {prefix_of(path_rec)}` writes the checksums anew"
+    )
+
+
+def read_index(
+    path_idx: str | os.PathLike, path_rec: str | os.PathLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and byte offsets, int64 of shape (records,), in the order of the lines.
 
     Raises RecordError, which names the file, the line and the remedy, if the file is missing,
     empty, or holds a line that is not `key <tab> offset` with whole numbers from 0 on, or a key
@@ -53,55 +52,86 @@ def read_index(path_idx: str | os.PathLike, path_rec: str | os.PathLike | None =
     """
     path_rec = prefix_of(path_idx) + ".rec" if path_rec is None else path_rec
     remedy = index_remedy(path_rec)
+    if not os.path.exists(path_idx):
+        raise RecordError(f"{path_idx}: the index of {path_rec} is missing: {remedy}", path_idx)
     try:
-        data = Path(path_idx).read_bytes()
-    except FileNotFoundError:
-        raise RecordError(
-            f"{path_idx}: the index of {path_rec} is missing: {remedy}", path_idx
-        ) from None
-    except OSError as error:
-        raise RecordError(
-            f"{path_idx}: the index cannot be read ({error.strerror})", path_idx
-        ) from None
-    pairs = read_pairs(data)
-    if isinstance(pairs, str):
-        raise RecordError(f"{path_idx}: {pairs}: {remedy}", path_idx)
-    keys, offsets = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+        keys, offsets = np.ascontiguousarray(read_pairs(path_idx, "index", "key\toffset").T)
+    except ValueError as error:
+        raise RecordError(f"{path_idx}: {error}: {remedy}", path_idx) from None
     sorted_keys = np.sort(keys)
     twice = np.flatnonzero(sorted_keys[1:] == sorted_keys[:-1])
     if len(twice):
         raise RecordError(
             f"{path_idx}: the key {sorted_keys[twice[0]]} stands there twice: {remedy}", path_idx
         )
-    return Index(keys, offsets)
+    return keys, offsets
 
 
-def read_pairs(
-    data: bytes, what: str = "index", line: str = "key <tab> offset"
-) -> np.ndarray | str:
-    """Lines of two whole numbers from 0 on with a tab between, as int64 of shape (lines, 2); or
-    what is wrong with them."""
-    tokens = data.split()
+def read_checksums(path_rec: str | os.PathLike) -> dict[int, int] | None:
+    """Offset → checksum of each record; None where there is no checksum file.
+
+    Raises RecordError, which says what is wrong and how to write it anew, for one that cannot be
+    read.
+    """
+    path = checksum_path(path_rec)
+    if not path.exists():
+        return None
     try:
-        lines = data.count(b"\n") + (not data.endswith(b"\n"))
-        if not tokens or data.count(b"\t") != lines or len(tokens) != 2 * lines:
-            raise ValueError
-        pairs = np.array(tokens).astype(np.int64).reshape(-1, 2)
-        if pairs.min() < 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        return _bad_line(data, what, line)
-    return pairs
+        return dict(read_pairs(path, "checksum file", "offset\tchecksum").tolist())
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}; {checksum_remedy(path_rec)}", path) from None
 
 
-def _bad_line(data: bytes, what: str, form: str) -> str:
+def checksums_at(path_rec: str | os.PathLike, offsets: np.ndarray) -> np.ndarray | None:
+    """The checksums of the records at ``offsets``, int64 of the same shape; None without a file.
+
+    Raises RecordError where the file cannot be read, or where it is that of another record file.
+    """
+    found = read_checksums(path_rec)
+    if found is None:
+        return None
+    if len(found) != len(offsets) or found.keys() != set(offsets.tolist()):
+        path = checksum_path(path_rec)
+        raise RecordError(
+            f"{path}: it does not belong to {path_rec}, which was written later or by another "
+            f"program; {checksum_remedy(path_rec)}",
+            path,
+        )
+    return np.array([found[offset] for offset in offsets.tolist()], np.int64)
+
+
+def read_pairs(path: str | os.PathLike, what: str, form: str) -> np.ndarray:
+    """Lines of two whole numbers from 0 on, as int64 of shape (lines, 2).
+
+    ``what`` the file is, and the ``form`` of a line, whose separator is a tab or a space, are for
+    the ValueError, which says what is wrong.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"the {what} cannot be read ({error.strerror})") from None
+    separator = b"\t" if "\t" in form else b" "
+    tokens = data.split()
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    if tokens and data.count(separator) == lines and len(tokens) == 2 * lines:
+        try:
+            pairs = np.array(tokens).astype(np.int64).reshape(-1, 2)
+            if pairs.min() >= 0:
+                return pairs
+        except (ValueError, OverflowError):
+            pass
+    raise ValueError(_bad_line(data, what, form, separator))
+
+
+def _bad_line(data: bytes, what: str, form: str, separator: bytes) -> str:
     """Say which line is wrong; the quick way above only knows that one is."""
+    form = form.replace("\t", " <tab> ")
     if not data.strip():
         return f"the {what} is empty"
     if data.startswith(b"version https://git-lfs"):
         return f"this is a git-LFS pointer, not the {what} itself (`git lfs pull` fetches it)"
     for number, line in enumerate(data.splitlines(), start=1):
-        fields = line.split(b"\t")
+        fields = line.split(separator)
         if len(fields) != 2 or not all(f.strip().isdigit() and len(f) < 19 for f in fields):
             shown = line[:60].decode("utf-8", "replace")
             return f"line {number} is {shown!r}, not `{form}`"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rn50lib.errors import UserError
-
 
 def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
     """The order of an epoch: a permutation of range(examples), int64 of shape (examples,).
@@ -29,7 +27,6 @@ def shard(order: np.ndarray, rank: int, size: int, batch: int) -> np.ndarray:
     r·batch … (r+1)·batch of that. All ranks have the same number of steps, len(order) // G; what is
     left over at the end is dropped.
     """
-    _check(rank, size, batch)
     global_batch = size * batch
     steps = len(order) // global_batch
     return order[: steps * global_batch].reshape(steps, size, batch)[:, rank]
@@ -45,9 +42,6 @@ def validation_shard(
     the same number of steps. The rows from ``valid`` on only fill the last batches: they repeat the
     last image and count nowhere.
     """
-    _check(rank, size, batch)
-    if examples < 1:
-        raise UserError("there are no images to validate on")
     global_batch = size * batch
     steps = -(-examples // global_batch)
     first = np.arange(steps, dtype=np.int64) * global_batch + rank * batch
@@ -62,7 +56,6 @@ def stream_shard(counts: np.ndarray, rank: int, size: int) -> np.ndarray:
     (of ``counts`` records each) laid end to end, rank r takes the records from floor(N·r / size) to
     floor(N·(r+1) / size): every record once over all ranks, whatever the number of shards.
     """
-    _check(rank, size, 1)
     ends = np.cumsum(counts, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     first, last = total * rank // size, total * (rank + 1) // size
@@ -90,10 +83,3 @@ def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
     return value ^ (value >> 31)
-
-
-def _check(rank: int, size: int, batch: int) -> None:
-    if size < 1 or not 0 <= rank < size:
-        raise UserError(f"rank {rank} of {size}: the rank must be from 0 to size - 1")
-    if batch < 1:
-        raise UserError(f"a batch of {batch} images: the batch size must be at least 1")

@@ -7,12 +7,11 @@ starts.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from rn50lib.records.checksums import checksum_path, checksums_at, crc32c
 from rn50lib.records.framing import (
     HEADER,
     MAGIC,
@@ -21,14 +20,31 @@ from rn50lib.records.framing import (
     Header,
     RecordError,
     Span,
+    checksum_path,
+    crc32c,
     join,
     unpack_header,
 )
-from rn50lib.records.index import Index, index_remedy, pack_remedy, prefix_of, read_index
+from rn50lib.records.index import (
+    checksum_remedy,
+    checksums_at,
+    index_remedy,
+    pack_remedy,
+    prefix_of,
+    read_index,
+)
 from rn50lib.records.mapped import MappedFile
 
 Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
+
+
+class Index(NamedTuple):
+    """Keys of the records, where they start and where they stop, int64 of shape (records,)."""
+
+    keys: np.ndarray
+    offsets: np.ndarray
+    stops: np.ndarray
 
 
 class Reader:
@@ -52,7 +68,6 @@ class Reader:
         self.path_rec = os.fspath(path_rec)
         self.path_idx = os.fspath(path_idx) if path_idx else prefix_of(path_rec) + ".idx"
         self._file = MappedFile(self.path_rec)
-        self._size = self._file.size
         self._index: Index | None = None
         self._checksums: np.ndarray | None = None
         self.unchecked = ""
@@ -67,55 +82,21 @@ class Reader:
 
     def _load_index(self) -> Index:
         if self._index is None:
-            index = read_index(self.path_idx, self.path_rec)
-            by_offset = np.argsort(index.offsets, kind="stable")
-            starts = index.offsets[by_offset]
-            stops = np.append(starts[1:], self._size)
-            self._stops = np.empty_like(stops)
-            self._stops[by_offset] = stops
+            keys, offsets = read_index(self.path_idx, self.path_rec)
+            by_offset = np.argsort(offsets, kind="stable")
+            stops = np.empty_like(offsets)
+            stops[by_offset] = np.append(offsets[by_offset[1:]], self._file.size)
+            self._index = Index(keys, offsets, stops)
             # Indexes that were made from a .rec alone number the records as they stand there.
-            self._counted = bool(np.array_equal(index.keys[by_offset], np.arange(len(index))))
-            self._index = index
-            self._check_index(starts, stops, by_offset)
-            self._load_checksums(index.offsets)
+            self._counted = bool(np.array_equal(keys[by_offset], np.arange(len(keys))))
+            self._check_index(self._index, by_offset)
+            try:
+                self._checksums = checksums_at(self.path_rec, offsets)
+            except RecordError as error:
+                self.unchecked = str(error)
         return self._index
 
-    def _load_checksums(self, offsets: np.ndarray) -> None:
-        try:
-            self._checksums = checksums_at(self.path_rec, offsets)
-        except RecordError as error:
-            self.unchecked = str(error)
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether what is read is compared with checksums."""
-        self._load_index()
-        return self._checksums is not None
-
-    def _check(self, position: int, span: Span, image: bytes) -> None:
-        """Compare the record at a position, whose last bytes are ``image``, with its checksum."""
-        if self._checksums is None:
-            return
-        extend = crc32c()
-        start, stop = span.parts[0]
-        if len(span.parts) == 1:
-            crc = extend(extend(0, self._file.data()[start : stop - len(image)]), image)
-        else:
-            crc = extend(0, join(self._file.data(), span))
-        if crc != self._checksums[position]:
-            offset = int(self.offsets[position])
-            raise RecordError(
-                f"{self.path_rec}: the record with key {self.keys[position]} at offset {offset:,} "
-                f"is not as it was packed: its checksum is 0x{crc:08x}, but "
-                f"{checksum_path(self.path_rec)} says 0x{int(self._checksums[position]):08x}: "
-                f"{pack_remedy(self.path_rec)}; if it is meant to be so, `python -m "
-                f"data_prep.im2rec --checksums {prefix_of(self.path_rec)}` writes the checksums of "
-                "what is there",
-                self.path_rec,
-                offset,
-            )
-
-    def _check_index(self, starts: np.ndarray, stops: np.ndarray, by_offset: np.ndarray) -> None:
+    def _check_index(self, index: Index, by_offset: np.ndarray) -> None:
         """Refuse at once an index whose offsets cannot be right; the rest is seen when reading."""
         data = self._file.data()
         if data[:4] != MAGIC_BYTES:
@@ -128,42 +109,36 @@ class Reader:
                 0,
                 0,
             )
-        if starts[0] != 0:
+        if index.offsets[by_offset[0]] != 0:
             raise self._misfit(0, "it has no entry for the record at offset 0")
-        bad = np.flatnonzero(stops - starts < 8)
-        if len(bad):
-            position = int(by_offset[bad[0]])
-            if starts[-1] > self._size - 8:
-                raise self._beyond_end(starts)
+        for position in np.flatnonzero(index.stops - index.offsets < 8):
             raise self._misfit(
-                int(starts[bad[0]]),
-                f"its entry for key {self.keys[position]} leaves no room for a record",
+                int(index.offsets[position]),
+                f"its entry for key {index.keys[position]} leaves no room for a record",
             )
-        count = len(starts)
-        for number in {0, count - 1, *range(0, count, max(1, count // 16))}:
-            self._locate(int(by_offset[number]))
+        for position in {*by_offset[:: max(1, len(by_offset) // 16)].tolist(), int(by_offset[-1])}:
+            self._locate(position)
 
     def _misfit(self, offset: int, reason: str) -> RecordError:
+        """The error where file and index do not fit: which of the two is wrong?
+
+        A walk from the file's start meets what is damaged there, and raises that instead.
+        """
+        there = [start for start, _ in self._file.spans()]
+        listed = np.sort(self.offsets)
+        if len(there) < len(listed) and np.array_equal(listed[: len(there)], there):
+            return RecordError(
+                f"{self.path_rec}: the file ends after {len(there):,} good records, but "
+                f"{self.path_idx} lists {len(listed):,}: {pack_remedy(self.path_rec)}",
+                self.path_rec,
+                offset,
+                len(there),
+            )
         return RecordError(
             f"{self.path_idx} does not belong to {self.path_rec}: {reason}: "
             f"{index_remedy(self.path_rec)}",
             self.path_rec,
             offset,
-        )
-
-    def _beyond_end(self, starts: np.ndarray) -> RecordError:
-        """The error for an index that goes beyond the file's end: which of the two is wrong?"""
-        # which raises where the file itself is damaged
-        there = [offset for offset, _ in self._file.spans()]
-        offset = int(starts[-1])
-        if not np.array_equal(starts[starts < self._size], there):
-            return self._misfit(offset, f"offset {offset:,} is beyond the file's end")
-        return RecordError(
-            f"{self.path_rec}: the file ends after {len(there):,} good records, but "
-            f"{self.path_idx} lists {len(starts):,}: {pack_remedy(self.path_rec)}",
-            self.path_rec,
-            offset,
-            len(there),
         )
 
     @property
@@ -177,7 +152,7 @@ class Reader:
         return self._load_index().offsets
 
     def __len__(self) -> int:
-        return len(self._load_index())
+        return len(self.keys)
 
     # -- records --------------------------------------------------------------------------------
 
@@ -186,59 +161,60 @@ class Reader:
         offset = int(index.offsets[position])
         try:
             span = self._file.locate(offset)
-            if span.end == self._stops[position]:
-                return span
         except Damage as damage:
-            # Either the file is damaged there, or the index points to where no record starts: a
-            # walk from the file's start meets the damage in the one case and passes it in the
-            # other.
-            deque(self._file.spans(), 0)
             raise self._misfit(offset, f"at offset {offset:,}, {damage.reason}") from None
-        deque(self._file.spans(), 0)
+        if span.end == index.stops[position]:
+            return span
         raise self._misfit(
             offset,
             f"the record at offset {offset:,} ends at {span.end:,}, "
-            f"but the index goes on at {self._stops[position]:,}",
+            f"but the index goes on at {index.stops[position]:,}",
         )
 
     def read(self, position: int) -> bytes:
         """The record at a position of the index: its header and the encoded image."""
-        record = join(self._file.data(), span := self._locate(position))
-        self._check(position, span, record)
+        record = join(self._file.data(), self._locate(position))
+        if self._checksums is not None:
+            wanted, found = int(self._checksums[position]), crc32c()(0, record)
+            if found != wanted:
+                raise self._changed(position, wanted, found)
         return record
+
+    def _changed(self, position: int, wanted: int, found: int) -> RecordError:
+        offset = int(self.offsets[position])
+        return RecordError(
+            f"{self.path_rec}: the record with key {self.keys[position]} at offset {offset:,} "
+            f"is not as it was packed: its checksum is 0x{found:08x}, but "
+            f"{checksum_path(self.path_rec)} says 0x{wanted:08x}: {pack_remedy(self.path_rec)}; if "
+            f"it is meant to be so, {checksum_remedy(self.path_rec)}",
+            self.path_rec,
+            offset,
+        )
 
     def __getitem__(self, position: int) -> tuple[Labels, bytes]:
         """(label, encoded image) of the record at a position of the index."""
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"{self.path_rec} holds {len(self)} records, not {position}")
-        span = self._locate(position)
-        header, image = self._unpack(span)
-        self._check(position, span, image)
-        key = self._index.keys[position]  # type: ignore[union-attr]
+        keys, offsets, _ = self._index or self._load_index()
+        if not -len(keys) <= position < len(keys):
+            raise IndexError(f"{self.path_rec} holds {len(keys)} records, not {position}")
+        offset, key = int(offsets[position]), int(keys[position])
+        header, image = self._unpack(offset, self.read(position))
         if header.id != key and not self._counted:
-            offset = int(self.offsets[position])
             raise self._misfit(
                 offset,
                 f"the record at offset {offset:,} has the id {header.id}, the index says {key}",
             )
         return _label(header), image
 
-    def _unpack(self, span: Span) -> tuple[Header, bytes]:
-        data = self._file.data()
-        start, stop = span.parts[0]
-        if len(span.parts) == 1 and stop - start >= HEADER.size:
-            flag, label, id_, id2 = HEADER.unpack_from(data, start)
-            if flag == 0:  # the usual case, with one copy of the image
-                return Header(0, label, id_, id2), data[start + HEADER.size : stop]
+    def _unpack(self, offset: int, record: bytes) -> tuple[Header, bytes]:
         try:
-            return unpack_header(join(data, span))
+            return unpack_header(record)
         except RecordError as error:
-            raise self._file.damaged(Damage(start - 8, str(error))) from None
+            raise self._file.damaged(Damage(offset, str(error))) from None
 
     def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
         """(label, encoded image) of all records in the order of the file; needs no index."""
-        for _, span in self._file.spans():
-            header, image = self._unpack(span)
+        for offset, record in self.payloads():
+            header, image = self._unpack(offset, record)
             yield _label(header), image
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
@@ -248,8 +224,8 @@ class Reader:
 
     def headers(self) -> Iterator[tuple[int, Header]]:
         """(offset, header) of all records in the order of the file; needs no index."""
-        for offset, span in self._file.spans():
-            yield offset, self._unpack(span)[0]
+        for offset, record in self.payloads():
+            yield offset, self._unpack(offset, record)[0]
 
     def labels(self) -> np.ndarray:
         """The class of every record, int32 of shape (records,), in the order of the index.
@@ -257,8 +233,8 @@ class Reader:
         Only the headers are read. Raises RecordError if a record is damaged, has several labels, or
         has one that is no class (a whole number from 0 on).
         """
-        offsets, stops = self.offsets, self._stops
-        words = np.frombuffer(self._file.data(), "<u4", count=self._size // 4)
+        _, offsets, stops = self._load_index()
+        words = np.frombuffer(self._file.data(), "<u4", count=self._file.size // 4)
         # A header in one piece starts 8 bytes into its record; the few others are read one by one.
         fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
         at = np.where(fits, offsets, 0) // 4 if len(words) >= 8 else np.zeros(0, np.int64)

@@ -7,6 +7,7 @@ memory.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.example import Span, find_features, values
-from rn50lib.records.framing import RecordError
+from rn50lib.records.example import FeatureSpan, find_features, values
 from rn50lib.records.tfrecord import Shard, TFRecordReader, find_shards
 
 IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
@@ -78,19 +78,17 @@ class ShardSource:
             )
         return b"P6 %d %d 255\n" % (width, height) + pixels
 
-    def at_offset(self, offset: int) -> list[int]:
-        """The images whose record, or whose data, starts at an offset of some shard."""
-        return np.flatnonzero((self._offsets == offset) | (self._offsets + 12 == offset)).tolist()
-
-    def find_damage(self) -> RecordError | None:
-        """The first damaged record of the split; reads all of it."""
-        for path in self.shards:
+    def find_damage(self, message: str) -> UserError:
+        """The error that names the damaged record of which TensorFlow says only the offset, that of
+        the record or of its data, in some shard."""
+        found = re.search(r"record at (\d+)", message)
+        offset = int(found[1]) if found else -1
+        for i in np.flatnonzero(np.isin(self._offsets, (offset, offset - 12))).tolist():
             try:
-                for _ in TFRecordReader(path).records():
-                    pass
-            except RecordError as error:
+                self.read(i)
+            except UserError as error:
                 return error
-        return None
+        return UserError(f"{self.path}: TensorFlow says: {message}")
 
     def _reader(self, shard: int) -> TFRecordReader:
         reader = self._open.pop(shard, None) or TFRecordReader(self.shards[shard])
@@ -109,11 +107,6 @@ def shard_folder(root: Path) -> Path | None:
         if any(folder.glob("train-*-of-*")) or any(folder.glob("validation-*-of-*")):
             return folder
     return None
-
-
-def count_images(root: Path, split: str) -> int:
-    """How many images a split has, from its indexes alone."""
-    return sum(len(_read_offsets(s)) for s in find_shards(shard_folder(root) or root, split))
 
 
 def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardSource:
@@ -136,117 +129,106 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
     labels = np.empty(firsts[-1], np.int32)
     ids: dict[int, str] = {}
-    raw = False
-    for number, shard in enumerate(shards):
-        found = _Labels(shard.path, offsets[number], ids, raw if number else None)
-        labels[firsts[number] : firsts[number + 1]], raw = found.labels, found.raw
-    classes = _class_names(root, folder, split, ids, int(labels.max()) + 1, names)
+    raw = None
+    for shard, starts, first in zip(shards, offsets, firsts.tolist(), strict=False):
+        found, raw = _read_labels(shard.path, starts, ids, raw)
+        labels[first : first + len(found)] = found
+    classes = _class_names(folder, split, ids, int(labels.max()) + 1, names)
     paths = tuple(shard.path for shard in shards)
-    return ShardSource(root, folder, labels, classes, paths, firsts, raw, np.concatenate(offsets))
+    offset = np.concatenate(offsets)
+    return ShardSource(root, folder, labels, classes, paths, firsts, bool(raw), offset)
 
 
 # -- labels --------------------------------------------------------------------------------------
 
 
-class _Labels:
-    """The labels of a shard, from 0 on, and what kind of examples it holds.
+def _read_labels(
+    path: Path, offsets: np.ndarray, ids: dict[int, str], raw: bool | None
+) -> tuple[np.ndarray, bool]:
+    """The labels of a shard, from 0 on, int32, and whether its examples are the slides'.
 
     ``ids`` collects the class id of each label over all shards; ``raw`` is the kind of the shards
     before, None at the first.
     """
-
-    def __init__(
-        self, path: Path, offsets: np.ndarray, ids: dict[int, str], raw: bool | None
-    ) -> None:
-        self.path, self.offsets, self.ids = path, offsets, ids
-        self.reader = TFRecordReader(path)
-        first = self.name(0)
-        data = self.reader.read_at(int(offsets[0]))
-        keys = _features(data, 0, len(data), first)
-        if IMAGE not in keys and RAW not in keys:
-            shown = ", ".join(sorted(keys)) or "no features at all"
-            raise UserError(
-                f"{first}: this example has neither {IMAGE} nor {RAW}, but {shown}; write the "
-                "shards with `python -m data_prep.tfrecord`"
-            )
-        self.raw = IMAGE not in keys
-        if raw is not None and raw != self.raw:
-            raise UserError(
-                f"{first}: this example is of another kind than those before; all shards must be "
-                "written with the same --schema"
-            )
-        self.labels = np.fromiter(map(self.label, range(len(offsets))), np.int32, len(offsets))
-        self.reader.close()
-
-    def name(self, position: int) -> str:
-        return f"{self.path}: record {position} at offset {int(self.offsets[position]):,}"
-
-    def label(self, position: int) -> int:
-        data, start, stop = self.reader.span_at(int(self.offsets[position]))
-        name = self.name(position)
+    reader = TFRecordReader(path)
+    labels = np.empty(len(offsets), np.int32)
+    for position, offset in enumerate(offsets.tolist()):
+        name = f"{path}: record {position} at offset {offset:,}"
+        if position:
+            data, start, stop = reader.span_at(offset)
+        else:  # its checksum is looked at, too: where the data are no Example, that says why
+            data = reader.read_at(offset)
+            start, stop = 0, len(data)
         features = _features(data, start, stop, name)
-        label = _number_of(data, features, RAW_LABEL if self.raw else LABEL, name)
-        first = 0 if self.raw else 1
+        if position == 0:
+            raw = _check_kind(features, raw, name)
+        label = _number_of(data, features, RAW_LABEL if raw else LABEL, name)
+        first = 0 if raw else 1
         if not first <= label < 2**31 or label != int(label):
             remark = "; here labels count from 1, and 0 is unused" if label == 0 else ""
             raise UserError(
                 f"{name}: the label {label:g} is no class{remark}; write the shards again with "
                 "`python -m data_prep.tfrecord`"
             )
+        labels[position] = int(label) - first
         if SYNSET in features:
-            self.check_id(int(label) - first, data, features, name)
-        return int(label) - first
+            found = _bytes_of(data, features, SYNSET, name).decode("utf-8", "replace")
+            known = ids.setdefault(int(labels[position]), found)
+            if found != known:
+                raise UserError(
+                    f"{name}: label {label:g} is {found!r} here and {known!r} in records before: "
+                    "the shards come from different label maps; write them again together"
+                )
+    reader.close()
+    return labels, bool(raw)
 
-    def check_id(self, label: int, data: Any, features: dict[str, Span], name: str) -> None:
-        found = _bytes_of(data, features, SYNSET, name).decode("utf-8", "replace")
-        if self.ids.setdefault(label, found) != found:
-            raise UserError(
-                f"{name}: label {label + 1} is {found!r} here and {self.ids[label]!r} in records "
-                "before: the shards come from different label maps; write them again together"
-            )
+
+def _check_kind(features: dict[str, FeatureSpan], before: bool | None, name: str) -> bool:
+    """Whether an example is the slides'. Raises UserError if it is not as those ``before``."""
+    if IMAGE not in features and RAW not in features:
+        shown = ", ".join(sorted(features)) or "no features at all"
+        raise UserError(
+            f"{name}: this example has neither {IMAGE} nor {RAW}, but {shown}; write the "
+            "shards with `python -m data_prep.tfrecord`"
+        )
+    raw = IMAGE not in features
+    if before not in (None, raw):
+        raise UserError(
+            f"{name}: this example is of another kind than those before; all shards must be "
+            "written with the same --schema"
+        )
+    return raw
 
 
 def _class_names(
-    root: Path,
-    folder: Path,
-    split: str,
-    ids: dict[int, str],
-    count: int,
-    names: tuple[str, ...] | None,
+    folder: Path, split: str, ids: dict[int, str], count: int, names: tuple[str, ...] | None
 ) -> tuple[str, ...]:
     """The classes; ``ids`` are those that the records name, ``count`` the labels that they use."""
-    if names is not None and count <= len(names):
-        for label, found in ids.items():
-            if names[label] != found:
-                raise UserError(
-                    f"{folder}: label {label + 1} is {found!r} in the {split} shards and "
-                    f"{names[label]!r} in classes.txt; write the shards again, or put the list "
-                    "right"
-                )
-        return names
     if names is not None:
-        raise UserError(
-            f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
-            f"{len(names)} classes; put the list right, or write the shards again"
-        )
-    other = "val" if split == "train" else "train"
-    try:
-        others = find_shards(folder, other)
-    except UserError:
-        others = []
-    there: dict[int, str] = {}
-    for shard in others:
-        labels = _Labels(shard.path, _read_offsets(shard), there, None).labels
-        count = max(count, int(labels.max()) + 1)
-    for label in ids.keys() & there.keys():
-        if ids[label] != there[label]:
+        if count > len(names):
+            raise UserError(
+                f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
+                f"{len(names)} classes; put the list right, or write the shards again"
+            )
+        known, elsewhere = dict(enumerate(names)), "classes.txt"
+    else:
+        other = "val" if split == "train" else "train"
+        known, elsewhere = {}, f"the {other} shards"
+        try:
+            others = find_shards(folder, other)
+        except UserError:
+            others = []
+        for shard in others:
+            labels, _ = _read_labels(shard.path, _read_offsets(shard), known, None)
+            count = max(count, int(labels.max()) + 1)
+    for label in ids.keys() & known.keys():
+        if ids[label] != known[label]:
             raise UserError(
                 f"{folder}: label {label + 1} is {ids[label]!r} in the {split} shards and "
-                f"{there[label]!r} in the {other} shards: a label must mean one class; write the "
-                "shards again together"
+                f"{known[label]!r} in {elsewhere}: a label must mean one class; write the shards "
+                "again together, or put the list right"
             )
-    known = there | ids
-    return tuple(known.get(label, str(label)) for label in range(count))
+    return names or tuple((known | ids).get(label, str(label)) for label in range(count))
 
 
 def _read_offsets(shard: Shard) -> np.ndarray:
@@ -254,15 +236,13 @@ def _read_offsets(shard: Shard) -> np.ndarray:
     reader = TFRecordReader(shard.path, shard.index)
     offsets = reader.offsets
     reader.close()
-    if not len(offsets):
-        raise UserError(f"{shard.path}: this shard is empty; remove the shards and write them anew")
-    return np.array(offsets, np.int64)
+    return offsets
 
 
 # -- features ------------------------------------------------------------------------------------
 
 
-def _features(data: Any, start: int, stop: int, name: str) -> dict[str, Span]:
+def _features(data: Any, start: int, stop: int, name: str) -> dict[str, FeatureSpan]:
     try:
         return find_features(data, start, stop)
     except ValueError as error:
@@ -272,7 +252,7 @@ def _features(data: Any, start: int, stop: int, name: str) -> dict[str, Span]:
         ) from None
 
 
-def _bytes_of(data: Any, features: dict[str, Span], key: str, name: str) -> bytes:
+def _bytes_of(data: Any, features: dict[str, FeatureSpan], key: str, name: str) -> bytes:
     span = features.get(key)
     found = values(data, span) if span is not None and span.kind == "bytes" else []
     if not found:
@@ -280,7 +260,7 @@ def _bytes_of(data: Any, features: dict[str, Span], key: str, name: str) -> byte
     return bytes(found[0])  # type: ignore[arg-type]
 
 
-def _number_of(data: Any, features: dict[str, Span], key: str, name: str) -> float:
+def _number_of(data: Any, features: dict[str, FeatureSpan], key: str, name: str) -> float:
     span = features.get(key)
     found = values(data, span) if span is not None and span.kind != "bytes" else []
     if len(found) != 1 or isinstance(found[0], bytes):

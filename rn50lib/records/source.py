@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.classes import read_class_names
-from rn50lib.records.folders import open_folders, refuse_no_image
+from rn50lib.records.folders import open_folders, read_class_names
 from rn50lib.records.framing import RecordError
+from rn50lib.records.imageinfo import refuse_no_image
 from rn50lib.records.recordio import Reader
-from rn50lib.records.shards import count_images, open_shards, shard_folder
+from rn50lib.records.shards import open_shards, shard_folder
 
 SPLITS = ("train", "val")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
@@ -43,17 +43,6 @@ class Source(Protocol):
     def read(self, i: int) -> bytes: ...
 
     def name(self, i: int) -> str: ...
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a data root holds, found without reading any image."""
-
-    root: Path
-    formats: tuple[str, ...]
-    train_images: int
-    val_images: int
-    classes: tuple[str, ...]
 
 
 @dataclass
@@ -107,34 +96,21 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     return open_folders(root, split)
 
 
-def describe(root: str | os.PathLike, data_format: str = "auto") -> Description:
-    """Say what is under a data root without reading the images: formats, counts and classes.
+def classes_of(root: str | os.PathLike, data_format: str = "auto") -> tuple[str, ...]:
+    """What the classes of a data root are called, without reading any image.
 
-    The numbers are those of the class folders where there are any, else of the record files, else
-    of the shards; of the shards too where ``data_format`` asks for them. Raises UserError as
-    ``open_source`` does if the data set cannot be used.
+    The class folders tell it where there are any, else the record files, else the shards; these
+    too where ``data_format`` asks for them. Raises UserError as ``open_source`` does.
     """
     root = _check_root(root)
-    formats = []
-    if all((root / split).is_dir() for split in SPLITS):
-        formats.append("files")
+    folders, shards = all((root / split).is_dir() for split in SPLITS), shard_folder(root)
+    if shards and (data_format == "tfrecord" or not (folders or _record_folder(root))):
+        return read_class_names(shards) or open_shards(root, "train", None).classes
+    if folders:
+        return open_folders(root, "train").classes
     if _record_folder(root):
-        formats.append("recordio")
-    if shards := shard_folder(root):
-        formats.append("tfrecord")
-    if not formats:
-        raise _neither(root)
-    if shards and (data_format == "tfrecord" or formats == ["tfrecord"]):
-        has_val = any(shards.glob("validation-*-of-*"))  # a run with --no-val does without
-        counts = [count_images(root, "train"), count_images(root, "val") if has_val else 0]
-        classes = read_class_names(shards) or open_shards(root, "train", None).classes
-        return Description(root, tuple(formats), counts[0], counts[1], classes)
-    if "files" in formats:
-        train, val = (open_folders(root, split) for split in SPLITS)
-        return Description(root, tuple(formats), len(train), len(val), train.classes)
-    counts = [len(Reader(_record_path(root, split))) for split in SPLITS]
-    classes = read_class_names(root) or _open_records(root, "train").classes
-    return Description(root, tuple(formats), counts[0], counts[1], classes)
+        return read_class_names(root) or _open_records(root, "train").classes
+    raise _neither(root)
 
 
 # -- the data root -------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rn50lib.errors import UserError
-from rn50lib.records.checksums import crc32c
-from rn50lib.records.framing import Damage, RecordError, Span
+from rn50lib.records.framing import Damage, RecordError, Span, crc32c
+from rn50lib.records.index import read_pairs
 from rn50lib.records.mapped import MappedFile
 
 FRAMING_BYTES = 16
@@ -72,17 +74,17 @@ class TFRecordReader:
         self.path = os.fspath(path)
         self.path_index = os.fspath(path_index) if path_index else None
         self._file = MappedFile(self.path, _REMEDY, locate)
-        self._offsets = self._read_index() if self.path_index else None
+        self._offsets = self._read_index(self.path_index) if self.path_index else None
 
     def close(self) -> None:
         """Let go of the mapped file; a later read opens it again."""
         self._file.close()
 
     @property
-    def offsets(self) -> list[int]:
-        """Where the records start: by the index, or found by going from one to the next."""
+    def offsets(self) -> np.ndarray:
+        """Where the records start, int64: by the index, or found by going from one to the next."""
         if self._offsets is None:
-            self._offsets = [offset for offset, _ in self._file.spans()]
+            self._offsets = np.array([offset for offset, _ in self._file.spans()], np.int64)
         return self._offsets
 
     def __len__(self) -> int:
@@ -92,10 +94,11 @@ class TFRecordReader:
         """The data of the record at a position."""
         if not 0 <= position < len(self):
             raise IndexError(f"{self.path} holds {len(self)} records, not {position}")
-        offset = self.offsets[position]
+        offset = int(self.offsets[position])
         data = self.read_at(offset)
         end = offset + len(data) + FRAMING_BYTES
-        following = [*self.offsets[position + 1 : position + 2], self._file.size][0]
+        is_last = position + 1 == len(self)
+        following = self._file.size if is_last else int(self.offsets[position + 1])
         if end != following:
             raise self._misfit(
                 offset,
@@ -143,28 +146,21 @@ class TFRecordReader:
             offset,
         )
 
-    def _read_index(self) -> list[int]:
-        assert self.path_index is not None
+    def _read_index(self, path_index: str) -> np.ndarray:
         try:
-            text = Path(self.path_index).read_text("ascii", "replace")
-        except OSError as error:
-            raise self._misfit(0, f"the index cannot be read ({error.strerror})") from None
-        offsets: list[int] = []
-        end = 0
-        for number, line in enumerate(text.splitlines(), start=1):
-            fields = line.split()
-            if len(fields) != 2 or not all(f.isdigit() and len(f) < 19 for f in fields):
-                raise self._misfit(end, f"line {number} is {line[:60]!r}, not `offset size`")
-            offset, size = map(int, fields)
-            if offset != end:
-                raise self._misfit(end, f"line {number} has the offset {offset:,}, not {end:,}")
-            offsets.append(offset)
-            end += size
-        if end != self._file.size:
+            offsets, sizes = read_pairs(path_index, "index", "offset size").T
+        except ValueError as error:
+            raise self._misfit(0, str(error)) from None
+        ends = np.cumsum(sizes)
+        for line in np.flatnonzero(offsets != ends - sizes):
+            end = int(ends[line] - sizes[line])
+            text = f"line {line + 1} has the offset {offsets[line]:,}, not {end:,}"
+            raise self._misfit(end, text)
+        if (end := int(ends[-1])) != self._file.size:
             for _ in self.records():  # tells a file that was cut short from a wrong index
                 pass
             raise self._misfit(end, f"it ends at {end:,}, the file at {self._file.size:,}")
-        return offsets
+        return np.ascontiguousarray(offsets)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,150 @@
 """Runs and benchmarks beside each other, and beside published figures: `rn50 compare`.
 
-Each becomes a `Side` (`rn50lib.tools.sides`). Only figures of the same metric, workers and batch
-are divided by each other; weak scaling is a ratio within a side, and so may be compared across
-batches.
+Each becomes a `Side`, which holds rates by metric, number of workers and batch, and results of
+trainings by metric and number of workers. Only figures of the same metric, workers and batch are
+divided by each other; weak scaling is a ratio within a side, and so may be compared across batches.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import harmonic_mean
+from typing import TYPE_CHECKING, Any
 
 from rn50lib.errors import UserError
-from rn50lib.tools.benchmark.table import aligned
-from rn50lib.tools.sides import LAST, RATES, Key, Side, names, published, read
+from rn50lib.files import read_json
+from rn50lib.report import check_metrics
+from rn50lib.tools import plot
+from rn50lib.tools.common import aligned
+from rn50lib.tools.scaling.check import load
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RATES = ("train.total_ips", "val.total_ips")
+LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")
+Key = tuple[str, int, int]  # metric, workers, batch per worker
+TITLES = {"train.total_ips": "training", "val.total_ips": "inference"}
+AXES = {  # of a panel: its title, and what the axes say
+    "workers": ("Speed by workers", "workers", "images per second"),
+    "efficiency": ("Weak scaling", "workers", "per cent of perfect speed"),
+    "batch": ("Speed by batch", "batch per worker", "images per second"),
+}
+
+
+@dataclass
+class Side:
+    """One of the things compared. Rates in images per second over all workers, None if not
+    measured; `trained` holds the last epoch's metrics and the hours by (metric, workers)."""
+
+    name: str
+    rates: dict[Key, float | None] = field(default_factory=dict)
+    trained: dict[tuple[str, int], float | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def weak_scaling(self, key: str, n: int, batch: int) -> float | None:
+        """Rate over that of one worker with the same batch, None where either is missing."""
+        rate, one = self.rates.get((key, n, batch)), self.rates.get((key, 1, batch))
+        return rate / one if rate and one else None
+
+    def best_batch(self, key: str, n: int) -> tuple[int, float] | None:
+        """(batch, rate) of the batch with which n workers are fastest; None without any rate."""
+        found = [(rate, b) for (k, m, b), rate in self.rates.items() if (k, m) == (key, n) and rate]
+        return max(found)[::-1] if found else None
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read(path: str, name: str | None = None) -> Side:
+    """A report or a benchmark from its file. Raises UserError for anything else."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from None
+    side = Side(name or Path(path).stem)
+    try:
+        if "metric_keys" in content:
+            read_benchmark(side, content)
+        elif "ngpus" in content and "metrics" in content:
+            read_report(side, content)
+        else:
+            raise ValueError("it has neither metric_keys nor ngpus and metrics")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, AttributeError | TypeError):
+            why = "what is in it has another form"
+        raise UserError(
+            f"{path} is neither a report (--report) nor a benchmark (`rn50 benchmark -o`): {why}"
+        ) from None
+    return side
+
+
+def read_benchmark(side: Side, content: dict[str, Any]) -> None:
+    reasons = content.get("env", {}).get("cells", {})
+    for n, cells in content["metrics"].items():
+        for batch, values in cells.items():
+            for key in content["metric_keys"]:
+                side.rates[key, int(n), int(batch)] = speed((values or {}).get(key))
+            cell = reasons.get(n, {}).get(batch, {})
+            if cell.get("reason"):
+                side.notes.append(f"{side.name}, n {n}, batch {batch}: {cell['reason']}")
+
+
+def read_report(side: Side, content: dict[str, Any]) -> None:
+    n, metrics = int(content["ngpus"]), content["metrics"]
+    check_metrics(metrics)
+    batch = content.get("env", {}).get("axes", {}).get("batch_size", {}).get("value")
+    for key in RATES:
+        speeds = [speed(rate) for rate in metrics.get(key) or []]
+        epochs = [rate for rate in speeds if rate is not None]
+        if epochs and batch is not None:  # the first epoch is a warm-up where there are others
+            side.rates[key, n, int(batch)] = harmonic_mean(epochs[1:] or epochs)
+    if batch is None and any(metrics.get(key) for key in RATES):
+        side.notes.append(
+            f"{side.name}: its report does not say the batch, so its speed is left out"
+        )
+    for key in LAST:
+        if metrics.get(key) and metrics[key][-1] is not None:
+            side.trained[key, n] = float(metrics[key][-1])
+    if content.get("total_duration"):
+        side.trained["hours", n] = content["total_duration"] / 3600
+
+
+def speed(value: float | None) -> float | None:
+    """A rate of a file, None where there is none or it is 0. ValueError for what is no speed."""
+    rate = float(value or 0)
+    if not 0 <= rate < float("inf"):
+        raise ValueError(f"{value} is not a speed")
+    return rate or None
+
+
+def names() -> list[str]:
+    """What `published` knows: publication and precision, as in DGX-1/mixed."""
+    return [f"{name.replace(' ', '-')}/{precision}" for name, precision in load()]
+
+
+def published(name: str) -> Side:
+    """Published figures by name, with their source as notes. UserError where there are none."""
+    if name not in names():
+        raise UserError(f"--published {name}: there are {', '.join(names())}")
+    series = list(load().values())[names().index(name)]
+    side = Side(name)
+    for n, ips in series.ips.items():
+        side.rates["train.total_ips", n, series.batch] = ips
+    side.notes.append(
+        f"{name}: published, {series.source}; {series.hardware}, {series.software}"
+        f" ({series.remark})"
+    )
+    for batch, ips in series.inference_ips.items():
+        side.rates["val.total_ips", 1, int(batch)] = float(ips)
+    for gpus, results in series.trained.items():
+        side.trained |= {(key, int(gpus)): value for key, value in results.items()}
+    return side
+
 
 # --- tables ---------------------------------------------------------------------------------------
 
@@ -26,8 +157,7 @@ def text(sides: Sequence[Side]) -> str:
         for table in (rate_table(sides, key), weak_table(sides, key))
         if table
     ]
-    trained = trained_table(sides)
-    parts += [trained] if trained else []
+    parts += filter(None, [trained_table(sides)])
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
     return "\n\n".join([*parts, *(["\n".join(n for s in sides for n in s.notes)])]).rstrip()
@@ -44,21 +174,15 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
     rows = []
     for cell in cells:
         rates = [side.rates.get(cell) for side in sides]
-        ratios = [ratio(rate, rates[0]) for rate in rates[1:]]
-        shown = [shown_rate(side, cell) for side in sides]
+        ratios = [rate / rates[0] if rate and rates[0] else None for rate in rates[1:]]
+        # a cell without a value has failed, one that is not there was not measured
+        shown = ["failed" if side.rates.get(cell, 0) is None else number(side.rates.get(cell))
+                 for side in sides]  # fmt: skip
         rows.append([str(cell[1]), str(cell[2]), *shown, *map(number, ratios)])
     title = f"{key}, images per second"
     if all(row[-len(others) :] == ["-"] * len(others) for row in rows):
         title += " (no workers and batch in common, so there is no ratio)"
     return "\n".join([title, *aligned([head, *rows])])
-
-
-def shown_rate(side: Side, cell: Key) -> str:
-    """A rate in the table."""
-    rate = side.rates.get(cell)
-    if cell in side.rates and rate is None:
-        return "failed"
-    return number(rate)
 
 
 def weak_table(sides: Sequence[Side], key: str) -> str:
@@ -77,10 +201,9 @@ def weak_table(sides: Sequence[Side], key: str) -> str:
 
 def trained_table(sides: Sequence[Side]) -> str:
     """The last epoch's metrics and the hours of trainings."""
-    order = (*LAST, "hours")
     rows = [
         [key, str(n), *(number(side.trained.get((key, n)), 3) for side in sides)]
-        for key in order
+        for key in (*LAST, "hours")
         for n in sorted({m for side in sides for k, m in side.trained if k == key})
     ]
     if not rows:
@@ -89,34 +212,84 @@ def trained_table(sides: Sequence[Side]) -> str:
     return "\n".join(["trainings, after their last epoch", *aligned([head, *rows])])
 
 
-def ratio(value: float | None, base: float | None) -> float | None:
-    return value / base if value and base else None
-
-
 def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:,.{digits if value < 100 else 1}f}"
 
 
-def as_json(sides: Sequence[Side]) -> dict[str, Any]:
-    """The same as data: a list of cells with a rate for every side, and of trainings."""
-    cells = sorted({cell for side in sides for cell in side.rates})
-    trained = sorted({key for side in sides for key in side.trained})
-    return {
-        "sides": [side.name for side in sides],
-        "rates": [
-            {
-                "metric": key, "workers": n, "batch": batch,
-                "ips": [side.rates.get((key, n, batch)) for side in sides],
-                "weak_scaling": [side.weak_scaling(key, n, batch) for side in sides],
-            }
-            for key, n, batch in cells
-        ],
-        "trained": [
-            {"metric": k, "workers": n, "value": [s.trained.get((k, n)) for s in sides]}
-            for k, n in trained
-        ],
-        "notes": [note for side in sides for note in side.notes],
-    }  # fmt: skip
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def figure(sides: Sequence[Side]) -> Figure:
+    """Speed over workers, weak scaling, and speed over batches, for each metric as far as there is
+    something to draw. Raises UserError where no side has a speed."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    panels = [(key, kind) for key in RATES for kind in AXES if worth(sides, key, kind)]
+    if not panels:
+        names = ", ".join(side.name for side in sides)
+        raise UserError(f"--output: no speed in {names} to draw; `rn50 plot` draws their curves")
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    with plot.style():
+        drawn = Figure(figsize=(max(7.0, 4.6 * columns), 3.6 * rows))
+        for i, (key, kind) in enumerate(panels):
+            draw(drawn.add_subplot(rows, columns, i + 1), sides, key, kind)
+        shared = [Line2D([], [], label=side.name, **look) for side, look in looks(sides)]
+        drawn.legend(handles=shared, loc="outside lower center", ncols=3)
+    return drawn
+
+
+def looks(sides: Sequence[Side]) -> list[tuple[Side, dict[str, Any]]]:
+    """Each side with its colour and marker, which are the same in all panels."""
+    styles = zip(plot.COLOURS, plot.MARKERS, strict=True)
+    found = [{"color": c, "marker": m} for c, m in styles]
+    return [(side, found[i % len(found)]) for i, side in enumerate(sides)]
+
+
+def worth(sides: Sequence[Side], key: str, kind: str) -> bool:
+    """Whether a panel shows more than a point: or, by batch, all there is of a metric."""
+    points = {x for side in sides for line in lines(side, key, kind).values() for x, _ in line}
+    several = {n for side in sides for metric, n, _ in side.rates if metric == key}
+    return len(points) > 1 or (kind == "batch" and len(points) == 1 and len(several) == 1)
+
+
+def lines(side: Side, key: str, kind: str) -> dict[str, list[tuple[int, float]]]:
+    """The points of a side's lines in a panel, by what a line holds fixed: a line for each batch,
+    or over the batches one for the fewest workers."""
+    cells = [(n, b, ips) for (metric, n, b), ips in side.rates.items() if metric == key and ips]
+    if not cells:
+        return {}
+    if kind == "batch":
+        fewest = min(n for n, _, _ in cells)
+        return {f"n {fewest}": sorted((b, ips) for n, b, ips in cells if n == fewest)}
+    found = {}
+    for batch in sorted({b for _, b, _ in cells}):
+        points = sorted((n, ips) for n, b, ips in cells if b == batch)
+        if kind == "efficiency":
+            weak = [(n, side.weak_scaling(key, n, batch)) for n, _ in points]
+            points = [(n, 100 * times / n) for n, times in weak if times]
+        if kind == "workers" or len(points) > 1:
+            found[f"batch {batch}"] = points
+    return found
+
+
+def draw(axes: Axes, sides: Sequence[Side], key: str, kind: str) -> None:
+    """One panel; a line is named at its end."""
+    from matplotlib.ticker import StrMethodFormatter
+
+    for side, look in looks(sides):
+        for name, points in lines(side, key, kind).items():
+            axes.plot(*zip(*points, strict=True), **look, ms=6)
+            if kind == "workers" and len(points) > 1:
+                axes.annotate(name, points[-1], (-4, 5), textcoords="offset points", fontsize=8,
+                              ha="right")  # fmt: skip
+    title, across, up = AXES[kind]
+    axes.set(title=f"{title}, {TITLES[key]}", xlabel=across, ylabel=up)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0, top=106 if kind == "efficiency" else None)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -134,7 +307,6 @@ def main(argv: list[str]) -> int:
         help=f"published figures beside them: {', '.join(names())}; may be given several times",
     )  # fmt: skip
     parser.add_argument("--labels", nargs="+", help="a name for each file (default: its own)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", help="picture to write (.png, .svg, .pdf)")
     args = parser.parse_args(argv)
     if args.labels and len(args.labels) != len(args.files):
@@ -147,10 +319,7 @@ def main(argv: list[str]) -> int:
     seen = [side.name for side in sides]
     if len(set(seen)) < len(seen):
         parser.error(f"two of them are called {max(seen, key=seen.count)}: name them with --labels")
-    shown = text(sides)
-    print(json.dumps(as_json(sides), indent=4) if args.json else shown)
+    print(text(sides))
     if args.output:
-        from rn50lib.tools import plot, plot_compare
-
-        plot.save(plot_compare.rates(sides), args.output)
+        plot.save(figure(sides), args.output)
     return 0

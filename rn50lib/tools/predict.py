@@ -118,10 +118,10 @@ def best(probabilities: np.ndarray, classes: Sequence[str], count: int = SHOWN) 
 
 def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
     """The names of a data set's classes; their numbers where it is gone or has other classes."""
-    from rn50lib.records.source import describe
+    from rn50lib.records.source import classes_of
 
     try:
-        names = describe(data_root).classes if data_root else ()
+        names = classes_of(data_root) if data_root else ()
     except UserError:
         names = ()
     return names if len(names) == count else tuple(str(i) for i in range(count))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
+from rn50lib import flags_elsewhere
 from rn50lib import parser as parsers
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import SmallDataset
@@ -163,10 +164,46 @@ def test_a_benchmark_is_the_sweep_that_it_should_be(told: dict) -> None:
 
 @pytest.mark.parametrize("told", lines("help"))
 def test_the_flags_of_the_reference_are_listed(rn50: Run, told: dict) -> None:
-    shown = rn50(*ours(told))
+    shown = rn50(*ours(told), "all")
     assert shown.status == 0
     listed = set(re.findall(r"(?<![\w-])--?[\w-]+", shown.out))
     assert set(told["flags"]) <= listed
+
+
+FLAGS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "train_flags.toml").read_text())
+
+
+def test_the_flags_were_counted() -> None:
+    assert {release: len(found["flags"].split()) for release, found in FLAGS.items()} == {
+        "18.12": 88,
+        "the last release": 85,
+    }
+    known = parsers.experiment_parser("train")._option_string_actions
+    page = (ROOT / "docs" / "reference.md").read_text()
+    same = sum(flag in known for flag in FLAGS["18.12"]["flags"].split())
+    assert f"Of the 88 flags of `train.py` (release 18.12), {same} have the same name here." in page
+
+
+@pytest.mark.parametrize(
+    ("release", "flag"),
+    [(release, flag) for release, found in FLAGS.items() for flag in found["flags"].split()],
+)
+def test_each_flag_of_train_py_is_known_or_answered(release: str, flag: str) -> None:
+    known = parsers.experiment_parser("train")._option_string_actions
+    assert (flag in known) != (flag in flags_elsewhere.TABLE)
+
+
+@pytest.mark.parametrize("flag", ["--executable", "--timeout", "--mode"])
+def test_other_flags_of_benchmark_py_are_answered(rn50: Run, flag: str) -> None:
+    line = rn50("benchmark", "--ngpus", "1", "-o", "a.json", flag, "x").error
+    assert line == f"unknown flag or argument {flag}: {flags_elsewhere.TABLE[flag]}"
+
+
+def test_the_long_names_of_benchmark_py_are_names_here() -> None:
+    there = ["--ngpus", "1,4", "--batch-sizes", "32,64", "--epochs", "3", "--benchmark-iters", "9"]
+    here = ["-n", "1,4", "-b", "32,64", "-e", "3", "-i", "9"]
+    last = ["--warmup", "1", "--output", "a.json"]
+    assert benchmark.parse([*there, *last]) == benchmark.parse([*here, *last])
 
 
 # --- what a dry run prints, on any machine --------------------------------------------------------

@@ -96,12 +96,12 @@ def test_payload_beyond_the_length_field_is_refused():
         ("0a23d7", "only 3 of the 8 bytes"),
         ("0a23d7cf 00000000", "but 0xcfd7230a stands there"),
         ("0a23d7ce 05000000 61626364", "says 5 bytes, but the file ends after 4"),
-        ("0a23d7ce 00000060", "cannot start with a part of flag 3"),
-        ("0a23d7ce 00000080", "cannot start with a part of flag 4"),
-        ("0a23d7ce 04000020 61626364", "ends before part 2"),
+        ("0a23d7ce 00000060", "part 1 of a record cannot have the flag 3"),
+        ("0a23d7ce 00000080", "part 1 of a record cannot have the flag 4"),
+        ("0a23d7ce 04000020 61626364", "only 0 of the 8 bytes of part 2 are there"),
         ("0a23d7ce 03000020 61626300 0a23d7ce 00000060", "part 1 of the record has an odd length"),
-        ("0a23d7ce 00000020 0a23d7ce 00000000", "part 2 of the record is missing at offset 8"),
-        ("0a23d7ce 00000020 0a23d7ce 04000060 6162", "part 2 of the record says 4 bytes"),
+        ("0a23d7ce 00000020 0a23d7ce 00000000", "part 2 of a record cannot have the flag 0"),
+        ("0a23d7ce 00000020 0a23d7ce 04000060 6162", "the record says 4 bytes"),
     ],
 )
 def test_damage_is_told_with_its_reason(hexed, reason):

@@ -1,11 +1,9 @@
 """Which rank reads what, when: exact partitions, and numbers that must never change."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50lib.errors import UserError
 from rn50lib.records.order import epoch_order, image_seed, shard, validation_shard
 
 sizes = st.integers(1, 7)
@@ -83,16 +81,3 @@ def test_the_mixer_is_splitmix64():
     from rn50lib.records.order import _mix
 
     assert _mix(0) == 0xE220A8397B1DCDAF
-
-
-@pytest.mark.parametrize(("rank", "size", "batch"), [(2, 2, 1), (-1, 2, 1), (0, 0, 1), (0, 1, 0)])
-def test_impossible_shards_are_refused(rank, size, batch):
-    with pytest.raises(UserError):
-        shard(np.arange(10), rank, size, batch)
-    with pytest.raises(UserError):
-        validation_shard(10, rank, size, batch)
-
-
-def test_no_images_to_validate_on():
-    with pytest.raises(UserError, match="no images to validate on"):
-        validation_shard(0, 0, 1, 4)

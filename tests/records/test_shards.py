@@ -17,7 +17,7 @@ from data_prep import tfrecord
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.errors import UserError
 from rn50lib.records.framing import RecordError
-from rn50lib.records.source import describe, open_source
+from rn50lib.records.source import classes_of, open_source
 from tests.support import CLASSES, TINY, Photos
 
 TENSORFLOW_READS = """
@@ -106,8 +106,7 @@ def test_raw_pixels_read_as_an_image(packed):
 def test_where_shards_are_found(photos, packed, shards):
     assert open_source(shards, "train").format == "tfrecord"  # the folder itself
     assert open_source(shards.parent, "train").path == shards  # or the one above
-    assert describe(shards.parent).formats == ("tfrecord",)
-    assert (describe(shards).train_images, describe(shards).val_images) == (48, 19)
+    assert classes_of(shards.parent) == classes_of(shards) == CLASSES
     (shards.parent / "records").symlink_to(photos.records)
     assert open_source(shards.parent, "train").format == "recordio"
     assert open_source(shards.parent, "train", "tfrecord").format == "tfrecord"
@@ -115,7 +114,6 @@ def test_where_shards_are_found(photos, packed, shards):
     for split in ("train", "val"):
         (shards.parent / split).symlink_to(photos.root / split)
     assert open_source(shards.parent, "train").format == "files"
-    assert describe(shards.parent).formats == ("files", "tfrecord")
 
 
 def test_names_for_error_messages(shards):
@@ -143,7 +141,7 @@ def test_a_missing_index_is_made_in_memory_and_said(shards, capsys):
     assert f"`python -m data_prep.tfrecord --index {shards}`" in said
     assert not (shards / "index" / "train-00002-of-00003.idx").exists()
     shutil.rmtree(shards / "index")
-    assert (describe(shards).train_images, describe(shards).val_images) == (48, 19)
+    assert len(open_source(shards, "val")) == 19
 
 
 def test_class_names_without_a_list(shards):
@@ -160,7 +158,7 @@ def test_the_built_in_shards_are_made_once(photos, tmp_path):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert tfrecord.ensure_tfrecord(tmp_path / "set") == folder
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert describe(tmp_path / "set", "tfrecord").train_images == 48
+    assert len(open_source(tmp_path / "set", "train", "tfrecord")) == 48
 
 
 # -- what is wrong, and how it is said -----------------------------------------------------------
@@ -183,7 +181,7 @@ def test_no_validation_shards(shards):
         path.unlink()
     assert "there are no shards validation-NNNNN-of-NNNNN here" in refused(shards, "val")
     assert len(open_source(shards, "train")) == 48
-    assert describe(shards).val_images == 0  # a run with --no-val does without
+    assert classes_of(shards) == CLASSES  # a run with --no-val does without
 
 
 def test_a_missing_shard(shards):
@@ -212,7 +210,6 @@ def test_damage_is_told_with_file_and_offset(shards):
     with pytest.raises(RecordError) as caught:
         source.read(16 + 4)
     assert f"{path}: damaged at offset {offset:,}, after 4 good records" in str(caught.value)
-    assert str(source.find_damage()) == str(caught.value)
     data[offset] ^= 1  # the length itself: seen at once
     path.write_bytes(data)
     assert f"{path}: damaged at offset {offset:,}" in refused(shards)

@@ -120,7 +120,7 @@ def test_random_damage_is_told(tmp_path_factory, data):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it ends at 0, the file at 72"),
+        ("", "the index is empty"),
         ("0 19\n19 16\n", "it ends at 35, the file at 72"),
         ("0 19\n19 16\n35 38\n", "it ends at 73, the file at 72"),
         ("0 19\n20 16\n", "line 2 has the offset 20, not 19"),

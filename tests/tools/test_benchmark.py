@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from rn50lib import launch
-from rn50lib.tools.benchmark import table
+from rn50lib.tools.benchmark import result
 from tests.conftest import clean_environment
 from tests.support import Ended, strict_json
 
@@ -138,7 +138,7 @@ def test_weak_scaling_is_at_equal_batch_and_best_batches_are_apart() -> None:
     }
     cells = {n: {b: {"reason": "lost" if n + b == "8208" else None} for b in row}
              for n, row in metrics.items()}  # fmt: skip
-    shown = table.tables({"metric_keys": [key], "metrics": metrics, "env": {"cells": cells}})
+    shown = result.tables({"metric_keys": [key], "metrics": metrics, "env": {"cells": cells}})
     rows = [line.split() for line in shown.splitlines()]
     assert ["1", "96", "400.2", "-", "1.00", "-"] in rows
     assert ["1", "208", "1442.6", "-", "1.00", "1.00"] in rows
@@ -214,21 +214,6 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nobody_behind(started, tmp_pa
     assert strict_json(tmp_path / "out.json")["env"]["cells"]["1"]["100"]["reason"] == "interrupted"
 
 
-@pytest.mark.slow
-def test_isolated_cells_have_workers_of_their_own(tmp_path: Path) -> None:
-    process = sweep(tmp_path, "-n", "1", "-b", "4,8", "-i", "3", "--only-inference", "--isolate",
-                    "--step", f"paced:{RATE:g}")  # fmt: skip
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    told = strict_json(tmp_path / "out.json")
-    assert told["metric_keys"] == ["val.total_ips"]
-    assert all(0 < rate <= RATE for rate in read(tmp_path / "out.json").values())
-    cells = told["env"]["cells"]["1"]
-    reports = [strict_json(Path(cells[b]["report"])) for b in ("4", "8")]
-    assert all((Path(cells[b]["report"]).parent / "cells.json").exists() for b in ("4", "8"))
-    assert all(key.startswith("val.") for key in reports[0]["metrics"])
-
-
 @pytest.mark.acceptance  # four starts of PyTorch; tests/parity has one such group in `make test`
 @pytest.mark.needs("torch")
 def test_two_workers_stay_for_both_batches_and_one_s_error_is_the_cell_s(
@@ -298,4 +283,4 @@ def test_help_is_fast_enough_to_need_no_framework() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-    assert "--isolate" in done.stdout
+    assert "--benchmark-iters" in done.stdout

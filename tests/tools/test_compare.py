@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from rn50lib.report import Report
-from rn50lib.tools import plot_compare
-from rn50lib.tools.compare import published, read
+from rn50lib.tools.compare import figure, published, read
 
 Rn50 = Callable[..., Any]
 
@@ -80,11 +79,10 @@ def test_published_figures_stand_beside_with_their_source(rn50: Rn50, files: Pat
     weak = text[text.index("times the speed of one worker") :]
     assert line(weak, "8", "208")[-1] == "7.11" and line(weak, "4", "208")[-1] == "3.74"
     assert line(text, "hours", "8")[-1] == "3.300" and "cannot be repeated here: V100" in text
-    both = json.loads(
-        rn50("compare", "--published", "DGX-1/mixed", "--published", "DGX-1/FP32", "--json").out
-    )
-    inference = {r["batch"]: r["ips"] for r in both["rates"] if r["metric"] == "val.total_ips"}
-    assert inference[64] == [3428, 1236] and inference[208] == [3832, None] and len(inference) == 11
+    both = rn50("compare", "--published", "DGX-1/mixed", "--published", "DGX-1/FP32").out
+    inference = both[both.index("val.total_ips") :]
+    assert line(inference, "1", "64") == ["1", "64", "3,428.0", "1,236.0", "0.36"]
+    assert line(inference, "1", "208") == ["1", "208", "3,832.0", "-", "-"]
 
 
 def test_published_accuracies_are_those_of_the_notebooks(repository: Path) -> None:
@@ -99,10 +97,10 @@ def test_the_picture_shows_the_same_numbers(rn50: Rn50, files: Path) -> None:
     assert rn50("compare", "old.json", "new.json", "-o", "c.svg").status == 0
     assert "<svg" in (files / "c.svg").read_text()
     sides = [read(str(files / "old.json")), published("DGX-1/mixed")]
-    figure = plot_compare.rates(sides)
+    picture = figure(sides)
     drawn = {
         axes.get_title(loc="left"): [list(map(tuple, ln.get_xydata())) for ln in axes.lines]
-        for axes in figure.axes
+        for axes in picture.axes
     }
     assert drawn.keys() == {
         "Speed by workers, training",
@@ -113,7 +111,7 @@ def test_the_picture_shows_the_same_numbers(rn50: Rn50, files: Path) -> None:
     assert [(1, 100), (4, 80)] in drawn["Weak scaling, training"]
     assert len(drawn["Speed by batch, inference"][0]) == 11
     one = [read(str(files / "a.json")), read(str(files / "b.json"))]
-    assert [axes.get_xlabel() for axes in plot_compare.rates(one).axes] == ["batch per worker"]
+    assert [axes.get_xlabel() for axes in figure(one).axes] == ["batch per worker"]
 
 
 def test_a_speed_of_nothing_is_none(rn50: Rn50, files: Path) -> None:

@@ -29,7 +29,7 @@ CPU = Sharing(cores=2, loader=2, compute=2)  # both want all cores
 PACED = Sharing(cores=2, loader=2, compute=0)  # the step waits, and uses none
 WORKSTATION = Machine("a processor", 8, 2**35, "", (Gpu(0, "V100", 2**34, (7, 0), "535", "u"),))
 KEYS = {
-    "experiment", "caps", "machine", "date", "rates", "utilisation", "stages", "exchange", "flops",
+    "experiment", "caps", "machine", "date", "rates", "stages", "exchange", "flops",
     "bound", "changes", "lesson", "verdict",
 }  # fmt: skip
 
@@ -182,10 +182,9 @@ def test_the_last_words_of_a_run_that_failed() -> None:
 def found(rates: Rates, **fields: Any) -> Diagnosis:
     """A diagnosis as it would come out of these rates."""
     bound, text = model.verdict(rates, CPU, [])
-    run = measure.PartResult(rates.both, cores=1.9)
     given: dict[str, Any] = {
         "resolved": Config(full(), {}), "sharing": CPU, "rates": rates, "predicted": rates.both,
-        "measured": {"step": run, "both": run}, "stages": None, "peak": None, "exchange": None,
+        "stages": None, "peak": None, "exchange": None,
         "bound": bound, "verdict": text, "changes": [],
     } | fields  # fmt: skip
     return Diagnosis(**given)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +19,15 @@ import pytest
 
 from rn50lib.network import resnet
 from rn50lib.tools.scaling import Cluster, Training, links, predict
-from rn50lib.tools.scaling.check import MODEL, fit
+from rn50lib.tools.scaling.check import MODEL, fit, load, outcomes, parameter
 from rn50lib.tools.scaling.links import Link
 from rn50lib.tools.scaling.model import all_reduce_s, expected_max
-from rn50lib.tools.scaling.published import load
 from tests.cluster_simulation import simulate
 
 Rn50 = Callable[..., Any]
 V100 = Training(1442.6, 208)
 DGX = Cluster(*links.parse("nvlink+100g"))
-SLOW = Cluster(Link("a", 1e9, 10e-6, ""), Link("b", 1e8, 50e-6, ""), start_s=0.0)
+SLOW = Cluster(Link("a", 1e9, 10e-6), Link("b", 1e8, 50e-6), start_s=0.0)
 
 
 # --- the parts ------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_more_never_helps_a_step_and_better_never_hurts_it() -> None:
 
 
 def test_without_cost_of_any_kind_scaling_is_perfect() -> None:
-    free = Link("free", math.inf, 0.0, "")
+    free = Link("free", math.inf, 0.0)
     ideal = Cluster(free, free, start_s=0.0)
     for n, overlap in itertools.product((2, 8, 64, 4096), (True, False)):
         assert predict(V100, replace(ideal, overlap=overlap), n).ips == pytest.approx(n * 1442.6)
@@ -126,7 +126,7 @@ def test_the_parts_add_up_and_the_largest_loss_is_named() -> None:
     parts = (step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
     assert sum(parts) == pytest.approx(step.step_s) and step.limit == "stragglers"
     assert predict(V100, DGX, 8).limit == "compute"
-    ten = replace(DGX, between=links.between_hosts("10g"))
+    ten = Cluster(*links.parse("nvlink+10g"))
     assert predict(V100, ten, 64).limit == "exchange"
     # eight GPUs that each want 1442.6 img/s from loaders with 5000 together
     fed = predict(V100, replace(DGX, input_ips=5000), 64)
@@ -213,11 +213,14 @@ def test_the_published_rows_are_those_of_the_notebooks(repository: Path) -> None
 
 
 def test_only_the_rows_named_are_fitted() -> None:
-    fitted = {key: series.fit_on for key, series in load().items()}
-    assert fitted["DGX-1", "mixed"] == fitted["DGX-1", "FP32"] == (1, 4)
-    assert fitted["DLPerf", "mixed"] == fitted["DLPerf", "FP32"] == (1, 8, 16)
-    assert fitted["DGX A100", "mixed"] == fitted["DGX A100", "TF32"] == ()
-    assert [load()[key].held_out for key in fitted] == [(8,), (8,), (32,), (32,), (4, 8), (4, 8)]
+    fitted = {key: list(series.fit_on) for key, series in load().items()}
+    assert fitted["DGX-1", "mixed"] == fitted["DGX-1", "FP32"] == [1, 4]
+    assert fitted["DLPerf", "mixed"] == fitted["DLPerf", "FP32"] == [1, 8, 16]
+    assert fitted["DGX A100", "mixed"] == fitted["DGX A100", "TF32"] == []
+    held_out = [(row.series.name, row.gpus) for row in outcomes() if not row.fitted]
+    assert held_out == 2 * [("DGX-1", 8)] + 2 * [("DLPerf", 32)] + 2 * [
+        ("DGX A100", 4), ("DGX A100", 8)
+    ]  # fmt: skip
 
 
 @functools.cache
@@ -247,44 +250,38 @@ def by_hand(ips: float, batch: int, size: int, n: int, noise: float, nvlink: flo
     return n * batch / max(end, slowest)
 
 
-def test_the_errors_that_check_prints_are_those_of_a_second_computation(rn50: Rn50) -> None:
-    told = json.loads(rn50("scale", "--check", "--json").out)
-    noises = {(s["name"], s["precision"]): s["parameters"]["noise"] for s in told["series"]}
+def test_check_prints_the_errors_of_a_second_computation(rn50: Rn50) -> None:
+    """Each row with its mark, and behind it the errors by the model and by the naive two."""
+    text = rn50("scale", "--check").out
     seen = 0
-    for row in told["rows"]:
-        series = load()[row["name"], row["precision"]]
-        published = series.ips[row["gpus"]]
-        naive = row["gpus"] * series.ips[1]
-        assert row["error"]["perfect"] == pytest.approx(naive / published - 1)
-        nvlink = 240e9 if row["name"] == "DGX A100" else 120e9
-        expected = by_hand(
-            series.ips[1], series.batch, 4 if "32" in row["precision"] else 2, row["gpus"],
-            noises[row["name"], row["precision"]], nvlink,
-        )  # fmt: skip
-        assert row["error"]["stragglers"] == pytest.approx(expected / published - 1, abs=1e-3)
-        seen += 1
-    assert seen == len(told["rows"]) == 14
-    # one row and one number: fitted exactly, and Amdahl's law by solving it for the serial share
-    first = told["rows"][0]
-    assert first["fitted"] and abs(first["error"]["stragglers"]) < 1e-6
+    for (name, precision), series in load().items():
+        noise = parameter(name, precision, MODEL)
+        nvlink = 240e9 if name == "DGX A100" else 120e9
+        size = 4 if "32" in precision else 2
+        for n, published in series.ips.items():
+            if n == 1:
+                continue
+            line = next(
+                line for line in text.splitlines()
+                if line.split()[:1] == [str(n)] and f" {published:.1f} " in line
+            )  # fmt: skip
+            assert ("fitted" if n in series.fit_on else "held out") in line
+            model, *_, perfect = [float(x) for x in re.findall(r"\( *([-+][\d.]+) %\)", line)]
+            expected = by_hand(series.ips[1], series.batch, size, n, noise, nvlink)
+            assert model == pytest.approx(100 * (expected / published - 1), abs=0.15)
+            assert perfect == pytest.approx(100 * (n * series.ips[1] / published - 1), abs=0.051)
+            seen += 1
+    assert seen == 14
+    assert "cannot tell apart" in text and "V100, MXNet 18.12" in text
+
+
+def test_one_row_and_one_number_are_fitted_exactly() -> None:
+    four, eight = outcomes()[:2]
+    assert four.fitted and abs(four.error("stragglers")) < 1e-6
+    # Amdahl's law by solving it for the serial share
     speedup = 5391.8 / 1442.6
     serial = (4 / speedup - 1) / 3
-    eight = next(r for r in told["rows"] if r["gpus"] == 8)
-    assert eight["predicted"]["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
-
-
-def test_check_prints_every_error_beside_the_naive_ones(rn50: Rn50) -> None:
-    told = json.loads(rn50("scale", "--check", "--json").out)
-    text = rn50("scale", "--check").out
-    for row in told["rows"]:
-        line = next(
-            line for line in text.splitlines()
-            if line.split()[:1] == [str(row["gpus"])] and f"{row['published']:.1f}" in line
-        )  # fmt: skip
-        assert ("fitted" if row["fitted"] else "held out") in line
-        for name, error in row["error"].items():
-            assert f"({100 * error:+5.1f} %)" in line, name
-    assert "cannot tell apart" in text and "V100, MXNet 18.12" in text
+    assert eight.predicted["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
 
 
 # --- calibration ----------------------------------------------------------------------------------
@@ -312,30 +309,24 @@ GIVEN = ("--compute-ips", "1442.6", "--batch", "208", "--network", "nvlink+100g"
 def test_the_table_has_a_line_for_each_number_of_gpus(rn50: Rn50, tmp_path: Path) -> None:
     flags = ("scale", "--gpus", "1,8,64,512", *GIVEN, "--noise", "2", "--price", "2.5")
     text = rn50(*flags).out
-    told = json.loads(rn50(*flags, "--json").out)
     lines = [line.split() for line in text.splitlines()]
-    for row in told["rows"]:
-        line = next(x for x in lines if x[:1] == [str(row["gpus"])] and len(x) > 10)
-        assert line[2] == f"{row['ips']:,.1f}" and line[3] == f"{100 * row['efficiency']:.1f}"
-        expected = predict(V100, replace(DGX, noise=0.02), row["gpus"])
-        assert row["ips"] == pytest.approx(expected.ips)
-        hours = 90 * 1_281_167 / row["ips"] / 3600
-        assert row["hours"] == pytest.approx(hours)
-        assert row["cost"] == pytest.approx(hours * row["gpus"] * 2.5)
-        assert line[-1] == f"{row['cost']:,.2f}"
+    for gpus in (1, 8, 64, 512):
+        line = next(x for x in lines if x[:1] == [str(gpus)] and len(x) > 10)
+        ips = predict(V100, replace(DGX, noise=0.02), gpus).ips
+        assert line[2] == f"{ips:,.1f}" and line[3] == f"{100 * ips / gpus / 1442.6:.1f}"
+        step = float(line[5])
+        assert step == pytest.approx(1000 * gpus * 208 / ips, abs=0.01)
+        assert sum(map(float, line[6:10])) == pytest.approx(step, abs=0.03)
+        hours = 90 * 1_281_167 / ips / 3600
+        assert float(line[-2].replace(",", "")) == pytest.approx(hours, rel=0.005)
+        assert line[-1] == f"{hours * gpus * 2.5:,.2f}"
 
 
 def test_the_page_tells_the_errors_that_check_prints(rn50: Rn50, repository: Path) -> None:
     text = " ".join((repository / "docs" / "commands.md").read_text().split())
-    rows = [
-        r for r in json.loads(rn50("scale", "--check", "--json").out)["rows"] if not r["fitted"]
-    ]
-    mean = {
-        name: f"{100 * sum(abs(r['error'][name]) for r in rows) / len(rows):.1f} %"
-        for name in ("stragglers", "communication", "Amdahl", "perfect")
-    }
-    worst = f"{100 * max(abs(r['error']['stragglers']) for r in rows):.1f} %"
-    assert f"misses by {mean['stragglers']} in the mean and {worst} at most" in text
+    found = re.findall(r"(\w+) ([\d.]+ %) \(at most ([\d.]+ %)\)", rn50("scale", "--check").out)
+    mean, worst = ({name: row[i] for name, *row in found} for i in (0, 1))
+    assert f"misses by {mean['stragglers']} in the mean and {worst['stragglers']} at most" in text
     assert f"misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in text
     assert f"not hidden misses them by {mean['communication']}" in text
 
@@ -345,9 +336,7 @@ def test_a_large_global_batch_gets_a_remark(rn50: Rn50) -> None:
     assert "global batch" not in rn50("scale", "--gpus", "8", *GIVEN).out
 
 
-def test_a_picture_and_a_json_file(rn50: Rn50, tmp_path: Path) -> None:
-    assert rn50("scale", "--gpus", "1,8", *GIVEN, "-o", "out/s.json").status == 0
-    assert [r["gpus"] for r in json.loads((tmp_path / "out/s.json").read_text())["rows"]] == [1, 8]
+def test_a_picture(rn50: Rn50, tmp_path: Path) -> None:
     assert rn50("scale", "--gpus", "1,8", *GIVEN, "-o", "out/s.svg").status == 0
     assert "<svg" in (tmp_path / "out/s.svg").read_text()
 
@@ -355,8 +344,8 @@ def test_a_picture_and_a_json_file(rn50: Rn50, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (("--gpus", "1,x"), ("--gpus", "1,8,64")),
-        (("--gpus", "0"), ("--gpus", "from 1 on")),
+        (("--gpus", "1,x"), ("--gpus", "1,x")),
+        (("--gpus", "0"), ("--gpus", "must be at least 1")),
         (("--gpus", "12"), ("--gpus 12", "multiple of 8", "--gpus-per-host")),
         (("--gpus", "16", "--network", "nvlink"), ("--gpus 16", "--network nvlink+100g")),
         (("--network", "token-ring"), ("--network token-ring", "nvlink+100g")),

@@ -10,8 +10,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 NOTE = re.compile(rb"^(WARNING: All log messages before absl|[IW]\d{4} )")
 
@@ -44,4 +45,23 @@ def without_notes() -> Iterator[None]:
 with without_notes():
     import tensorflow as tf
 
-__all__ = ["tf", "without_notes"]
+__all__ = ["PythonCalls", "tf", "without_notes"]
+
+
+class PythonCalls:
+    """Calls Python functions from a graph, and keeps the `error` that one of them has raised:
+    TensorFlow would hide it behind one of its own."""
+
+    def __init__(self, stateful: bool = True) -> None:
+        self.error: Exception | None = None
+        self.stateful = stateful
+
+    def __call__(self, function: Callable, arguments: list, types: Any) -> Any:
+        def called(*values: Any) -> Any:
+            try:
+                return function(*values)
+            except Exception as error:
+                self.error = error
+                raise
+
+        return tf.numpy_function(called, arguments, types, stateful=self.stateful)

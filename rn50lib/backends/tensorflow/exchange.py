@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from rn50lib import comm as groups
 from rn50lib import overrides
+from rn50lib.backends.shared import learners_average
+from rn50lib.backends.tensorflow import PythonCalls
 from rn50lib.config import Experiment
-from rn50lib.errors import UserError
 
 Exchange = Callable[[list[Any]], list[Any]]
 MESSAGES = 4  # groups of gradients that travel one after the other
@@ -41,37 +41,17 @@ class OverriddenExchange:
 
     def __init__(self, function: Callable[..., Any], comm: groups.Comm) -> None:
         self.function, self.comm = function, comm
-        self.error: Exception | None = None  # TensorFlow would hide it behind one of its own
+        self.python = PythonCalls()
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
-        averaged = tf.numpy_function(self.run, gradients, [g.dtype for g in gradients])
+        averaged = self.python(self.run, gradients, [g.dtype for g in gradients])
         for new, old in zip(averaged, gradients, strict=True):
             new.set_shape(old.shape)
         return averaged
 
     def run(self, *gradients: np.ndarray) -> list[np.ndarray]:
         """Called from the graph, at every step."""
-        try:
-            averaged = list(self.function(list(gradients), self.comm))
-            if len(averaged) != len(gradients):
-                raise UserError(
-                    f"exchange_gradients returned {len(averaged)} arrays for {len(gradients)}"
-                    " gradients"
-                )
-            return [matching(new, old) for new, old in zip(averaged, gradients, strict=True)]
-        except Exception as error:
-            self.error = error
-            raise
-
-
-def matching(new: Any, old: np.ndarray) -> np.ndarray:
-    """What a learner's function made of a gradient. Raises UserError for another shape."""
-    array = np.asarray(new, old.dtype)
-    if array.shape != old.shape:
-        raise UserError(
-            f"exchange_gradients made shape {array.shape} of a gradient of shape {old.shape}"
-        )
-    return array
+        return learners_average(self.function, list(gradients), self.comm)
 
 
 class HorovodExchange:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from rn50lib import optim, overrides
+from rn50lib.backends.tensorflow import PythonCalls
 from rn50lib.config import kinds
 from rn50lib.errors import UserError
 
@@ -38,7 +39,7 @@ class LossScaler:
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)
         self.rule: Callable[..., Any] = overrides.get("loss_scale_update")
-        self.error: Exception | None = None  # the learner's: TensorFlow would hide it
+        self.python = PythonCalls()
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
         """The exchanged gradients divided by the scale, and whether all of them are finite.
@@ -58,7 +59,7 @@ class LossScaler:
             return
         if self.rule is not optim.loss_scale_update:
             inputs = [self.scale, self.good_steps, finite]
-            scale, good_steps = tf.numpy_function(self.ask, inputs, [tf.float32, tf.int32])
+            scale, good_steps = self.python(self.ask, inputs, [tf.float32, tf.int32])
             self.scale.assign(tf.ensure_shape(scale, ()))
             self.good_steps.assign(tf.ensure_shape(good_steps, ()))
             return
@@ -71,13 +72,9 @@ class LossScaler:
 
     def ask(self, scale: Any, good_steps: Any, finite: Any) -> tuple[Any, Any]:
         """Called from the graph, at every step."""
-        try:
-            state = self.rule(float(scale), int(good_steps), bool(finite), self.growth_steps)
-            new_scale, new_steps = state
-            return tf.float32.as_numpy_dtype(new_scale), tf.int32.as_numpy_dtype(new_steps)
-        except Exception as error:
-            self.error = error
-            raise
+        state = self.rule(float(scale), int(good_steps), bool(finite), self.growth_steps)
+        new_scale, new_steps = state
+        return tf.float32.as_numpy_dtype(new_scale), tf.int32.as_numpy_dtype(new_steps)
 
     def state(self) -> dict[str, float]:
         return {

@@ -7,8 +7,8 @@ losses and hits are added up where they arise, and the loop reads them every `di
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib import overrides
-from rn50lib.backends.shared import memory_full
+from rn50lib.backends.shared import first_line, memory_full
 from rn50lib.backends.tensorflow import precision
 from rn50lib.backends.tensorflow.exchange import exchange_for
 from rn50lib.backends.tensorflow.model import build_model, load_arrays, tensors, to_canonical
@@ -30,11 +30,21 @@ from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 from rn50lib.recipe import MEAN, STD
 
+XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+"""What TensorFlow raises where XLA cannot compile an operation."""
+
 
 class TensorflowStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.backends.Step`."""
 
     def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
+        if experiment.cuda_graphs:
+            raise UserError("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
+        if experiment.profile_trace:
+            raise UserError(
+                "--profile-trace: PyTorch's profiler writes it: use --backend torch with it; for"
+                " TensorFlow there is tf.profiler, whose files TensorBoard shows"
+            )
         self.device = configure(experiment.threads, comm.local_rank)
         precision.configure(self.device, experiment.dtype)
         self.experiment, self.net, self.local_rank = experiment, net, comm.local_rank
@@ -57,17 +67,11 @@ class TensorflowStep:
         if self.micro_batches > 1:
             zeros = [tf.zeros_like(self.named[name]) for name in self.trained]
             self.held = [tf.Variable(zero, trainable=False) for zero in zeros]
-        self.remarks: list[str] = []
-        if experiment.cuda_graphs:
-            self.remarks.append("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
-        self.make_graphs(xla=experiment.compile)
-        self.to_try = experiment.compile
-
-    def make_graphs(self, xla: bool) -> None:
-        """The graphs of the step. `xla` has the model compiled, forwards and backwards; the
-        exchange between workers cannot be."""
-        self.fast_backward = tf.function(self.backward, jit_compile=True) if xla else self.backward
-        self.fast_infer = tf.function(self.infer, jit_compile=True) if xla else self.infer
+        # XLA compiles the model, forwards and backwards; the exchange between workers it cannot
+        self.fast_backward, self.fast_infer = self.backward, self.infer
+        if experiment.compile:
+            self.fast_backward = tf.function(self.backward, jit_compile=True)
+            self.fast_infer = tf.function(self.infer, jit_compile=True)
         self.train_graph = tf.function(self.compute)
         self.hold_graph = tf.function(self.hold)
         self.eval_graph = tf.function(self.evaluate)
@@ -154,7 +158,6 @@ class TensorflowStep:
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         self.batches += 1
         with self.explain_errors(training=True):
-            self.try_xla(lambda: self.fast_backward(images, labels))
             last = self.batches % self.micro_batches == 0
             (self.train_graph if last else self.hold_graph)(images, labels)
 
@@ -164,43 +167,25 @@ class TensorflowStep:
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         valid = tf.constant(batch.valid)  # a tensor: a number would be traced anew each time
         with self.explain_errors(training=False):
-            self.try_xla(lambda: self.fast_infer(images))
             self.eval_graph(images, labels, valid)
 
     @contextmanager
     def explain_errors(self, training: bool) -> Iterator[None]:
-        """The learner's own error, or a batch that would fit, in place of TensorFlow's error."""
+        """In place of TensorFlow's error the learner's own, or one line for the user."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:
             gpus = machine().gpus if self.device == "gpu" else ()
             capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
             raise memory_full(self.experiment, self.net, capacity, training) from None
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
             for holder in (self.exchange, self.scaler):
-                learners = getattr(holder, "error", None)
-                if learners is not None:
-                    raise learners from None
+                python = getattr(holder, "python", None)
+                if python and python.error:
+                    raise python.error from None
+            if self.experiment.compile and isinstance(error, XLA_ERRORS):
+                raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise
-
-    def try_xla(self, trial: Callable[[], Any]) -> None:
-        """Compile at the first batch; where that fails, go on without and remark why."""
-        if not self.to_try:
-            return
-        self.to_try = False
-        running = [v for name, v in self.named.items() if ".running_" in name]
-        before = [variable.numpy() for variable in running]
-        try:
-            trial()
-        except tf.errors.ResourceExhaustedError:
-            raise
-        except Exception as error:  # the compiler behind it raises anything
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            why = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
-            self.remarks.append(f"--compile: {why}: the model runs as it is")
-            self.make_graphs(xla=False)
-        for variable, value in zip(running, before, strict=True):
-            variable.assign(value)
 
     def read_sums(self) -> np.ndarray:
         values = self.sums.numpy().copy()  # a GPU finishes all that it was given before it copies
@@ -238,12 +223,8 @@ class TensorflowStep:
             found["cudnn"] = build.get("cudnn_version", "")
         return found
 
-    @contextmanager
-    def trace(self, file: Path, steps: int) -> Iterator[Any]:
-        from rn50lib.backends.tensorflow.trace import Recording
-
-        with Recording(file, steps) as recording:
-            yield recording
+    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
+        raise NotImplementedError  # refused at the start
 
 
 def as_tensor(values: Any) -> Any:

@@ -11,29 +11,16 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rn50lib import comm as groups
 from rn50lib import overrides
+from rn50lib.backends.shared import learners_average
 from rn50lib.comm.vectors import Vectors
 from rn50lib.config import Experiment
-
-
-class Exchange(Protocol):
-    """Averages the gradients of a model over all ranks, in place."""
-
-    model: nn.Module  # what the training step calls; the plain model, or a wrapper of it
-
-    def __call__(self) -> None:
-        """Called after the backward pass; returns when every gradient is averaged."""
-        ...
-
-    def held(self) -> AbstractContextManager[Any]:
-        """Backward passes in here only add to the gradients: nothing is sent yet."""
-        ...
 
 
 def exchange_for(
@@ -44,43 +31,47 @@ def exchange_for(
     if function is not groups.average:
         return OverriddenExchange(function, comm, model)
     if comm.size == 1 or not isinstance(comm, Vectors):
-        return NoExchange(model)
+        return Exchange(model)
     if hasattr(comm, "hvd"):
         return HorovodExchange(experiment, comm, model, named)
     return DdpExchange(experiment, model)
 
 
-class NoExchange:
-    """One worker has nobody to exchange with."""
+class Exchange:
+    """Averages the gradients of a model over all ranks, in place.
+
+    This one is a single worker's, who has nobody to exchange with. `model` is what the training
+    step calls: the plain model, or a wrapper of it.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def __call__(self) -> None:
-        return None
+        """Called after the backward pass; returns when every gradient is averaged."""
 
     def held(self) -> AbstractContextManager[Any]:
+        """Backward passes in here only add to the gradients: nothing is sent yet."""
         return contextlib.nullcontext()
 
 
-class OverriddenExchange:
+class OverriddenExchange(Exchange):
     """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
 
     def __init__(self, function: Callable[..., Any], comm: groups.Comm, model: nn.Module) -> None:
-        self.function, self.comm, self.model = function, comm, model
+        super().__init__(model)
+        self.function, self.comm = function, comm
 
     @torch.no_grad()
     def __call__(self) -> None:
         held = [p.grad for p in self.model.parameters() if p.grad is not None]
-        averaged = self.function([grad.cpu().numpy() for grad in held], self.comm)
+        gradients = [grad.cpu().numpy() for grad in held]
+        averaged = learners_average(self.function, gradients, self.comm)
         for grad, array in zip(held, averaged, strict=True):
             grad.copy_(torch.from_numpy(array))
 
-    def held(self) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
 
-
-class HorovodExchange:
+class HorovodExchange(Exchange):
     """An all-reduce for each gradient, started the moment it is ready.
 
     Horovod's own thread agrees with the other ranks on what is ready everywhere and joins small
@@ -94,7 +85,8 @@ class HorovodExchange:
         model: nn.Module,
         named: Mapping[str, Tensor],
     ) -> None:
-        self.hvd, self.model = comm.hvd, model
+        super().__init__(model)
+        self.hvd = comm.hvd
         if next(model.parameters()).is_cuda:
             comm.check_gpu_exchange()
         kinds = self.hvd.Compression
@@ -137,8 +129,9 @@ class HorovodExchange:
             self.holding = False
 
 
-class DdpExchange:
-    """PyTorch's own: the wrapper's hooks send buckets of gradients during the backward pass."""
+class DdpExchange(Exchange):
+    """PyTorch's own: the wrapper's hooks send buckets of gradients during the backward pass, which
+    returns when all of them have arrived."""
 
     def __init__(self, experiment: Experiment, model: nn.Module) -> None:
         options: dict[str, Any] = {}
@@ -154,10 +147,8 @@ class DdpExchange:
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
             wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        self.model = self.wrapped = wrapped
-
-    def __call__(self) -> None:
-        return None  # the backward pass returned when all buckets had arrived
+        super().__init__(wrapped)
+        self.wrapped = wrapped
 
     def held(self) -> AbstractContextManager[Any]:
         return self.wrapped.no_sync()

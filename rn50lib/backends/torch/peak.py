@@ -1,5 +1,4 @@
-"""How fast this device computes, and how fast workers exchange, when nothing is in the way: the
-ceilings for a run."""
+"""How fast this device computes when nothing is in the way: the ceiling for a run."""
 
 from __future__ import annotations
 
@@ -68,33 +67,24 @@ def convolution(device: torch.device, dtype: torch.dtype, turn_s: float) -> floa
 
 def once(run: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, the second one: the first may have to get ready."""
-    run()
-    wait(device)
-    begin = time.perf_counter()
-    run()
-    wait(device)
-    return time.perf_counter() - begin
-
-
-def wait(device: torch.device) -> None:
-    """Until the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    turn(run, device)
+    return turn(run, device)
 
 
 def seconds(run: Callable[[], object], device: torch.device, turn_s: float) -> float:
     """Seconds of one call, the least of three turns of about `turn_s` seconds."""
+    calls = max(1, int(turn_s / max(once(run, device), 1e-7)))
+    return min(turn(run, device, calls) for _ in range(TURNS))
 
-    def turn(calls: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(calls):
-            run()
-        wait(device)
-        return (time.perf_counter() - begin) / calls
 
-    turn(1)
-    calls = max(1, int(turn_s / max(turn(1), 1e-7)))
-    return min(turn(calls) for _ in range(TURNS))
+def turn(run: Callable[[], object], device: torch.device, calls: int = 1) -> float:
+    """Seconds of one call, the mean of `calls`."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / calls
 
 
 def copy_seconds(images_NHWC: np.ndarray) -> float:

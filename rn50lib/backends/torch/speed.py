@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rn50lib.backends.shared import memory_full
+from rn50lib.backends.shared import first_line, memory_full
 from rn50lib.config import Experiment
+from rn50lib.errors import UserError
 from rn50lib.pipelines import Batch
 
 WARM_UP = 3  # steps before one is recorded: cuDNN chooses its algorithms in them
@@ -51,22 +52,21 @@ def to_gpu(tensor: Tensor) -> Tensor:
 
 
 class Runner:
-    """Runs a TorchStep's `compute`: compiled and recorded where that was asked for and works.
-
-    Where it does not, the step's `remarks` get a line with the reason, and steps run one by one.
-    """
+    """Runs a TorchStep's `compute`; as a CUDA graph, recorded at the first batch, if that was asked
+    for."""
 
     def __init__(self, step: Any) -> None:
         self.step = step
-        self.to_compile = {True, False} if step.experiment.compile else set()  # to train, or not to
-        self.compiled = False
-        self.to_record = step.experiment.cuda_graphs
         self.recorded: Recorded | None = None
         self.before: torch.cuda.Event | None = None
+        if step.experiment.compile:
+            step.model.compile()  # in place: what wraps the model still sees its parameters
+        if step.experiment.cuda_graphs:
+            check_graphs(step.device, step.experiment)
 
     def train(self, images: Tensor, labels: Tensor) -> None:
-        self.compile(images, labels, training=True)
-        self.record(images, labels)
+        if self.step.experiment.cuda_graphs and self.recorded is None:
+            self.recorded = self.record(images, labels)
         (self.recorded or self.step.compute)(images, labels)
         self.pace()
 
@@ -83,81 +83,35 @@ class Runner:
         if before is not None:
             before.synchronize()
 
-    def compile(self, images: Tensor, labels: Tensor, training: bool) -> None:
-        """Compile the model before the first batch: once to train it, once not to."""
-        if training not in self.to_compile:
-            return
-        self.to_compile.discard(training)
+    def record(self, images: Tensor, labels: Tensor) -> Recorded:
         step = self.step
-
-        def trial() -> None:
-            """Without the hooks that would send the gradients."""
-            step.model.train(training)
-            logits = step.forward(images)
-            if training:
-                torch.autograd.grad(step.loss(logits, labels), list(step.model.parameters()))
-
-        why = compiled(step.model, trial)
-        self.compiled = why is None
-        if why:
-            self.to_compile.clear()
-            step.remarks.append(why)
-
-    def record(self, images: Tensor, labels: Tensor) -> None:
-        """Record the step before the first batch."""
-        if not self.to_record:
-            return
-        self.to_record = False
-        step = self.step
-        why = no_graphs(step.device, step.experiment)
-        if why is None:
-            changed = [*step.model.parameters(), *step.model.buffers(), step.sums]
-            changed += [held["momentum_buffer"] for held in step.optimizer.state.values()]
-            changed += step.scaler.tensors() if step.scaler else []
-            try:
-                self.recorded = Recorded(step.compute, images, labels, changed)
-            except RuntimeError as error:
-                step.optimizer.zero_grad(set_to_none=True)  # of a step that did not end
-                why = f"--cuda-graphs: {first_line(error)}: the steps run one by one"
-        step.remarks += [why] if why else []
-
-
-def compiled(model: nn.Module, trial: Callable[[], Any]) -> str | None:
-    """Compile a model in place; why not, in one line, where the trial fails. Then all is as before.
-
-    `trial` runs the model, forwards and backwards, as the steps will: compiling happens there.
-    """
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    failed = None
-    if "forward" not in vars(model):  # not compiled yet
-        model.forward = torch.compile(model.forward)
-    try:
-        trial()
-    except Exception as error:  # the compilers behind it raise anything
-        failed = f"--compile: {first_line(error)}: the model runs as it is"
-        del model.forward  # the class's own is in force again
-    for buffer, before in buffers:  # the trial has moved the running statistics
-        buffer.copy_(before)
-    return failed
+        changed = [*step.model.parameters(), *step.model.buffers(), step.sums]
+        changed += [held["momentum_buffer"] for held in step.optimizer.state.values()]
+        changed += step.scaler.tensors() if step.scaler else []
+        try:
+            return Recorded(step.compute, images, labels, changed)
+        except RuntimeError as error:
+            raise UserError(f"--cuda-graphs: {first_line(error)}: leave the flag out") from error
 
 
 ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
 """Functions of a learner's own (`--override`) that a step would wait for the GPU to call."""
 
 
-def no_graphs(device: str, experiment: Experiment) -> str | None:
-    """Why --cuda-graphs cannot be had, in one line; None where it can."""
+def check_graphs(device: str, experiment: Experiment) -> None:
+    """Raise UserError, which says why, where --cuda-graphs cannot be had."""
     own = [text for text in experiment.override if text.startswith(ON_THE_HOST)]
     why = None
     if device != "cuda":
         why = "there is no GPU here"
     elif experiment.n > 1:
-        why = "the exchange between workers is not recorded"
+        why = "the exchange between workers cannot be recorded"
     elif experiment.micro_batches > 1:
         why = "the batches of one update are not all alike"
     elif own:
         why = f"--override {own[0]} runs on the host"
-    return f"--cuda-graphs: {why}: the steps run one by one" if why else None
+    if why:
+        raise UserError(f"--cuda-graphs: {why}: leave the flag out")
 
 
 class Recorded:
@@ -196,21 +150,21 @@ class Recorded:
         self.graph.replay()
 
 
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
+COMPILERS = ("torch._dynamo", "torch._inductor")
+"""The modules whose errors say that torch.compile has failed."""
 
 
 @contextlib.contextmanager
-def explain_full_memory(step: Any, training: bool) -> Iterator[None]:
-    """UserError with a batch that would fit, for PyTorch's error of a full memory."""
+def explain_errors(step: Any, training: bool) -> Iterator[None]:
+    """One line for the user where the memory is full, with a batch that would fit, and where the
+    model cannot be compiled."""
     try:
         yield
-    except RuntimeError as error:
+    except Exception as error:
         # on the GPU, or in host memory
-        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(
-            error
-        ):
-            raise
-        capacity = torch.cuda.mem_get_info()[1] if step.device == "cuda" else None
-        raise memory_full(step.experiment, step.net, capacity, training) from None
+        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+            capacity = torch.cuda.mem_get_info()[1] if step.device == "cuda" else None
+            raise memory_full(step.experiment, step.net, capacity, training) from None
+        if type(error).__module__.startswith(COMPILERS):
+            raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
+        raise

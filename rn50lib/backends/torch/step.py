@@ -65,7 +65,6 @@ class TorchStep:
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         self.measure = not experiment.no_metrics
         self.predictor: Predictor | None = None  # as of the present weights
-        self.remarks: list[str] = []
         self.span = Spans(self.device)
         self.copies = speed.Copies() if self.device == "cuda" else None
         self.runner = speed.Runner(self)
@@ -84,7 +83,7 @@ class TorchStep:
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        with speed.explain_full_memory(self, training=True):
+        with speed.explain_errors(self, training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
@@ -141,9 +140,8 @@ class TorchStep:
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
             return
-        with speed.explain_full_memory(self, training=False):
+        with speed.explain_errors(self, training=False):
             images, labels = self.inputs(batch)
-            self.runner.compile(images, labels, training=False)
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]
             self.add_up(logits, labels, F.cross_entropy(logits, labels))
@@ -152,7 +150,7 @@ class TorchStep:
     def predicted(self, images_NCHW: Tensor) -> Tensor:
         """Logits with the running statistics: by the compiled model if there is one, else folded,
         which is faster than the form that trains."""
-        if self.runner.compiled:
+        if self.experiment.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import profiler
 
 from rn50lib.errors import UserError
-from rn50lib.files import write_file
+from rn50lib.files import replacing
 
 TRACED_STEPS = 3
 
@@ -71,17 +70,14 @@ def write(profile: profiler.profile, file: Path) -> None:
     """Write what was recorded, gzipped where the name ends in .gz. Raises UserError where that
     cannot be: the profiler itself goes on without a word when a disk is full."""
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            whole = Path(folder, "trace.json")
-            profile.export_chrome_trace(str(whole))
-            content = whole.read_bytes()
-        json.loads(content)
-        write_file(file, gzip.compress(content) if file.suffix == ".gz" else content)
+        with replacing(file) as draft:
+            profile.export_chrome_trace(str(draft))
+            content = draft.read_bytes()
+            json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
     except OSError as error:
         raise UserError(f"--profile-trace {file} cannot be written: {error.strerror}") from error
-    except ValueError:
-        temporary = tempfile.gettempdir()
+    except (ValueError, EOFError):
         raise UserError(
-            f"--profile-trace {file} cannot be written: the profiler's own file in {temporary} was"
-            " cut off; make room there, or set TMPDIR to another folder"
+            f"--profile-trace {file} cannot be written: the profiler's file was cut off; make room"
+            " there"
         ) from None

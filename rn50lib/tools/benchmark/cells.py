@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch, report
-from rn50lib.config import Config
+from rn50lib.config import Config, Experiment
 from rn50lib.tools.benchmark.worker import DONE, FAILED
 
 
@@ -34,26 +34,28 @@ class Cell:
     def title(self) -> str:
         return f"n {self.n}, batch {self.batch}"
 
+    @property
+    def experiment(self) -> Experiment:
+        """What is run for it."""
+        assert self.resolved is not None
+        return self.resolved.experiment
 
-def measure(cells: list[Cell], isolate: bool) -> None:
+
+def measure(cells: list[Cell]) -> None:
     """Run cells that all have the same number of workers; fills in their reports and reasons.
 
     The workers stay for all of them: a cell does not pay for starting them. After a failure, new
-    workers go on with the next cell. With `isolate` every cell has workers of its own. Raises
-    KeyboardInterrupt when the user ends it.
+    workers go on with the next cell. Raises KeyboardInterrupt when the user ends it.
     """
     left = list(cells)
     while left:
-        batch = left[:1] if isolate else list(left)
-        status, failure = launch_worker(batch)
-        for cell in batch:
-            if not (cell.folder / DONE).exists():
-                break
+        status, failure = launch_workers(left)
+        while left and (left[0].folder / DONE).exists():
+            cell = left.pop(0)
             cell.phases = json.loads((cell.folder / DONE).read_text())
             cell.report = report.load(cell.folder / "report.json")
-            left.pop(0)
-        else:
-            continue
+        if not left:
+            return
         if status in (130, 128 + signal.SIGTERM):
             raise KeyboardInterrupt
         failed = left.pop(0)
@@ -61,18 +63,15 @@ def measure(cells: list[Cell], isolate: bool) -> None:
         launch.say(f"{failed.title} failed: {failed.reason}")
 
 
-def launch_worker(cells: list[Cell]) -> tuple[int, str | None]:
+def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
     """Start the workers on these cells and wait. Returns (exit status, what failed)."""
-    assert cells[0].resolved is not None
-    first = cells[0].resolved.experiment
-    jobs = []
+    first = cells[0].experiment
     for cell in cells:
         assert cell.resolved is not None
         cell.folder.mkdir(parents=True, exist_ok=True)
         cell.resolved.write(cell.folder / "experiment.json")
-        jobs.append({"title": cell.title, "folder": str(cell.folder)})
     file = cells[0].folder / "cells.json"
-    report.write_json(file, jobs)
+    report.write_json(file, [{"title": cell.title, "folder": str(cell.folder)} for cell in cells])
     worker = [sys.executable, "-m", "rn50lib.tools.benchmark.worker", str(file)]
     command = launch.launchers.command(first, worker, cells[0].folder)
     status, failure, _ = launch.run_command(command, first)

@@ -13,6 +13,7 @@ from rn50lib import launch
 from rn50lib import parser as parsers
 from rn50lib.config import Experiment
 from rn50lib.config.description import describe
+from rn50lib.config.file import flag_of, read_values
 from rn50lib.config.kinds import natural, positive
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
@@ -21,19 +22,24 @@ from rn50lib.launch.prepare import prepare
 from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
 from rn50lib.stop import die_with_parent
-from rn50lib.tools.benchmark import result, table
+from rn50lib.tools.benchmark import result
 from rn50lib.tools.benchmark.cells import Cell, measure
 from rn50lib.tools.benchmark.worker import WARM_UP
+from rn50lib.tools.common import counts
 
+# what a cell is one of, and how long it takes: a list in a file, or a number
+SWEEP = ("-n", "--n-GPUs", "--ngpus", "-b", "--batch-size", "--batch-sizes", "-i",
+         "--benchmark-iters", "-e", "--num-epochs", "--epochs", "-w", "--warmup")  # fmt: skip
 KEYS = ("train.total_ips", "val.total_ips")
 # flags of a run that would make a cell something else than a measurement of its own
 REFUSED = ("report", "resume", "elastic", "max_restarts", "checkpoint_steps", "test_io")
 TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "fusion_mb", "cycle_ms")
+EXAMPLES = """\
+  rn50 benchmark -n 1,2 -b 8,32 -e 2 -w 1 -o bench.json            four cells
+  rn50 benchmark -b 1,8,32 --only-inference -o inference.json      inference alone
+  rn50 benchmark --preset BENCHMARK_FP16 -o out.json --dry-run     the reference's sweep
 
-
-def counts(text: str) -> list[int]:
-    """'1,4,8' as numbers, each once, in this order."""
-    return list(dict.fromkeys(positive(part) for part in text.split(",")))
+Every flag of `rn50 run` may follow, and holds for every cell; `rn50 run --help all` lists them."""
 
 
 def own_parser() -> parsers.Parser:
@@ -41,7 +47,8 @@ def own_parser() -> parsers.Parser:
     parser = parsers.Parser(
         prog="rn50 benchmark",
         description=parsers.VERBS["benchmark"].capitalize() + ".",
-        epilog="Every flag of `rn50 run` may follow; it holds for every cell.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
 
@@ -51,16 +58,29 @@ def own_parser() -> parsers.Parser:
             help=help, default=default,
         )  # fmt: skip
 
-    add("-n", "--n-GPUs", kind=counts, help="numbers of workers (default: as rn50 run)")
-    add("-b", "--batch-size", kind=counts, help="batch sizes per worker (default: as rn50 run)")
+    add("-n", "--n-GPUs", "--ngpus", kind=counts, help="numbers of workers (default: as rn50 run)")
+    add(
+        "-b",
+        "--batch-size",
+        "--batch-sizes",
+        kind=counts,
+        help="batch sizes per worker (default: as rn50 run)",
+    )
     add("-i", "--benchmark-iters", kind=positive, default=100, help="iterations per epoch (100)")
-    add("-e", "--num-epochs", kind=positive, default=1, help="epochs (1)")
+    add("-e", "--num-epochs", "--epochs", kind=positive, default=1, help="epochs (1)")
     add("-w", "--warmup", kind=natural, default=0, help="first epochs to leave out (0)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write", required=True)
-    parser.add_argument("--isolate", action="store_true", help="new workers for every cell")
     parser.add_argument("--dry-run", action="store_true", help="print every cell's run, and stop")
     parser.add_argument("--preset", help="a named set of flags; flags given beside it win")
+    parser.add_argument("--config", type=Path, help="the same from a YAML or JSON file")
     return parser
+
+
+def flags_in(file: Path) -> list[str]:
+    """What a file of --config gives of the flags in SWEEP."""
+    given = {flag_of(key): value for key, value in read_values(file).items()}
+    texts = {k: ",".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in given.items()}
+    return [word for flag, text in texts.items() if flag in SWEEP for word in (flag, text)]
 
 
 def main(argv: list[str]) -> int:
@@ -74,12 +94,14 @@ def main(argv: list[str]) -> int:
     cells = plan(own, asked)
     resolve(cells, asked)
     dropped = epochs_left_out(own.warmup, cells)
-    keys = [key for key in KEYS if measured(key, asked)]
+    skipped = {"train.total_ips": asked.only_inference, "val.total_ips": asked.no_val}
+    keys = [key for key in KEYS if not skipped[key]]
     status = 0
+    runnable = [cell for cell in cells if cell.resolved is not None]
     try:
-        runnable = [cell for cell in cells if cell.resolved is not None]
-        for _, group in itertools.groupby(runnable, key=workers):
-            measure(list(group), own.isolate)
+        # by the workers that measure a cell: --profile ci caps them
+        for _, group in itertools.groupby(runnable, key=lambda cell: cell.experiment.n):
+            measure(list(group))
     except KeyboardInterrupt:
         status = 130
         for cell in cells:
@@ -88,15 +110,15 @@ def main(argv: list[str]) -> int:
         if not any(cell.report for cell in cells):
             launch.say("interrupted before the first cell was measured: nothing is written")
             return status
+    caps = [line for cell in cells if cell.resolved for line in cell.resolved.caps]
     more = {
         "cmd": ["rn50", "benchmark", *argv],
         "warm_up": {"untimed_iterations": WARM_UP, "epochs_left_out": dropped},
-        "isolated": own.isolate,
-        "caps": capped(cells),
+        "caps": list(dict.fromkeys(caps)),  # what --profile ci has changed, over all cells
     }
     found = result.to_dict(cells, keys, dropped, more)
     write_json(own.output, found)
-    launch.say(table.tables(found))
+    launch.say(result.tables(found))
     print(own.output)
     return status or int(any(cell.reason for cell in cells))
 
@@ -105,12 +127,16 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Experiment]:
     """A benchmark's own flags, and the experiment that every cell is a variant of."""
     parser = own_parser()
     own, rest = parser.parse_known_args([*argv])
+    first = flags_in(own.config) if own.config else []
     preset = PRESETS.get(own.preset)
     if preset is not None and preset.command == "benchmark":
-        own, rest = parser.parse_known_args([*preset.flags, *argv])
-    elif own.preset is not None:
+        first += preset.flags
+    own, rest = parser.parse_known_args([*first, *argv])
+    if own.preset is not None and (preset is None or preset.command != "benchmark"):
         rest = ["--preset", own.preset, *rest]  # a run's
-    asked, _ = parsers.parse_experiment(parsers.experiment_parser("benchmark"), rest)
+    if own.config is not None:
+        rest = ["--config", str(own.config), *rest]
+    asked, _ = parsers.parse_experiment(parsers.experiment_parser("benchmark"), rest, SWEEP)
     for name in REFUSED:
         if getattr(asked, name):
             flag = f"--{name.replace('_', '-')}"
@@ -158,44 +184,24 @@ def show(cells: list[Cell], asked: Experiment) -> None:
 
 def resolve(cells: list[Cell], asked: Experiment) -> None:
     """Fill in what each cell runs. Raises UserError where none of them can run here."""
-    described, first = False, None
     for cell in cells:
         try:
             cell.resolved = prepare(in_cell(asked, cell.n, cell.batch))
         except UserError as error:
-            cell.reason, first = str(error), first or error
-            continue
-        if not described:
-            launch.say(describe(cell.resolved))
-            described = True
-    if not described and first is not None:
-        raise first
+            cell.reason = str(error)
+    found = [cell.resolved for cell in cells if cell.resolved is not None]
+    if not found:
+        raise UserError(cells[0].reason or "")
+    launch.say(describe(found[0]))
     for cell in cells:
         if cell.reason:
             launch.say(f"{cell.title} is left out: {cell.reason}")
 
 
-def workers(cell: Cell) -> int:
-    """How many workers measure a cell: --profile ci caps them."""
-    assert cell.resolved is not None
-    return cell.resolved.experiment.n
-
-
 def epochs_left_out(dropped: int, cells: list[Cell]) -> int:
     """The epochs to leave out: fewer than asked for where --profile ci has capped the epochs."""
-    epochs = min(cell.resolved.experiment.num_epochs for cell in cells if cell.resolved)
+    epochs = min(cell.experiment.num_epochs for cell in cells if cell.resolved)
     if dropped >= epochs:
         launch.say(f"profile ci: -w {dropped} capped to {epochs - 1}")
         return epochs - 1
     return dropped
-
-
-def measured(key: str, asked: Experiment) -> bool:
-    """Whether a run of this experiment has the phase that a key is about."""
-    return not (asked.only_inference if key.startswith("train") else asked.no_val)
-
-
-def capped(cells: list[Cell]) -> list[str]:
-    """What --profile ci has changed, over all cells."""
-    lines = [line for cell in cells if cell.resolved for line in cell.resolved.caps]
-    return list(dict.fromkeys(lines))

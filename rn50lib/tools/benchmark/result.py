@@ -1,14 +1,22 @@
-"""From the reports of a sweep's cells to its file: the reference's keys, and more under `env`."""
+"""From the reports of a sweep's cells to its file, and to its tables.
+
+The file has the reference's keys, and more under `env`.
+"""
 
 from __future__ import annotations
 
 import math
+from statistics import harmonic_mean
 from typing import Any
 
-from rn50lib.metrics import harmonic_mean
 from rn50lib.tools.benchmark.cells import Cell
+from rn50lib.tools.common import aligned
+from rn50lib.tools.compare import Side, read_benchmark
 
 PERCENTILES = (50, 90, 95, 99, 100)
+COLUMNS = [
+    "workers", "batch", "img/s", "spread", "weak scaling, equal batch", "speed-up, best batches"
+]  # fmt: skip
 
 
 def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, Any]) -> dict:
@@ -31,10 +39,10 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
             entry["report"] = str(cell.folder / "report.json")
         details.setdefault(str(cell.n), {})[str(cell.batch)] = entry
     reports = [cell.report for cell in cells if cell.report is not None]
-    planned = [c.resolved.experiment.to_network().name for c in cells if c.resolved is not None]
+    planned = next(cell for cell in cells if cell.resolved is not None).experiment.to_network()
     machine = {k: reports[0]["env"].get(k) for k in ("machine", "versions")} if reports else {}
     return {
-        "model": reports[0]["model"] if reports else planned[0],
+        "model": reports[0]["model"] if reports else planned.name,
         "ngpus": list(dict.fromkeys(cell.n for cell in cells)),
         "bs": list(dict.fromkeys(cell.batch for cell in cells)),
         "metric_keys": keys,
@@ -45,11 +53,9 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
 
 def more_iterations(cell: Cell) -> str:
     """What to give so that an epoch has two iterations or more."""
-    assert cell.resolved is not None
-    done = cell.resolved.experiment
-    if done.benchmark_iters == 1:
+    if cell.experiment.benchmark_iters == 1:
         return "give a larger -i"
-    if done.num_examples is not None:
+    if cell.experiment.num_examples is not None:
         return "give a smaller -b or a larger --num-examples"
     return "give a smaller -b, more data or --loader synthetic"
 
@@ -78,8 +84,8 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any]:
     PyTorch's loop is a step ahead of the device and TensorFlow's more, so that a single iteration
     may look too short or too long.
     """
-    assert cell.resolved is not None and cell.phases is not None
-    images = cell.resolved.experiment.global_batch
+    assert cell.phases is not None
+    images = cell.experiment.global_batch
     phases = [p for p in cell.phases if key.startswith(p["phase"] + ".") and p["epoch"] >= dropped]
     seconds = sorted(s for phase in phases for s in phase["seconds"])
     total, data = sum(seconds), sum(phase["data_s"] for phase in phases)
@@ -97,3 +103,37 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any]:
 def percentile(ordered: list[float], per_cent: float) -> float:
     """The smallest of the ordered values that `per_cent` of them do not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(len(ordered) * per_cent / 100) - 1)]
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def tables(result: dict[str, Any]) -> str:
+    """A table for each metric of a benchmark's file, as text, and why cells failed."""
+    side = Side("failed")
+    read_benchmark(side, result)
+    parts = [table(side, result, key) for key in result["metric_keys"]]
+    return "\n\n".join([*parts, *(["\n".join(side.notes)] if side.notes else [])])
+
+
+def table(side: Side, result: dict[str, Any], key: str) -> str:
+    """One metric: a row a cell.
+
+    Weak scaling is IPS(n) / IPS(1) at the same batch per worker, the reference's. The speed-up of
+    the best batches is in the row of each n's best batch: its rate over that of one worker's best.
+    """
+    rows, alone = [COLUMNS], side.best_batch(key, 1)
+    for (metric, n, batch), rate in side.rates.items():
+        if metric != key:
+            continue
+        row = [str(n), str(batch), *["failed", "-", "-", "-"]]
+        if rate is not None:
+            row[2] = f"{rate:.1f}"
+            if more := result["env"]["cells"][str(n)][str(batch)].get(key):
+                row[3] = f"{more['spread'][0]:.1f} - {more['spread'][1]:.1f}"
+            if weak := side.weak_scaling(key, n, batch):
+                row[4] = f"{weak:.2f}"
+            if alone and side.best_batch(key, n) == (batch, rate):
+                row[5] = f"{rate / alone[1]:.2f}"
+        rows.append(row)
+    return "\n".join([f"{key}, images per second", *aligned(rows)])

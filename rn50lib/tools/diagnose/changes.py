@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 from dataclasses import fields, replace
 from typing import Any
 
 from rn50lib.backends.shared import USABLE
-from rn50lib.config import LOADERS, Experiment
+from rn50lib.config import Experiment
 from rn50lib.config.checks import check
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -76,7 +75,7 @@ def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
     found: list[str] = []
     cores = max(1, machine.cores // done.n)
     if part == INPUT:
-        if done.loader != "dali" and "dali" in LOADERS and installed("nvidia.dali"):
+        if done.loader != "dali":
             found.append("--loader dali")
         if done.data_nthreads < cores:
             found.append(f"--data-nthreads {cores}")
@@ -114,24 +113,12 @@ def merged(asked: Experiment, change: Experiment) -> Any:
     return replace(asked, **change.given())
 
 
-def installed(name: str) -> bool:
-    """Whether a package is there, without importing it."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def capacity(machine: Machine) -> int:
-    """Bytes for a worker's step: the smallest GPU's memory, else the machine's; 0: not known."""
-    return min((gpu.memory for gpu in machine.gpus), default=machine.memory)
-
-
 def largest(done: Experiment, machine: Machine) -> int | None:
     """The largest batch per worker that is predicted to fit, None where that is not known."""
-    if done.step is not None or not capacity(machine):
+    memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
+    if done.step is not None or not memory:
         return None
-    room = int(USABLE * capacity(machine)) if machine.gpus else capacity(machine) // done.n
+    room = int(USABLE * memory) if machine.gpus else memory // done.n
     return largest_batch(
         done.to_network(), done.image_shape, done.dtype, room,
         training=not done.only_inference,

@@ -13,7 +13,6 @@ from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.records.source import open_source
 from rn50lib.tools.diagnose import changes, measure, model
-from rn50lib.tools.diagnose.measure import PartResult
 
 EFFICIENCY, OVERHEAD_S = 0.35, 0.01  # for guessing how many steps a measurement takes
 SLOW = 3  # a step that takes so many times as long as was guessed is timed no longer
@@ -29,7 +28,6 @@ class Diagnosis:
     sharing: model.Sharing
     rates: model.Rates
     predicted: float  # images per second of both together, from the two alone
-    measured: dict[str, PartResult]
     stages: dict[str, float] | None  # seconds per image on one core
     peak: dict[str, float] | None  # FLOP/s of the device
     exchange: dict[str, float] | None  # bytes, and the seconds of a step that they cost
@@ -49,24 +47,22 @@ class Bench:
 
     def __init__(self, done: Experiment, folder: Path, seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
-        self.results: dict[str, PartResult] = {}
+        self.results: dict[str, float] = {}
         launch.say("measuring the stages of the input and what the device can do at most …")
         self.probe = measure.probe(done, seconds / 3)
 
-    def once(
-        self, part: str, key: Any, description: str, run: Callable[[Path], PartResult]
-    ) -> PartResult:
-        """The measurement of a part for this key, made now if it was not before."""
+    def once(self, part: str, key: Any, description: str, run: Callable[[Path], float]) -> float:
+        """Images per second of a part for this key, made now if it was not before."""
         name = f"{part} {key}"
         if name not in self.results:
             launch.say(f"measuring {description} …")
             self.results[name] = run(self.folder / f"{len(self.results):02d}-{part}")
         return self.results[name]
 
-    def loader(self, done: Experiment) -> PartResult | None:
-        """The loader alone, None for synthetic images."""
+    def loader(self, done: Experiment) -> float:
+        """The loader alone, FREE for synthetic images."""
         if done.loader == "synthetic":
-            return None
+            return model.FREE
         stages = self.probe["stages"] or {"read": 0.002}
         workers = min(machine().cores, done.n * max(1, done.data_nthreads))
         steps = measure.steps_for(self.seconds, workers / sum(stages.values()), done.global_batch)
@@ -75,7 +71,7 @@ class Bench:
             lambda folder: measure.loader_alone(done, steps, epoch_steps(done), folder),
         )  # fmt: skip
 
-    def step(self, done: Experiment) -> PartResult:
+    def step(self, done: Experiment) -> float:
         """The step alone, its exchange of gradients included."""
         fed = replace(done, loader="synthetic", num_examples=None)
         steps = measure.steps_for(self.seconds, guess(done, self.probe), done.global_batch)
@@ -96,9 +92,9 @@ class Bench:
             "alone", part_key(done, changes.INPUT_ONLY), "the same workers without an exchange",
             lambda folder: measure.without_exchange(done, steps, folder),
         )  # fmt: skip
-        return max(found.ips, compute)
+        return max(found, compute)
 
-    def both(self, done: Experiment, expected: float) -> PartResult:
+    def both(self, done: Experiment, expected: float) -> float:
         """All of it, as a run would be; steps for as long as the prediction says."""
         if done.loader == "synthetic":
             return self.step(done)
@@ -112,9 +108,8 @@ class Bench:
 
     def predict(self, done: Experiment) -> tuple[float, float, float]:
         """(loader, step, both) of an experiment, images per second; both follows from the two
-        alone. The loader of synthetic images is FREE."""
-        loaded = self.loader(done)
-        loader, compute = loaded.ips if loaded else model.FREE, self.step(done).ips
+        alone."""
+        loader, compute = self.loader(done), self.step(done)
         return loader, compute, model.together(loader, compute, sharing(done))
 
 
@@ -186,7 +181,7 @@ def diagnose(
     plain = bench.without_exchange(done, compute)
     exchanged = exchange(done, compute, plain) if done.n > 1 else None
     both = bench.both(done, predicted)
-    rates = model.Rates(loader, compute, plain, both.ips)
+    rates = model.Rates(loader, compute, plain, both)
     bound = model.find_bound(rates, sharing(done))
     own = not texts
     if own:
@@ -205,14 +200,11 @@ def diagnose(
             raise UserError(f"--change {text!r} changes nothing here: the run has it already")
         ips = bench.predict(other)[2]
         part = bound.part if where == changes.BOTH else where
-        found = bench.both(other, ips).ips if verify else None
+        found = bench.both(other, ips) if verify else None
         tried.append(model.Change(text, changes.lesson_for(text, part, other), ips, found))
-    loaded = bench.loader(done)
-    parts = {"loader": loaded} if loaded else {}
-    parts |= {"step": bench.step(done), "both": both}
     bound, text = model.verdict(rates, sharing(done), tried, done.backend)
     return Diagnosis(
-        resolved, sharing(done), rates, predicted, parts,
+        resolved, sharing(done), rates, predicted,
         bench.probe["stages"], bench.probe["peak"], exchanged, bound, text, tried,
     )  # fmt: skip
 

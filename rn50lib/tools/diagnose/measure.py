@@ -15,14 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.tools.diagnose.meter import Meter
 
 MIN_STEPS, MAX_STEPS = 8, 400  # steps of a measurement
 LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
@@ -31,23 +30,13 @@ POLL_S = 0.5  # a run that goes on is looked at so often
 LINE = re.compile(r"epoch \d+: ([0-9.]+) img/s")
 NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logdir": None, "profile_trace": None, "timeline": None, "elastic": False, "min_np": None,
-    "max_restarts": 0, "checkpoint_steps": None, "test_io": False, "no_metrics": True,
-    "profile": "auto",
+    "logdir": None, "logger": (), "profile_trace": None, "timeline": None, "elastic": False,
+    "min_np": None, "max_restarts": 0, "checkpoint_steps": None, "test_io": False,
+    "no_metrics": True, "profile": "auto",
 }  # fmt: skip
 ALONE: dict[str, Any] = {  # one worker of many, by itself
     "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PartResult:
-    """One part of a run: images per second over all workers, the cores that were busy meanwhile
-    (None: the run was too short to tell), and per cent of the GPU's time."""
-
-    ips: float
-    cores: float | None = None
-    gpu: float | None = None
 
 
 def bare(done: Experiment) -> Experiment:
@@ -60,24 +49,23 @@ def steps_for(seconds: float, ips: float, batch: int) -> int:
     return int(min(MAX_STEPS, max(MIN_STEPS, seconds * ips / batch)))
 
 
-def loader_alone(done: Experiment, steps: int, epoch_steps: int, folder: Path) -> PartResult:
-    """`--test-io`: every worker's loader, without a step."""
+def loader_alone(done: Experiment, steps: int, epoch_steps: int, folder: Path) -> float:
+    """Images per second of `--test-io`: every worker's loader, without a step."""
     each, epochs = spread(steps, epoch_steps)
     asked = replace(bare(done), test_io=True, step=None, benchmark_iters=each, num_epochs=epochs)
-    with running(asked, folder) as (meter, ended):
+    with running(asked, folder) as ended:
         text = ended()
         rates = [float(rate) for rate in LINE.findall(text)]
         if not rates:
             raise UserError(f"the loader alone was too short to time: {last_line(text)}")
         # a line per worker and epoch; the workers load at the same time
-        ips = done.n * len(rates) / sum(1 / rate for rate in rates)
-        return with_usage(meter, ips, (each - 1) * epochs * done.global_batch / ips)
+        return done.n * len(rates) / sum(1 / rate for rate in rates)
 
 
 def together(
     done: Experiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
-) -> PartResult:
-    """The experiment itself, without the edges of its epochs.
+) -> float:
+    """Images per second of the experiment itself, without the edges of its epochs.
 
     The batches that were made ahead while an epoch's first step took its time are left out, and as
     many at its end, when there is nothing left to load. A run that turns out to be slow is ended
@@ -87,27 +75,25 @@ def together(
     asked = replace(
         bare(done), benchmark_iters=each, num_epochs=epochs, disp_batches=max(1, each // 12)
     )
-    with running(asked, folder) as (meter, ended):
+    with running(asked, folder) as ended:
         edge = 1
         if done.loader != "synthetic":
             edge = min(BATCHES_AHEAD * max(1, done.data_nthreads), each // 3)
         slow = functools.partial(timed_for, folder, edge, limit_s)
         whole = ended(slow)
         phase = "val" if done.only_inference else "train"
-        lines, last = progress(folder, phase), each - edge if whole else each
-        rates = steady(lines, edge, last, done.global_batch)
+        last = each - edge if whole else each
+        rates = steady(progress(folder, phase), edge, last, done.global_batch)
         if whole and not rates:
             report = json.loads((folder / "report.json").read_text())
             rates = [rate for rate in report["metrics"].get(f"{phase}.total_ips", []) if rate]
         if not rates:
             raise UserError("the run was too short to time: give more --seconds, or a smaller -b")
-        ips = len(rates) / sum(1 / rate for rate in rates)
-        seconds = lines[-1]["seconds"] - lines[0]["seconds"] if lines else 0.0
-        return with_usage(meter, ips, seconds)
+        return len(rates) / sum(1 / rate for rate in rates)
 
 
-def without_exchange(done: Experiment, steps: int, folder: Path) -> PartResult:
-    """As many single workers as there are, at the same time, which exchange nothing.
+def without_exchange(done: Experiment, steps: int, folder: Path) -> float:
+    """Images per second of as many single workers, at the same time, which exchange nothing.
 
     They share the machine as the workers of one run would: what is left of the difference to that
     run is the exchange. With GPUs one worker stands for all.
@@ -119,12 +105,12 @@ def without_exchange(done: Experiment, steps: int, folder: Path) -> PartResult:
             stack.enter_context(running(asked, folder / str(copy))) for copy in range(copies)
         ]
         total = 0.0
-        for copy, (_, ended) in enumerate(started):
+        for copy, ended in enumerate(started):
             ended()
             report = json.loads((folder / str(copy) / "report.json").read_text())
             phase = "val" if done.only_inference else "train"
             total += report["metrics"][f"{phase}.total_ips"][0]
-    return PartResult(total * done.n / copies)
+    return total * done.n / copies
 
 
 def on_gpu(done: Experiment) -> bool:
@@ -172,16 +158,9 @@ def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> li
     return rates
 
 
-def with_usage(meter: Meter, ips: float, seconds: float) -> PartResult:
-    """What was measured, and what was used in the seconds that it took, the last of the run."""
-    end = meter.readings[-1][0] if meter.readings else time.monotonic()
-    begin = end - seconds
-    return PartResult(ips, meter.cores(begin, end), meter.gpu(begin, end))
-
-
 @contextlib.contextmanager
 def running(asked: Experiment, folder: Path) -> Iterator[Any]:
-    """A started run as (meter, ended).
+    """A started run as its `ended`.
 
     `ended()` waits and returns what the run printed. `ended(enough)` returns whether the run came
     to its end: it is stopped when `enough()` says so. Raises UserError with the run's own error
@@ -209,8 +188,7 @@ def running(asked: Experiment, folder: Path) -> Iterator[Any]:
         return True if enough else text
 
     try:
-        with Meter(job.pid) as meter:
-            yield meter, ended
+        yield ended
     finally:
         if job.poll() is None:
             job.stop()

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from rn50lib.config import Experiment, experiment_from
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 from rn50lib.stop import die_with_parent

@@ -37,10 +37,6 @@ def content(found: Diagnosis) -> dict[str, Any]:
             "both_predicted": found.predicted,
             "formula": found.sharing.formula,
         },
-        "utilisation": {
-            name: {"cores": run.cores, "of": found.sharing.cores, "gpu_percent": run.gpu}
-            for name, run in found.measured.items()
-        },
         "stages": found.stages,
         "exchange": found.exchange,
         "flops": speed(found),
@@ -74,17 +70,17 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
 def text(found: Diagnosis) -> str:
     """The findings as lines, the sentence first."""
     rates, done = found.rates, found.done
-    lines = [found.verdict, "", f"  {'':22}{'img/s':>10}  {'ms per image':>12}  in use"]
-    rows = [("loader alone", "loader", rates.loader), ("step alone", "step", rates.compute)]
+    lines = [found.verdict, "", f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
+    rows = [("loader alone", rates.loader), ("step alone", rates.compute)]
     if rates.without_exchange != rates.compute:
-        rows.append(("step without exchange", "", rates.without_exchange))
+        rows.append(("step without exchange", rates.without_exchange))
     if rates.loader != model.FREE:
-        rows += [("both together", "both", rates.both), ("  predicted", "", found.predicted)]
-    for name, part, ips in rows:
+        rows += [("both together", rates.both), ("  predicted", found.predicted)]
+    for name, ips in rows:
         if ips != model.FREE:
-            lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}  {in_use(found, part)}")
+            lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
     if rates.loader != model.FREE:
-        lines[-1] += f"{found.sharing.formula}: {percent(found.predicted / rates.both - 1)}"
+        lines[-1] += f"  {found.sharing.formula}: {percent(found.predicted / rates.both - 1)}"
     if found.stages:
         parts = ", ".join(f"{name} {1000 * s:.3g} ms" for name, s in found.stages.items())
         lines.append(f"  an image on one core: {parts}")
@@ -109,17 +105,6 @@ def text(found: Diagnosis) -> str:
             line += f", {change.measured:,.1f} measured ({percent(change.error)})"
         lines.append(line)
     return "\n".join(lines)
-
-
-def in_use(found: Diagnosis, part: str) -> str:
-    """Cores and GPU that a part kept busy."""
-    run = found.measured.get(part)
-    used = []
-    if run and run.cores is not None:
-        used.append(f"{run.cores:.1f} of {found.sharing.cores} cores")
-    if run and run.gpu is not None:
-        used.append(f"GPU {run.gpu:.0f} %")
-    return ", ".join(used)
 
 
 def best_of(found: Diagnosis) -> str:

@@ -24,17 +24,75 @@ by `nvlink`, A100s by `nvlink3`; 100 Gbit/s between hosts where the source names
 from __future__ import annotations
 
 import functools
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rn50lib.tools.common import aligned
+from rn50lib.tools.scaling import links
 from rn50lib.tools.scaling.model import Cluster, Training, predict
-from rn50lib.tools.scaling.published import Series, load
 
+PATH = Path(__file__).resolve().parents[2] / "data" / "published.json"
 Rows = Sequence[tuple[int, float]]  # (GPUs, images per second of all of them)
+
+
+# --- what was published ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """One precision of one publication: images per second by the number of GPUs.
+
+    `fit_on` are the rows that may be fitted; where it is empty, the parameters of the series named
+    by `parameters_of` (publication, precision) are used as they are. `inference_ips` are one GPU's
+    by batch; `trained` are the results of trainings by the number of GPUs and the metric.
+    """
+
+    name: str
+    precision: str
+    batch: int
+    gradient_bytes: int
+    ips: dict[int, float]
+    network: str
+    gpus_per_host: int
+    hardware: str
+    software: str
+    source: str
+    remark: str
+    fit_on: Sequence[int] = ()
+    parameters_of: tuple[str, str] | None = None
+    inference_ips: dict[str, float] = field(default_factory=dict)
+    trained: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def training(self) -> Training:
+        """What one GPU does, by the row of one GPU."""
+        return Training(self.ips[1], self.batch, self.gradient_bytes)
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(*links.parse(self.network), gpus_per_host=self.gpus_per_host)
+
+
+@functools.cache
+def load() -> dict[tuple[str, str], Series]:
+    """Every series by (publication, precision), from `data/published.json`."""
+    found = {}
+    for name, publication in json.loads(PATH.read_text())["sets"].items():
+        for precision, row in publication.pop("series").items():
+            row["ips"] = {int(n): ips for n, ips in row["ips"].items()}
+            if other := row.get("parameters_of"):
+                row["parameters_of"] = tuple(other)
+            found[name, precision] = Series(name, precision, **publication, **row)
+    return found
+
+
+# --- the readings ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -57,9 +115,20 @@ class Reading:
         free: dict[str, Any] = {"noise": 0.0, "bandwidth_share": 1.0, "contention_s": 0.0}
         return replace(cluster, overlap=self.overlap, **(free | {self.field: value}))
 
+    def ips(self, training: Training, cluster: Cluster, value: float, n: int) -> float:
+        """Images per second of n GPUs."""
+        return predict(training, self.enter(cluster, value), n).ips
+
     def describe(self, value: float) -> str:
         """The parameter with its unit: 6.83 % noise."""
         return f"{self.scale * value:.3g} {self.unit}"
+
+
+class Amdahl(Reading):
+    """Amdahl's law: a share of the work does not get faster. With a share of 0 nothing is lost."""
+
+    def ips(self, training: Training, cluster: Cluster, value: float, n: int) -> float:
+        return training.compute_ips / (value + (1 - value) / n)
 
 
 MODEL = Reading("stragglers", "noise", 0.0, 1.0, True, 100, "% noise of a step's time")
@@ -68,54 +137,37 @@ RIVALS = (
     Reading("shared input", "contention_s", 0.0, 1e-2, True, 1e6, "us per image and further GPU"),
 )
 READINGS = (MODEL, *RIVALS)
+AMDAHL = Amdahl("Amdahl", "serial", 0.0, 1.0, True, 100, "% serial")
+NAMES = (*(reading.name for reading in (*READINGS, AMDAHL)), "perfect")
 
 
 def fit(reading: Reading, training: Training, cluster: Cluster, rows: Rows) -> float:
-    """The value of the reading's parameter for which the rows are predicted best."""
+    """The value of the reading's parameter for which the rows are predicted best: a scan, dense
+    near the low end as all ranges here need it, then finer and finer ones around the best."""
 
     def wrong(value: float) -> float:
-        entered = reading.enter(cluster, value)
-        return squares((predict(training, entered, n).ips, ips) for n, ips in rows if n > 1)
+        pairs = [(reading.ips(training, cluster, value, n), ips) for n, ips in rows if n > 1]
+        return sum(math.log(predicted / found) ** 2 for predicted, found in pairs)
 
-    return least(wrong, reading.low, reading.high)
-
-
-def fit_amdahl(ips: float, rows: Rows) -> float:
-    """The serial share of Amdahl's law for which the rows are predicted best."""
-    return least(
-        lambda serial: squares((amdahl(ips, serial, n), found) for n, found in rows if n > 1), 0, 1
-    )
-
-
-def amdahl(ips: float, serial: float, n: int) -> float:
-    """Images per second of n GPUs where `serial` of the work does not get faster."""
-    return ips / (serial + (1 - serial) / n)
-
-
-def perfect(ips: float, n: int) -> float:
-    """Images per second if nothing is lost."""
-    return n * ips
-
-
-def squares(pairs: Iterable[tuple[float, float]]) -> float:
-    return sum(math.log(predicted / found) ** 2 for predicted, found in pairs)
-
-
-def least(wrong: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function of one number is least, in [low, high]: a scan, dense near `low` as all
-    ranges here need it, then finer and finer ones around the best."""
+    low, high = reading.low, reading.high
     points = np.array([low, *(low + (high - low) * np.logspace(-6, 0, 241))])
     for _ in range(12):
-        at = int(np.argmin([wrong(float(point)) for point in points]))
-        around = points[max(0, at - 1)], points[min(len(points) - 1, at + 1)]
-        points = np.linspace(*around, 21)
+        best = int(np.argmin([wrong(float(point)) for point in points]))
+        points = np.linspace(points[max(0, best - 1)], points[min(len(points) - 1, best + 1)], 21)
     return min((low, float(points[10])), key=wrong)
 
 
-# --- against what was published -------------------------------------------------------------------
+@functools.cache
+def parameter(name: str, precision: str, reading: Reading) -> float:
+    """The reading's parameter for a series: fitted to its rows, or the one it takes over."""
+    series = load()[name, precision]
+    if series.parameters_of:
+        return parameter(*series.parameters_of, reading)
+    rows = [(n, series.ips[n]) for n in series.fit_on]
+    return fit(reading, series.training, series.cluster, rows)
 
-NAIVE = ("Amdahl", "perfect")
-NAMES = (*(reading.name for reading in READINGS), *NAIVE)
+
+# --- against what was published -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -133,42 +185,20 @@ class Outcome:
         return self.predicted[name] / self.published - 1
 
 
-@functools.cache
-def parameter(name: str, precision: str, reading: Reading) -> float:
-    """The reading's parameter for a series: fitted to its rows, or the one it takes over."""
-    series = load()[name, precision]
-    if series.parameters_of:
-        return parameter(*series.parameters_of, reading)
-    rows = [(n, series.ips[n]) for n in series.fit_on]
-    return fit(reading, series.training, series.cluster, rows)
-
-
-@functools.cache
-def serial_share(name: str, precision: str) -> float:
-    """Amdahl's serial share for a series, fitted or taken over likewise."""
-    series = load()[name, precision]
-    if series.parameters_of:
-        return serial_share(*series.parameters_of)
-    return fit_amdahl(series.ips[1], [(n, series.ips[n]) for n in series.fit_on])
-
-
-def outcomes() -> list[Outcome]:
-    """Every published row of more than one GPU, fitted ones first within their series."""
+def outcomes(*of: Series) -> list[Outcome]:
+    """Every published row of more than one GPU, of these series or of all."""
     found = []
-    for (name, precision), series in load().items():
-        rows = sorted((n for n in series.ips if n > 1), key=lambda n: (n not in series.fit_on, n))
-        for n in rows:
-            predicted = {
-                reading.name: predict(
-                    series.training,
-                    reading.enter(series.cluster, parameter(name, precision, reading)),
-                    n,
-                ).ips
-                for reading in READINGS
-            }
-            predicted["Amdahl"] = amdahl(series.ips[1], serial_share(name, precision), n)
-            predicted["perfect"] = perfect(series.ips[1], n)
-            found.append(Outcome(series, n, series.ips[n], predicted, n in series.fit_on))
+    for series in of or load().values():
+        one = series.training, series.cluster
+        values = {
+            reading: parameter(series.name, series.precision, reading)
+            for reading in (*READINGS, AMDAHL)
+        }
+        for n, ips in series.ips.items():
+            if n > 1:
+                predicted = {r.name: r.ips(*one, value, n) for r, value in values.items()}
+                predicted["perfect"] = AMDAHL.ips(*one, 0.0, n)
+                found.append(Outcome(series, n, ips, predicted, n in series.fit_on))
     return found
 
 
@@ -180,51 +210,44 @@ def text() -> str:
         "by the rows marked fitted and no other. The naive two are Amdahl's law (one free number",
         "too) and perfect scaling.",
     ]
-    seen = None
-    for outcome in outcomes():
-        series = outcome.series
-        key = (series.name, series.precision)
-        if key != seen:
-            seen = key
-            lines += ["", *heading(series)]
-        mark = "fitted" if outcome.fitted else "held out"
-        cells = [f"{outcome.gpus:4}", f"{mark:>9}", f"{outcome.published:10.1f}"]
-        cells += [f"{outcome.predicted[n]:9.1f} ({100 * outcome.error(n):+5.1f} %)" for n in NAMES]
-        lines.append("  ".join(cells))
+    for series in load().values():
+        table = [["GPUs", "", "published", *NAMES]]
+        for row in outcomes(series):
+            mark = "fitted" if row.fitted else "held out"
+            cells = [f"{row.predicted[n]:.1f} ({100 * row.error(n):+5.1f} %)" for n in NAMES]
+            table.append([str(row.gpus), mark, f"{row.published:.1f}", *cells])
+        lines += ["", *heading(series), *aligned(table)]
     return "\n".join([*lines, "", verdict(), "", cannot_tell()])
 
 
 def heading(series: Series) -> list[str]:
-    """Who measured what, the parameters, and the names of the columns."""
+    """Who measured what, and the parameters."""
     key = (series.name, series.precision)
-    parameters = [f"{r.name}: {r.describe(parameter(*key, r))}" for r in READINGS]
-    parameters.append(f"Amdahl: {100 * serial_share(*key):.3g} % serial")
+    parameters = [f"{r.name}: {r.describe(parameter(*key, r))}" for r in (*READINGS, AMDAHL)]
     how = "fitted on " + ", ".join(str(n) for n in series.fit_on) + " GPUs"
     if series.parameters_of:
         how = f"taken from {' '.join(series.parameters_of)}, not refitted"
-    columns = ["GPUs", " " * 9, f"{'published':>10}", *(f"{name:>19}" for name in NAMES)]
     return [
         f"{series.name}, {series.precision}, batch {series.batch}: {series.hardware};"
         f" {series.software}",
         f"  {series.source} ({series.remark})",
         f"  {how}: {'; '.join(parameters)}",
-        "  ".join(columns),
     ]
 
 
 def verdict() -> str:
     """How large the errors of the held-out rows are, by name."""
-    rows = [outcome for outcome in outcomes() if not outcome.fitted]
+    rows = [row for row in outcomes() if not row.fitted]
     errors = []
     for name in NAMES:
         sizes = [abs(100 * row.error(name)) for row in rows]
-        errors.append(f"{name} {sum(sizes) / len(sizes):.1f} % (at most {max(sizes):.1f} %)")
+        errors.append(f"{name} {np.mean(sizes):.1f} % (at most {max(sizes):.1f} %)")
     return f"Mean error of the {len(rows)} held-out rows: {', '.join(errors)}."
 
 
 def cannot_tell() -> str:
     """What rows of images per second leave open."""
-    rows = [outcome for outcome in outcomes() if outcome.fitted]
+    rows = [row for row in outcomes() if row.fitted]
     worst = {r.name: max(abs(100 * row.error(r.name)) for row in rows) for r in READINGS}
     errors = ", ".join(f"{name} {error:.1f} %" for name, error in worst.items())
     return (
@@ -232,36 +255,6 @@ def cannot_tell() -> str:
         " exchange that is not hidden, CPUs that several GPUs share, and workers that wait for the"
         " slowest all make a step longer as GPUs are added. Each reading has one number for it, and"
         f" on the rows it was fitted to its largest error is: {errors}."
-        " `rn50 doctor --allreduce` measures the exchange and `rn50 run --test-io` the input; with"
-        " both known, only the stragglers are left to explain."
+        " nccl-tests measure the exchange and `rn50 run --test-io` the input; with both known, only"
+        " the stragglers are left to explain."
     )
-
-
-def as_json() -> dict[str, Any]:
-    """The same as data: per series its parameters, per row what was published and predicted."""
-    series = [
-        {
-            "name": name,
-            "precision": precision,
-            "fitted_on": list(one.fit_on),
-            "parameters_of": one.parameters_of,
-            "source": one.source,
-            "remark": one.remark,
-            "parameters": {r.field: parameter(name, precision, r) for r in READINGS}
-            | {"serial": serial_share(name, precision)},
-        }
-        for (name, precision), one in load().items()
-    ]
-    rows = [
-        {
-            "name": row.series.name,
-            "precision": row.series.precision,
-            "gpus": row.gpus,
-            "fitted": row.fitted,
-            "published": row.published,
-            "predicted": row.predicted,
-            "error": {name: row.error(name) for name in NAMES},
-        }
-        for row in outcomes()
-    ]
-    return {"model": MODEL.name, "series": series, "rows": rows}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from rn50lib.errors import UserError
 
 GB = 1e9
+START_S = 8.4e-6  # what NCCL adds to every all-reduce, however small
 
 
 @dataclass(frozen=True)
@@ -23,44 +24,29 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float
-    source: str
 
     def slower(self, share: float) -> Link:
         """The same link that gives only `share` of its bandwidth."""
         return replace(self, bytes_per_s=self.bytes_per_s * share)
 
 
-# What NCCL adds to every all-reduce, however small, and the 0.96 of a network's line rate that it
-# counts on (12 GB/s of the 12.5 of 100 Gbit/s).
-START_S = 8.4e-6
-LINE_RATE = 0.96
 LOCAL = {
     link.name: link
     for link in (
-        Link("pcie", 12 * GB, 5.7e-6, "PCI Express 3.0 x16: NCCL, PCI_BW 12, ring latency 5.7 us"),
-        Link(
-            "nvlink", 6 * 20 * GB, 3.4e-6, "V100: 6 NVLinks; NCCL, SM70_NVLINK_BW 20 each, 3.4 us"
-        ),
-        Link("nvlink3", 12 * 20 * GB, 3.4e-6, "A100: 12 NVLinks; NCCL, SM80_NVLINK_BW 20, 3.4 us"),
-        Link("nvlink4", 18 * 20.6 * GB, 3.4e-6, "H100: 18; NCCL, SM90_NVLINK_BW 20.6, 3.4 us"),
+        Link("pcie", 12 * GB, 5.7e-6),  # PCI Express 3.0 x16: PCI_BW
+        Link("nvlink", 6 * 20 * GB, 3.4e-6),  # V100, 6 NVLinks: SM70_NVLINK_BW each
+        Link("nvlink3", 12 * 20 * GB, 3.4e-6),  # A100, 12: SM80_NVLINK_BW
+        Link("nvlink4", 18 * 20.6 * GB, 3.4e-6),  # H100, 18: SM90_NVLINK_BW
     )
 }
-NETWORK = re.compile(r"(?:(\d+)x)?(\d+)g")
+NETWORK = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)g")  # adapters, and Gbit/s of each
+LINE_RATE = 0.96  # the share that NCCL counts on: NET_BW is 12 GB/s of the 12.5 of 100 Gbit/s
 NETWORK_LATENCY_S = 14e-6
 
 
-def between_hosts(name: str) -> Link:
-    """A host's connection to the others: `100g` is 100 Gbit/s, `8x200g` eight such adapters."""
-    match = NETWORK.fullmatch(name)
-    if match is None or not int(match[2]) or match[1] == "0":
-        raise UserError(f"{name!r} is no network: name it like 10g, 100g or 8x200g (Gbit/s)")
-    gbits = int(match[1] or 1) * int(match[2])
-    rate = LINE_RATE * gbits / 8 * GB
-    return Link(name, rate, NETWORK_LATENCY_S, "NCCL, NET_BW 12 for 100 Gbit/s, ring latency 14 us")
-
-
 def parse(name: str) -> tuple[Link, Link | None]:
-    """`nvlink`, or `nvlink+100g`: (the link in a host, the one between hosts or None).
+    """`nvlink`, or `nvlink+100g`: (the link in a host, the one between hosts or None). `100g` is a
+    host's connection with 100 Gbit/s, `8x200g` one with eight such adapters.
 
     Raises UserError for a name that is not known.
     """
@@ -70,14 +56,20 @@ def parse(name: str) -> tuple[Link, Link | None]:
             f"--network {name}: there are {', '.join(LOCAL)}, each alone or with a network between"
             " hosts, as in nvlink+100g"
         )
-    try:
-        return LOCAL[local], between_hosts(outside) if plus else None
-    except UserError as error:
-        raise UserError(f"--network {name}: {error}") from None
+    if not plus:
+        return LOCAL[local], None
+    match = NETWORK.fullmatch(outside)
+    if match is None:
+        raise UserError(
+            f"--network {name}: {outside!r} is no network: name it like 10g, 100g or 8x200g"
+            " (Gbit/s)"
+        )
+    bytes_per_s = LINE_RATE * int(match[1] or 1) * int(match[2]) / 8 * GB
+    return LOCAL[local], Link(outside, bytes_per_s, NETWORK_LATENCY_S)
 
 
 def measured(n: int, latency_s: float, bytes_per_s: float) -> Link:
     """The link between neighbours of the ring in which an all-reduce of `n` workers was measured to
     take latency_s + size / bytes_per_s."""
     steps = 2 * (n - 1)
-    return Link("measured", bytes_per_s * steps / n, latency_s / steps, f"{n} workers, measured")
+    return Link("measured", bytes_per_s * steps / n, latency_s / steps)

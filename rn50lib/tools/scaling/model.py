@@ -35,7 +35,6 @@ BACKWARD = 2 / 3
 # PyTorch's DistributedDataParallel: bucket_cap_mb is 25 by default. Its smaller first bucket is
 # left out. Horovod fuses what is ready when its cycle comes round; the same buckets stand for it.
 BUCKET_BYTES = 25 * 2**20
-ALGORITHMS = ("hierarchical", "ring")
 IMAGENET = 1_281_167
 
 
@@ -51,7 +50,8 @@ class Bucket:
 class Training:
     """What one GPU does: a batch of `batch` images at `compute_ips` images per second, measured.
 
-    `gradient_bytes` is the size of one number of a gradient as it is sent.
+    `gradient_bytes` is the size of one number of a gradient as it is sent; gradients are sent in
+    buckets of at least `bucket_bytes`.
     """
 
     compute_ips: float
@@ -65,9 +65,18 @@ class Training:
     def compute_s(self) -> float:
         return self.batch / self.compute_ips
 
-    @property
+    @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        return buckets(self.network, self.image_size, self.gradient_bytes, self.bucket_bytes)
+        """The gradients in the order in which backward makes them."""
+        made, size, ready = [], 0, 1 - BACKWARD
+        for ready, parameters in gradients(self.network, self.image_size):
+            size += parameters * self.gradient_bytes
+            if size >= self.bucket_bytes:
+                made.append(Bucket(ready, size))
+                size = 0
+        if size:
+            made.append(Bucket(ready, size))
+        return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class Cluster:
     """How many GPUs a host has, how they are joined, and what they share.
 
     `input_ips`: images per second that the CPUs of one host deliver (None: more than is asked for).
+    `algorithm`: of the all-reduce, "hierarchical" or "ring".
     `noise`: standard deviation of a worker's step time over its mean. `bandwidth_share`: of the
     links' bandwidth. `contention_s`: seconds per image and further worker on the host.
     """
@@ -128,9 +138,18 @@ class PredictedStep:
     hidden_s: float
 
     @property
+    def lost(self) -> dict[str, float]:
+        """The seconds of the step that one GPU alone would not take, by their reason."""
+        return {
+            "stragglers": self.stragglers_s,
+            "exchange": self.exposed_s,
+            "input": self.input_wait_s,
+            "contention": self.contention_s,
+        }
+
+    @property
     def step_s(self) -> float:
-        waits = self.stragglers_s + self.exposed_s + self.input_wait_s + self.contention_s
-        return self.compute_s + waits
+        return self.compute_s + sum(self.lost.values())
 
     @property
     def ips(self) -> float:
@@ -149,14 +168,8 @@ class PredictedStep:
     @property
     def limit(self) -> str:
         """The largest of what is lost, by name; "compute" where that is under 1 % of the step."""
-        lost = {
-            "stragglers": self.stragglers_s,
-            "exchange": self.exposed_s,
-            "input": self.input_wait_s,
-            "contention": self.contention_s,
-        }
-        worst = max(lost, key=lambda name: lost[name])
-        return worst if lost[worst] > 0.01 * self.step_s else "compute"
+        seconds, name = max((seconds, name) for name, seconds in self.lost.items())
+        return name if seconds > 0.01 * self.step_s else "compute"
 
 
 def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
@@ -165,9 +178,10 @@ def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
     alone = training.compute_s
     slowest = alone * (1 + cluster.noise * expected_max(n))
     times = [all_reduce_s(cluster, n, bucket.size) for bucket in training.buckets]
-    end = slowest
-    if n > 1:
-        end = exchange_end(training, slowest, times, cluster.overlap)
+    end = 0.0  # when the bucket before is through
+    for bucket, seconds in zip(training.buckets, times, strict=True):
+        end = max(end, slowest * (bucket.ready if cluster.overlap else 1)) + seconds
+    end = max(end, slowest)
     fed = on_host * training.batch / cluster.input_ips if cluster.input_ips else 0.0
     return PredictedStep(
         gpus=n,
@@ -180,16 +194,6 @@ def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
         contention_s=cluster.contention_s * training.batch * (on_host - 1),
         hidden_s=max(0.0, sum(times) - (end - slowest)),
     )
-
-
-def exchange_end(
-    training: Training, slowest: float, times: list[float], overlap: bool = True
-) -> float:
-    """Seconds after the start of the step at which the last bucket is through."""
-    end = 0.0
-    for bucket, seconds in zip(training.buckets, times, strict=True):
-        end = max(end, slowest * (bucket.ready if overlap else 1)) + seconds
-    return max(end, slowest)
 
 
 def all_reduce_s(cluster: Cluster, n: int, size: float) -> float:
@@ -207,7 +211,6 @@ def all_reduce_s(cluster: Cluster, n: int, size: float) -> float:
             "slowest",
             min(local.bytes_per_s, between.bytes_per_s),
             max(local.latency_s, between.latency_s),
-            "",
         )
         return cluster.start_s + ring_s(n, size, slow)
     # The rings between hosts carry 1 / on_host of the data each, side by side over one adapter: as
@@ -229,23 +232,6 @@ def expected_max(n: int) -> float:
     z = np.arange(-1000, 1001) / 100
     below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
     return float((np.heaviside(z, 0.5) - below**n).sum() / 100)
-
-
-@functools.cache
-def buckets(
-    network: Network, image_size: int, gradient_bytes: int, bucket_bytes: int
-) -> tuple[Bucket, ...]:
-    """The gradients in the order in which backward makes them, in buckets of at least
-    `bucket_bytes` but for the last."""
-    made, size, ready = [], 0, 1 - BACKWARD
-    for ready, parameters in gradients(network, image_size):
-        size += parameters * gradient_bytes
-        if size >= bucket_bytes:
-            made.append(Bucket(ready, size))
-            size = 0
-    if size:
-        made.append(Bucket(ready, size))
-    return tuple(made)
 
 
 def gradients(network: Network, image_size: int) -> Iterator[tuple[float, int]]:

@@ -79,7 +79,7 @@ def test_a_cell_that_failed_is_nobodys_number(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "a.json").write_text(json.dumps(told))
     side = read(str(tmp_path / "a.json"))
-    assert sweeps.best_batch(side, sweeps.TRAIN, 2) == (8, 60.0)
+    assert side.best_batch(sweeps.TRAIN, 2) == (8, 60.0)
     rows, _ = sweeps.training_table([side, side])
     assert rows[1][6] == pytest.approx(1.5)  # at its own batch, not over the best of one worker
 

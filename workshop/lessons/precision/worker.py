@@ -19,7 +19,7 @@ from rn50lib.backends.torch.peak import seconds as seconds_of
 from rn50lib.backends.torch.precision import AUTOCAST
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.source import open_source
 from rn50lib.tools.predict import trained_as

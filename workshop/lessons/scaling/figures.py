@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rn50lib.tools import plot
-from rn50lib.tools.sides import Side
+from rn50lib.tools.compare import Side
 from workshop.lessons.figures import BLUE, GREEN, GREY, ORANGE
 from workshop.lessons.scaling import sweeps
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rn50lib.tools.sides import Side
+from rn50lib.tools.compare import Side
 from workshop import output
 from workshop.programs import program
 
@@ -30,12 +30,6 @@ def run(file: Path, *flags: object, status: int = 0) -> dict[str, Any]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def best_batch(side: Side, key: str, n: int) -> tuple[int, float] | None:
-    """(batch, rate) of the batch with which n workers are fastest; None where none was measured."""
-    found = [(rate, b) for (k, m, b), rate in side.rates.items() if (k, m) == (key, n) and rate]
-    return max(found)[::-1] if found else None
-
-
 def training_table(sides: Sequence[Side]) -> tuple[list[list[Any]], list[str]]:
     """(rows, columns) of the published training table for two precisions: for each number of
     workers both rates with their best batches, the speed-up of the first over the second, and the
@@ -43,7 +37,7 @@ def training_table(sides: Sequence[Side]) -> tuple[list[list[Any]], list[str]]:
     first, second = sides
     rows = []
     for n in sorted({n for side in sides for key, n, _ in side.rates if key == TRAIN}):
-        best = [best_batch(side, TRAIN, n) for side in sides]
+        best = [side.best_batch(TRAIN, n) for side in sides]
         if None in best:
             continue
         pairs = [pair for pair in best if pair is not None]
@@ -86,7 +80,7 @@ def equal_and_best(
     }
     most = max(common)
     one, two = common[most]
-    best = [pair[1] for side in (first, second) if (pair := best_batch(side, key, n))]
+    best = [pair[1] for side in (first, second) if (pair := side.best_batch(key, n))]
     return most, one / two, best[0] / best[1]
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image
 
 from rn50lib.config import Experiment
-from rn50lib.pipelines.images import crop, open_image
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures, crop, open_image
 from rn50lib.records.source import Source
 from workshop import paths
 from workshop.programs import program

@@ -12,7 +12,7 @@ import numpy as np
 
 from rn50lib.config import Experiment
 from rn50lib.pipelines import Batch
-from rn50lib.pipelines.pictures import Pictures
+from rn50lib.pipelines.images import Pictures
 from rn50lib.pipelines.plan import Plan
 from rn50lib.records.source import Source
 
