@@ -85,9 +85,9 @@ def job_file(engine: str, experiment: Experiment, folder: Path, image: str = IMA
         if (comm == "ddp" and backend != "torch") or experiment.comm not in (None, comm):
             other = "mpijob" if comm == "ddp" else "slurm or trainjob"
             wanted = f"--comm {experiment.comm}" if experiment.comm else f"--backend {backend}"
+            name = "PyTorch's DDP" if comm == "ddp" else "Horovod"
             raise UserError(
-                f"--print {engine}: {launcher} starts workers that {comm} connects: with {wanted}"
-                f" use --print {other}"
+                f"--print {engine}: {name} connects its workers: with {wanted} use --print {other}"
             )
     elif experiment.hosts:
         raise UserError(f"--print {engine} is for one machine: leave --hosts out")
