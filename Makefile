@@ -20,8 +20,9 @@ BIND ?= localhost
 PORT ?= 8888
 export DALI WITH
 
-# The conda environment of environment.yml serves instead of .venv while it is active.
-PLACE := $(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv)
+# The conda environment of environment.yml serves instead of .venv while it is active; an image names
+# its own in RN50_VENV.
+PLACE := $(or $(RN50_VENV),$(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
 VENV := $(PLACE)/bin
 
 .PHONY: help run test quick acceptance lab docs setup horovod clean

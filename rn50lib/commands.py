@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +12,21 @@ from rn50lib.config import Config, Experiment, flags_of
 from rn50lib.config.description import describe
 from rn50lib.errors import TERMINATED
 from rn50lib.files import check_writable, is_stream, make_folder
+from rn50lib.launch.jobs import ENGINES, IMAGE, job_file
 from rn50lib.launch.prepare import prepare
-from rn50lib.parser import experiment_parser, parse_experiment
+from rn50lib.parser import Parser, experiment_parser, parse_experiment
 from rn50lib.rank import member
 from rn50lib.stop import die_with_parent, end_on_sigterm
 
 
 def run(argv: list[str]) -> int:
     """`rn50 run`: choose what was not given, say so, launch the workers and wait."""
-    parser = experiment_parser("run")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
-    parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
-    parser.add_argument(
-        "--print-config", action="store_true",
-        help="print the run with all that was chosen for it, as YAML for --config, and stop",
-    )  # fmt: skip
+    parser = run_parser()
     experiment, extra = parse_experiment(parser, argv)
+    if extra.print:
+        return print_job(experiment, extra)
+    if extra.image:
+        parser.error("--image names the container image of a job file: give --print too")
     if extra.print_config:
         from rn50lib.launch import dry_run as dry
 
@@ -34,6 +34,32 @@ def run(argv: list[str]) -> int:
         print("\n".join([*(f"# {remark}" for remark in remarks), config.to_yaml()]))
         return 0
     return run_experiment(experiment, extra.run_dir, extra.dry_run)
+
+
+def run_parser() -> Parser:
+    parser = experiment_parser("run")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
+    parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
+    parser.add_argument(
+        "--print", choices=tuple(ENGINES), help="print the job file of this run for an engine"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true",
+        help="print the run with all that was chosen for it, as YAML for --config, and stop",
+    )  # fmt: skip
+    parser.add_argument("--image", help=f"with --print: the container image (default: {IMAGE})")
+    return parser
+
+
+def print_job(experiment: Experiment, extra: argparse.Namespace) -> int:
+    """The job file of a run, which is resumed when its job is started again."""
+    folder = (extra.run_dir or launch.run_folder("run")).absolute()
+    if makes_a_model(experiment) and experiment.load_epoch is None:
+        prefix = experiment.model_prefix or str(folder / "model")
+        keep = experiment.keep or 2
+        experiment = replace(experiment, model_prefix=prefix, keep=keep, resume=True)
+    print(job_file(extra.print, experiment, folder, extra.image or IMAGE), end="")
+    return 0
 
 
 def run_experiment(

@@ -30,6 +30,9 @@ BUILD_SWITCHES = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU_OP", "HOROVOD_CUDA
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
 
+NCCL_TENSORFLOW = (2, 20)  # the last that exports what Horovod's operations on GPUs link with
+
+
 class WheelError(Exception):
     """The wheel cannot be built; the message says why and what to do."""
 
@@ -177,6 +180,7 @@ def build() -> Path:
         raise WheelError("g++ and make are needed: `apt-get install g++ make`, then `make horovod`")
     if not frameworks():
         raise WheelError("neither PyTorch nor TensorFlow is installed; run `make setup` first")
+    check_nccl()
     folder = cache_folder()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder.parent) as work:
@@ -191,6 +195,19 @@ def build() -> Path:
         _try(wheel, Path(work, "try"))
         folder.mkdir(exist_ok=True)
         return wheel.replace(folder / wheel.name)
+
+
+def check_nccl() -> None:
+    """Raise WheelError where a build for GPUs would fail after minutes."""
+    found = frameworks().get("tensorflow")
+    if found is None or "HOROVOD_GPU_OPERATIONS" not in os.environ:
+        return
+    if tuple(map(int, found.split(".")[:2])) > NCCL_TENSORFLOW:
+        last = ".".join(map(str, NCCL_TENSORFLOW))
+        raise WheelError(
+            f"HOROVOD_GPU_OPERATIONS: TensorFlow {found} does not export what Horovod's operations"
+            f" on GPUs link with: install TensorFlow {last}, as requirements-gpu.txt does"
+        )
 
 
 PIP = (sys.executable, "-m", "pip")

@@ -28,13 +28,13 @@ def ways_in(port: int) -> list[str]:
     """How to reach it from another machine, and from a container."""
     reach = f"ssh -L {port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
     docker = (
-        f"docker run --rm -it --gpus all --ipc=host -p {port}:{port} -v {ROOT}:/workspace/rn50"
-        " -w /workspace/rn50 nvcr.io/nvidia/pytorch:25.02-py3 make lab BIND=0.0.0.0"
+        f"docker run --rm -it --gpus all --ipc=host -p {port}:{port} -v {ROOT}:/workspace/resnet50"
+        " rn50 make lab BIND=0.0.0.0"
     )
     return [
         "From another machine, run this there and open the localhost address below in its browser:",
         f"  {reach}",
-        "In a container (any NGC image; without --gpus on a machine that has none):",
+        "In a container, after `docker build -t rn50 .` (without --gpus where there is none):",
         f"  {docker}" + (f" PORT={port}" if port != 8888 else ""),
     ]
 

@@ -6,6 +6,7 @@ The versions are those of requirements-cpu.txt, or of requirements-gpu.txt where
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -94,6 +95,12 @@ def _horovod(facts: Facts, venv: Path, packages: str, notes: list[str]) -> list[
         return []
     if not (facts.compiler or facts.may_apt):
         return []  # _apt has said so
+    if facts.cuda is not None and "HOROVOD_GPU_OPERATIONS" not in os.environ:
+        notes.append(
+            "Horovod is built for the host's memory. To exchange GPUs' gradients, as TensorFlow"
+            " on several GPUs must: `HOROVOD_GPU_OPERATIONS=NCCL make horovod`, with the CUDA"
+            " toolkit, NCCL's headers and TensorFlow 2.20 or older"
+        )
     script = ROOT / "scripts" / "horovod_wheel.py"
     return [
         Step(

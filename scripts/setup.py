@@ -50,6 +50,9 @@ def main() -> int:
     if arguments.plan:
         print(plan.describe(todo, here, venv))
         return 0
+    if venv.exists() and not os.access(venv, os.W_OK):
+        print(f"{venv} belongs to the image and is used as it is.", flush=True)
+        return 0
     start = time.monotonic()
     venv.parent.mkdir(parents=True, exist_ok=True)
     with locked(venv):

@@ -113,6 +113,10 @@ def _package_index() -> bool:
 DETECTORS = {
     "gpu": _gpu,
     "torch": lambda: _module("torch"),
+    "slurm": lambda: (
+        os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "sbatch")))
+    ),
+    "debootstrap": lambda: os.geteuid() == 0 and shutil.which("debootstrap") is not None,
     "timm": lambda: _module("timm") and _module("torchvision"),
     "tensorflow": lambda: _module("tensorflow"),
     "tf_keras": lambda: _module("tf_keras"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib import parser as parsers
+from rn50lib.commands import run_parser
 from rn50lib.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
@@ -68,10 +69,7 @@ def test_every_command_exists(words: list[str]) -> None:
         if verb == "benchmark" and {"-o", "--output"} & set(rest):
             benchmark.parse(rest)  # likewise
         if verb == "run" and "--help" not in rest:
-            parser = parsers.experiment_parser("run")
-            parser.add_argument("--dry-run", action="store_true")
-            parser.add_argument("--print-config", action="store_true")
-            parsers.parse_experiment(parser, rest)  # leaves the process on an unknown flag
+            parsers.parse_experiment(run_parser(), rest)  # leaves the process on an unknown flag
     else:
         pytest.fail(f"not a command of the workbook: {' '.join(words)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from rn50lib.hardware import Machine
 from rn50lib.rank import Member
 
 LOCAL = ("localhost", "127.0.0.1")
+NCCL_TENSORFLOW = (2, 20)  # the last that exports what Horovod's operations on GPUs link with
 
 
 @cache
@@ -49,21 +51,45 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
         return "local", "one worker has nobody to talk to"
     if launcher == "torchrun":
         return "ddp", "torchrun starts its workers"
-    if launcher is not None:
+    if launcher is not None and not (gpus and horovod_serves(backend)):
         return "horovod", f"{launcher} starts its workers"
     if horovod_serves(backend):
         if not gpus:
             return "horovod", "it is built, and there is no GPU"
         if horovod_has("nccl", backend):
             return "horovod", "it is built with NCCL"
+    if launcher is not None:
+        other = "leave the flag out for PyTorch's DDP"
+        if backend != "torch":
+            other = "give --comm horovod with it to exchange gradients through the host's memory"
+        raise UserError(f"--launcher {launcher}: Horovod {gpu_horovod(backend)}, or {other}")
     if backend == "torch":
         why = "Horovod is not built with NCCL" if horovod_serves(backend) else "there is no Horovod"
         return "ddp", why
-    build = "HOROVOD_GPU_OPERATIONS=NCCL " if gpus else ""
+    why = gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
     raise UserError(
-        f"-n {n} with --backend {backend}: Horovod {'with NCCL ' if gpus else ''}connects its"
-        f" workers, and it is not built here: run `{build}make horovod`, or use --backend torch"
+        f"-n {n} with --backend {backend}: Horovod connects its workers, and {why}, or use"
+        " --backend torch"
     )
+
+
+def gpu_horovod(backend: str) -> str:
+    """What to do for a Horovod that exchanges gradients between GPUs."""
+    built = "built without NCCL" if horovod_serves(backend) else "not built here"
+    version = next(filter(None, map(installed, ("tensorflow", "tensorflow-cpu"))), None)
+    older = ""
+    if version and tuple(map(int, version.split(".")[:2])) > NCCL_TENSORFLOW:
+        last = ".".join(map(str, NCCL_TENSORFLOW))
+        older = f"install TensorFlow {last} (its build with NCCL cannot use {version}) and "
+    return f"is {built}: {older}run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+
+
+def installed(distribution: str) -> str | None:
+    """The version of what is installed under this name."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def workers_per_host(n: int, hosts: str | None) -> int:

@@ -47,11 +47,16 @@ def runs_home() -> Path:
     return Path(os.environ.get("RN50_RUNS") or "runs").absolute()
 
 
+def run_folder(name: str) -> Path:
+    """The folder of a run that begins now, `runs/<UTC time>-<name>`."""
+    return runs_home() / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}"
+
+
 def new_run(name: str) -> Path:
-    """Make and return a new folder, `runs/<UTC time>-<name>`. Raises UserError where it cannot."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    """Make and return a new `run_folder`. Raises UserError where it cannot."""
+    first = run_folder(name)
     for attempt in range(1000):
-        folder = runs_home() / (f"{stamp}-{name}" + (f"-{attempt}" if attempt else ""))
+        folder = first.with_name(first.name + (f"-{attempt}" if attempt else ""))
         try:
             folder.mkdir(parents=True)
             return folder

@@ -125,3 +125,23 @@ def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
     )
     (gpu,) = json.loads(asked.stdout)
     assert gpu["uuid"] == slice_ and gpu["memory"] == 40 * 2**30
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod", "tensorflow")
+def test_gradients_of_gpus_do_not_go_through_the_host_unasked(tmp_path: Path) -> None:
+    """Where Horovod has no NCCL: refused early, with what to do; `--comm horovod` is a wish."""
+    path = fake.install(tmp_path / "bin", gpus=[fake.H100, fake.H100])
+
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "rn50lib.cli", "run", "-n", "2", "--backend", "tensorflow",
+                "--loader", "synthetic", "--dry-run", *flags]  # fmt: skip
+        return subprocess.run(argv, env=clean_environment(PATH=path), cwd=tmp_path,
+                              capture_output=True, text=True, timeout=240)  # fmt: skip
+
+    for flags in ((), ("--launcher", "horovodrun")):
+        refused = run(*flags)
+        assert "NCCL" in refused.stdout + refused.stderr
+        assert "install TensorFlow 2.20" in refused.stdout + refused.stderr
+    wanted = run("--comm", "horovod")
+    assert wanted.returncode == 0 and "not on this machine" not in wanted.stdout, wanted.stderr

@@ -97,6 +97,23 @@ def test_wheel_is_kept_per_framework_version_and_switch(
     assert horovod_wheel.cached() is None
 
 
+def test_a_build_for_gpus_wants_a_tensorflow_that_it_links_with(
+    repository: Path, tmp_path: Path
+) -> None:
+    """Said before anything is downloaded or compiled."""
+    site = tmp_path / "site" / "tensorflow-2.21.0.dist-info"
+    site.mkdir(parents=True)
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
+    env = {**os.environ, "HOROVOD_GPU_OPERATIONS": "NCCL", "XDG_CACHE_HOME": str(tmp_path)}
+    asked = subprocess.run(
+        [sys.executable, "-I", "-S", "-c",
+         f"import sys; sys.path[:0] = ['{repository}/scripts', '{site.parent}'];"
+         " import horovod_wheel; sys.exit(horovod_wheel.main())"],
+        env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert asked.returncode == 2 and "install TensorFlow 2.20" in asked.stderr, asked.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
 def test_built_for_both_frameworks(need) -> None:  # type: ignore[no-untyped-def]

@@ -48,7 +48,9 @@ def translate(line: str) -> str:
                 for side in ("there", "here")
             )
             if line == there or line.startswith(f"{there} "):
-                return here + line.removeprefix(there)
+                image = TOLD["image"]
+                end = line.removeprefix(there)
+                return here + end.replace(f" {image['there']}", f" {image['here']}")
     raise AssertionError(f"the table has no line for {line}")
 
 
@@ -83,7 +85,8 @@ def lines(kind: str, quick: int | None = None) -> list:
 def test_every_line_of_the_document_is_there() -> None:
     """Counted by hand: 3 for the container, 4 of im2rec, 6 scripts and 2 runs, 2 lists of flags, 2
     for scoring, 5 benchmarks; and 4 scripts for benchmarks."""
-    counts = {kind: len(found) for kind, found in TOLD.items() if kind != "translation"}
+    counts = {kind: len(found) for kind, found in TOLD.items() if isinstance(found, list)}
+    del counts["translation"]
     assert counts == {"container": 3, "im2rec": 4, "run": 8, "help": 2, "score": 2, "benchmark": 9}
 
 
@@ -96,7 +99,7 @@ def test_the_page_of_the_reference_shows_the_table() -> None:
 def test_every_rule_of_the_table_is_used() -> None:
     beginnings = {rule["here"] for rule in TOLD["translation"]}
     used = [translate(told["there"]) for kind, found in TOLD.items()
-            if kind != "translation" for told in found]  # fmt: skip
+            if kind not in ("translation", "image") for told in found]  # fmt: skip
     assert [b for b in beginnings if not any(line.startswith(b) for line in used)] == []
     assert translate("./examples/RN50_FP16_8GPU.sh") == "rn50 run --preset RN50_FP16_8GPU"
     assert translate("./examples/SCORE_FP32.sh m 90") == "rn50 score --preset SCORE_FP32 m 90"
@@ -105,14 +108,25 @@ def test_every_rule_of_the_table_is_used() -> None:
 
 
 @pytest.mark.parametrize("told", lines("container"))
-def test_the_container_is_started_with_the_reference_s_options(told: dict) -> None:
-    line = translate(told["there"])
-    assert line.startswith("docker ")
-    shown = (
-        (ROOT / "docs" / "platforms.md").read_text().split("## NGC containers")[1].split("```")[1]
-    )
-    for option in told["options"]:
-        assert option in line and option in shown
+def test_the_container_is_started_by_the_whole_line(told: dict) -> None:
+    """With the reference's options and folders, in an image that the Dockerfile makes; and the page
+    shows it so."""
+    assert translate(told["there"]) == told["here"]
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert f"| `{told['there']}` | `{told['here']}` |" in page
+
+
+def test_the_image_stands_in_one_place() -> None:
+    """Every line of ours names `rn50`; what that is made from is the Dockerfile's to say."""
+    (base,) = re.findall(r"^ARG BASE=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert base.startswith("nvcr.io/nvidia/pytorch:")
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("scripts/*.py"),
+             *ROOT.glob("rn50lib/**/*.py"), *ROOT.glob("workshop/**/*.py")]  # fmt: skip
+    named = [path.name for path in files if base in path.read_text()]
+    assert named == [], named
+    lines = (ROOT / "docs" / "containers.md").read_text().splitlines()
+    runs = [line.split() for line in lines if line.startswith("docker run ")]
+    assert len(runs) >= 7 and all("rn50" in words and "--rm" in words for words in runs)
 
 
 # --- what each line means -------------------------------------------------------------------------

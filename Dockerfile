@@ -1,0 +1,34 @@
+# The workbook in a container; docs/containers.md has the lines to run it.
+#
+#   docker build -t rn50 .
+#   docker build -t rn50 --build-arg BASE=debian:bookworm-slim .      without a GPU
+#
+# The one place where the workbook names the image of NVIDIA's that it is made for.
+ARG BASE=nvcr.io/nvidia/pytorch:25.12-py3
+FROM ${BASE}
+WORKDIR /workspace/resnet50
+
+# What Horovod is built with, and what other hosts are reached by; an MPI that is there is kept.
+RUN apt-get -q update \
+    && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends \
+        cmake g++ make openssh-client openssh-server python3-dev python3-venv \
+        $(command -v mpirun >/dev/null || echo libopenmpi-dev openmpi-bin) \
+    && rm -rf /var/lib/apt/lists/*
+
+# The MPI operator mounts the keys of a job; they belong to another user, and every pod is new.
+RUN mkdir -p /run/sshd \
+    && echo "StrictModes no" >/etc/ssh/sshd_config.d/rn50.conf \
+    && printf "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n" \
+        >/etc/ssh/ssh_config.d/rn50.conf
+
+# Beside the sources and not among them: a checkout may be mounted over these.
+# PyTorch's builds for a CPU are on an index of their own, which this may name; without it the plain
+# base gets the CUDA build, several GB that nothing uses there.
+ARG PIP_EXTRA_INDEX_URL
+ENV RN50_VENV=/opt/rn50
+COPY . .
+RUN make setup && rm -rf /root/.cache
+ENV PATH=/opt/rn50/bin:${PATH}
+
+EXPOSE 8888
+CMD ["bash"]

@@ -1,0 +1,284 @@
+"""`rn50 run --print ENGINE`: each job file by its engine's parser or schema, its command run.
+
+`fixtures/kubeflow.json` holds the schemas of Kubeflow's objects, and says where they are from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.conftest import clean_environment
+from tests.support import TINY, Ended, Photos, strict_json
+
+SCHEMAS = json.loads((Path(__file__).parent / "fixtures" / "kubeflow.json").read_text())
+KINDS = {"mpijob": "MPIJob", "trainjob": "TrainJob"}
+TWO_HOSTS = ("-n", "4", "--hosts", "a:2,b:2", "--data-root", "/nas/imagenet")
+RUN = ("--run-dir", "/nas/runs/First_run")
+PATIENCE = 240.0
+Rn50 = Callable[..., Ended]
+
+
+def printed(rn50: Rn50, engine: str, *flags: str) -> str:
+    ended = rn50("run", *flags, "--print", engine)
+    assert ended.status == 0, ended.err
+    return ended.out
+
+
+def pods(job: dict[str, Any]) -> dict[str, Any]:
+    """The template of a job's pods, and what the container in it may use."""
+    spec = job["spec"]
+    if job["kind"] == "MPIJob":
+        pod = spec["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+        return pod | {"limits": pod["containers"][0]["resources"]["limits"]}
+    patch = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    pod = patch["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return pod | {"limits": spec["trainer"]["resourcesPerNode"]["limits"]}
+
+
+def command_of(job: dict[str, Any]) -> list[str]:
+    if job["kind"] == "TrainJob":
+        return job["spec"]["trainer"]["command"]
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    return launcher["containers"][0]["command"]
+
+
+@pytest.mark.parametrize("engine", KINDS)
+@pytest.mark.parametrize(
+    "flags", [(*TWO_HOSTS, *RUN), ("-n", "1", "--loader", "synthetic"), ("--profile", "cpu")]
+)
+def test_kubernetes_takes_the_job(rn50: Rn50, engine: str, flags: tuple[str, ...]) -> None:
+    job = yaml.safe_load(printed(rn50, engine, *flags))
+    jsonschema.validate(job, SCHEMAS[KINDS[engine]])
+    job["spec"]["nodes"] = 2  # and would not take what it does not know
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(job, SCHEMAS[KINDS[engine]])
+
+
+@pytest.mark.parametrize("engine", KINDS)
+def test_a_pod_has_what_its_workers_need(
+    rn50: Rn50, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    job = yaml.safe_load(
+        printed(rn50, engine, *TWO_HOSTS, *RUN, "--threads", "6", "--image", "r/i:1")
+    )
+    assert job["metadata"]["name"] == "rn50-first-run"
+    pod, text = pods(job), json.dumps(job)
+    assert pod["limits"] == {"cpu": 12, "nvidia.com/gpu": 2}
+    mounts = {m["mountPath"]: m for m in pod["containers"][0]["volumeMounts"]}
+    assert mounts["/nas/imagenet"]["readOnly"] and "readOnly" not in mounts["/nas/runs"]
+    volumes = {v["name"]: v for v in pod["volumes"]}
+    assert {m["name"] for m in mounts.values()} == set(volumes)
+    assert volumes[mounts["/dev/shm"]["name"]]["emptyDir"]["medium"] == "Memory"
+    assert '{"name": "NCCL_SOCKET_IFNAME", "value": "eth0"}' in text and '"r/i:1"' in text
+    command = command_of(job)
+    assert command[-2:] == [*RUN] and "--resume" in command and "--hosts" not in command
+    if engine == "mpijob":
+        assert command[command.index("-np") + 1] == "4" and "NCCL_SOCKET_IFNAME" in command
+
+
+def test_a_batch_script_asks_for_what_a_run_has(rn50: Rn50, tmp_path: Path) -> None:
+    script = printed(rn50, "slurm", *TWO_HOSTS, *RUN, "--data-nthreads", "10")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    asked = [line.removeprefix("#SBATCH --") for line in script.splitlines() if "#SBATCH" in line]
+    assert {
+        "nodes=2", "ntasks-per-node=2", "gpus-per-node=2", "cpus-per-task=10", "requeue",
+        "signal=TERM@90",
+    } <= set(asked)  # fmt: skip
+    assert "export NCCL_DEBUG=WARN" in script
+    alone = printed(rn50, "slurm", "--profile", "cpu", "--benchmark-iters", "10")
+    assert "gpus" not in alone and "NCCL" not in alone
+    assert "--resume" not in alone  # it leaves nothing to go on from
+
+
+@pytest.mark.parametrize("engine", ["docker", "apptainer"])
+def test_a_container_runs_the_same_command(rn50: Rn50, engine: str) -> None:
+    flags = ("-n", "2", "--data-root", "/my data/imagenet", "--dtype", "float16", *RUN)
+    words = shlex.split(printed(rn50, engine, *flags).replace("\\\n", ""))
+    outer, inner = words[: words.index("run", 2) - 1], words[words.index("run", 2) + 1 :]
+    assert "/my data/imagenet:/my data/imagenet:ro" in outer and "/nas/runs:/nas/runs" in outer
+    if engine == "docker":
+        assert outer[:2] == ["docker", "run"] and outer[-1] == "rn50"
+        assert "--ipc=host" in outer and outer[outer.index("--gpus") + 1] == "2"
+        assert outer[outer.index("--restart") + 1] == "on-failure:3" and "--rm" not in outer
+    else:
+        assert outer[:3] == ["apptainer", "exec", "--nv"] and outer[-1] == "rn50.sif"
+    planned = rn50("run", *inner, "--dry-run")  # `rn50 run` reads it
+    assert planned.status == 0 and "--resume" in inner, planned.err
+    assert "--gpus" not in printed(rn50, "docker", "--profile", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "says"),
+    [
+        ("slurm", ("--backend", "tensorflow", "-n", "2"), "use --print mpijob"),
+        ("trainjob", ("--comm", "horovod", "-n", "2"), "with --comm horovod use --print mpijob"),
+        ("mpijob", ("--comm", "ddp", "-n", "2"), "use --print slurm or trainjob"),
+        ("slurm", ("--hosts", "a:3,b:1"), "give every host as many"),
+        ("docker", ("--hosts", "a:1,b:1"), "--print docker is for one machine: leave --hosts out"),
+        ("docker", ("--report", "/elsewhere/r.json"), "--report /elsewhere/r.json: the container"),
+        ("slurm", ("--load-epoch", "3"), "--load-epoch needs --model-prefix"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_cannot_run_is_refused(
+    rn50: Rn50, engine: str, flags: tuple[str, ...], says: str
+) -> None:
+    assert says in rn50("run", *flags, "--print", engine).error
+
+
+def test_an_image_is_for_a_job_file(rn50: Rn50) -> None:
+    assert "give --print too" in rn50("run", "--image", "x").error
+
+
+# --- the commands, run ----------------------------------------------------------------------------
+
+
+def small(photos: Photos, folder: Path) -> tuple[str, ...]:
+    return ("--data-root", str(photos.root), *TINY, "--threads", "1", "--data-nthreads", "1",
+            "--profile", "cpu", "-n", "2", "-e", "2", "--run-dir", str(folder))  # fmt: skip
+
+
+def in_environment(**more: str) -> dict[str, str]:
+    """As the image has it: torchrun and `rn50` are on PATH."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return clean_environment(PATH=path, **more)
+
+
+def free_port() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return str(taken.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("trainjob", marks=pytest.mark.needs("torch")),
+        pytest.param("mpijob", marks=[pytest.mark.needs("horovod_mpi"), pytest.mark.acceptance]),
+    ],
+)
+def test_the_job_s_command_trains_and_is_taken_up_again(
+    rn50: Rn50, engine: str, photos: Photos, tmp_path: Path
+) -> None:
+    """As its operator would start it: Trainer by PET_* variables, MPI's by a list of hosts."""
+    folder = tmp_path / "run"
+    job = yaml.safe_load(printed(rn50, engine, *small(photos, folder)))
+    for attempt in range(2):
+        hosts = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0",
+                 "PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": free_port()}  # fmt: skip
+        if engine == "mpijob":
+            (tmp_path / "hosts").write_text("localhost slots=2\n")
+            hosts = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts")}
+        ended = subprocess.run(command_of(job), env=in_environment(**hosts), cwd=tmp_path,
+                               capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        assert ("resumed from" in ended.stdout + ended.stderr) == bool(attempt)
+        assert strict_json(folder / "report.json")["ngpus"] == 2
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A Slurm of one node with 8 GPUs that it believes in; the environment that reaches it."""
+    home, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().partition(".")[0]
+    for name in ("state", "spool"):
+        (home / name).mkdir()
+    for i in range(8):
+        (home / f"gpu{i}").touch()
+    (home / "gres.conf").write_text(f"Name=gpu File={home}/gpu[0-7]\n")
+    (home / "slurm.conf").write_text(f"""ClusterName=rn50
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmctldPort={free_port()}
+SlurmdPort={free_port()}
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SlurmctldPidFile={home}/slurmctld.pid
+SlurmdPidFile={home}/slurmd.pid
+StateSaveLocation={home}/state
+SlurmdSpoolDir={home}/spool
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+ReturnToService=2
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=128 Gres=gpu:8
+PartitionName=all Nodes=ALL Default=YES State=UP
+""")
+    env = in_environment(SLURM_CONF=str(home / "slurm.conf"))
+    running = [
+        subprocess.Popen([program, "-D"], env=env, stderr=subprocess.DEVNULL)
+        for program in ("slurmctld", "slurmd")
+    ]
+    try:
+        until(lambda: "idle" in ask(env, "sinfo", "-h", "-o", "%T"))
+        yield env
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait(30)
+
+
+def ask(env: dict[str, str], *command: str) -> str:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("slurm")
+def test_slurm_would_take_the_script(rn50: Rn50, slurm: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    for n, right in (("8", True), ("9", False)):
+        script.write_text(printed(rn50, "slurm", "-n", n, "--data-root", "/nas/imagenet"))
+        assert ("to start at" in ask(slurm, "sbatch", "--test-only", str(script))) == right
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("slurm")
+@pytest.mark.needs("torch")
+def test_a_job_of_slurm_s_is_asked_to_stop_and_goes_on(
+    rn50: Rn50, slurm: dict[str, str], photos: Photos, tmp_path: Path
+) -> None:
+    """The signal that Slurm sends before the end of a job, sent by hand: the workers write a
+    checkpoint, the job is queued again, and goes on from there."""
+    folder, script = tmp_path / "run", tmp_path / "job.sh"
+    flags = (*small(photos, folder), "-e", "100000", "--disp-batches", "1", "--no-val")
+    script.write_text(printed(rn50, "slurm", *flags))
+    log = tmp_path / "job.log"
+    said = ask(slurm, "sbatch", "--parsable", f"--output={log}", f"--chdir={tmp_path}", str(script))
+    number = said.strip()
+    progress = folder / "progress.jsonl"
+    try:
+        until(lambda: progress.exists() and len(progress.read_text().splitlines()) > 20)
+        ask(slurm, "scancel", f"--signal={signal.SIGTERM.name[3:]}", number)
+        until(lambda: "back into the queue" in log.read_text())
+        until(lambda: "Restarts=1" in ask(slurm, "scontrol", "show", "job", number))
+        # Slurm lets a job that it has queued again wait for two minutes
+        ask(slurm, "scontrol", "update", f"JobId={number}", "StartTime=now")
+        until(lambda: "resumed from" in log.read_text())
+    finally:
+        ask(slurm, "scancel", number)
+        until(lambda: number not in ask(slurm, "squeue", "-h", "-o", "%i"))
