@@ -123,6 +123,8 @@ def test_workers_read_at_random_at_the_same_time(tmp_path, method):
     positions = np.random.default_rng(1).integers(0, 200, 600).tolist()
     with multiprocessing.get_context(method).Pool(3) as pool:
         records = pool.map(reader.read, positions, chunksize=5)
+        pool.close()  # by SIGTERM nobody would end, whom a loader's server of forks has started
+        pool.join()
     assert [record[24:] for record in records] == [images[i] for i in positions]
 
 
