@@ -65,7 +65,13 @@ def end_with(work: Callable[[], int]) -> NoReturn:
                 stream.flush()
         os._exit(status)
 
+    def interrupted(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # it ends: Ctrl-C may come twice, from a launcher too
+        raise KeyboardInterrupt
+
     atexit.register(leave)  # the first to be registered is the last to run
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupted)
     try:
         status = work()
     except SystemExit as error:
@@ -75,7 +81,7 @@ def end_with(work: Callable[[], int]) -> NoReturn:
         status = 130
     finally:
         with contextlib.suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already: Ctrl-C may come twice
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(status)
 
 
