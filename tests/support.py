@@ -7,16 +7,19 @@ how a test knows, without the code under test, which images a batch holds.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import struct
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from rn50lib import cli, overrides
@@ -150,6 +153,25 @@ def bound_by_permissions() -> list[str]:
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
+
+
+@contextlib.contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """Fail if what is started in here leaves a process behind.
+
+    Processes whose parent ended come to this one meanwhile, which tells them apart from those of
+    another test that runs at the same time.
+    """
+    libc, subreaper = ctypes.CDLL(None), 36
+    before = set(psutil.Process().children(recursive=True))
+    libc.prctl(subreaper, 1)
+    try:
+        yield
+        left = set(psutil.Process().children(recursive=True)) - before
+        _, left = psutil.wait_procs(left, timeout=10)  # one that was killed may take a moment
+        assert not left, left
+    finally:
+        libc.prctl(subreaper, 0)
 
 
 def open_to_all(folder: Path) -> None:

@@ -9,10 +9,10 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.support import leaving_nothing
 from tests.workshop.classroom import a_class as made
 from tests.workshop.classroom.test_grade import graded, outcomes, placed
 from workshop.checks import engine, table
@@ -87,7 +87,8 @@ def test_class_of_30(tmp_path):
     assert len(kinds) == 30
     files = {p: p.read_bytes() for p in where.rglob("*") if p.is_file()}
     begin = time.monotonic()
-    printed = graded(tmp_path, "--jobs", "2")
+    with leaving_nothing():
+        printed = graded(tmp_path, "--jobs", "2")
     seconds = time.monotonic() - begin
     print(printed)
     found = outcomes(tmp_path)
@@ -117,8 +118,6 @@ def test_class_of_30(tmp_path):
 
     assert {p: p.read_bytes() for p in where.rglob("*") if p.is_file()} == files
     assert not called and not list(ROOT.glob("**/pwned"))
-    left = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    assert not [words for words in left if "grading.server" in words]
     assert re.search(r"30 submissions graded in", printed)
     print(f"30 submissions, {len(table.EXERCISES)} exercises each: {seconds:.0f} s")
     assert (tmp_path / "class.html").exists()
