@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers that train together; None: 2, on GPUs all, at most 8
 batch: int = 16  # images per worker and step where speed is measured
-steps: int = 15  # timed steps
+steps: int = 12  # timed steps
 epochs: int = 3  # epochs of the library's runs that learn
 seed: int = 0  # start of all randomness
 
@@ -422,11 +422,11 @@ recipes = need_checkout() / "exercises" / "recipes"
 shutil.rmtree(folder / "slides", ignore_errors=True)  # it would go on from what it finds
 horovodrun(
     recipes / "slides_horovod.py", "--data", pictures, "--image_size", 64, "--batch_size", 16,
-    "--last_step", 60, "--checkpoint_dir", folder / "slides", np=workers, framework="tensorflow",
+    "--last_step", 40, "--checkpoint_dir", folder / "slides", np=workers, framework="tensorflow",
 )  # fmt: skip
 if session.profile != "ci":
     horovodrun(
-        recipes / "train_horovod.py", "--data", session.data_root, "--size", 64, "--steps", 60,
+        recipes / "train_horovod.py", "--data", session.data_root, "--size", 64, "--steps", 40,
         "--warmup-epochs", 0.5, np=workers, framework="tensorflow",
     )  # fmt: skip
 
