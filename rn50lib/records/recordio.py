@@ -7,6 +7,7 @@ starts.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from rn50lib.records.framing import (
     HEADER,
     MAGIC,
     MAGIC_BYTES,
+    PART,
     Damage,
     Header,
     RecordError,
@@ -34,6 +36,9 @@ from rn50lib.records.index import (
     read_index,
 )
 from rn50lib.records.mapped import MappedFile
+
+PLAIN = struct.Struct(PART.format + HEADER.format[1:])
+"""The start of a record: of a whole one the kind, above the length, is 0."""
 
 Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
@@ -197,13 +202,34 @@ class Reader:
         if not -len(keys) <= position < len(keys):
             raise IndexError(f"{self.path_rec} holds {len(keys)} records, not {position}")
         offset, key = int(offsets[position]), int(keys[position])
-        header, image = self._unpack(offset, self.read(position))
+        header, image = self._plain(position) or self._unpack(offset, self.read(position))
         if header.id != key and not self._counted:
             raise self._misfit(
                 offset,
                 f"the record at offset {offset:,} has the id {header.id}, the index says {key}",
             )
         return _label(header), image
+
+    def _plain(self, position: int) -> tuple[Header, bytes] | None:
+        """A record as nearly all are: in one part, with one label, undamaged. None for any other.
+
+        The image is copied once, and no page of the file is read but its own.
+        """
+        _, offsets, stops = self._index or self._load_index()
+        offset, stop = int(offsets[position]), int(stops[position])
+        head = self._file.read(offset, offset + PLAIN.size)
+        if len(head) < PLAIN.size:
+            return None
+        magic, length, flag, label, id_, id2 = PLAIN.unpack(head)
+        end = offset + PART.size + length
+        if magic != MAGIC or flag != 0 or length < HEADER.size or end + -length % 4 != stop:
+            return None
+        image = self._file.read(offset + PLAIN.size, end)
+        if self._checksums is not None:
+            extend = crc32c()
+            if extend(extend(0, head[PART.size :]), image) != self._checksums[position]:
+                return None
+        return Header(0, label, id_, id2), image
 
     def _unpack(self, offset: int, record: bytes) -> tuple[Header, bytes]:
         try:
