@@ -20,6 +20,8 @@ import numpy as np
 from rn50lib.files import write_file
 
 Arrays = dict[str, np.ndarray]
+LARGE = 500_000_000
+"""Bytes from which on finding out takes long enough to keep the result, or to say what is done."""
 
 
 def kept(path: Path, files: Iterable[Path], find_out: Callable[[], Arrays]) -> Arrays:

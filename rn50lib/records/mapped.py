@@ -10,6 +10,9 @@ from typing import Any
 from rn50lib.records.framing import Damage, RecordError, Span, locate
 from rn50lib.records.index import pack_remedy
 
+SPARSE = 32_000
+"""Bytes a record from which on the system should not read ahead of its first page."""
+
 
 class MappedFile:
     """A file that is mapped when a process first asks for its bytes; ``size`` is its length in

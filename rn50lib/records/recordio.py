@@ -6,13 +6,16 @@ starts.
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from rn50lib.records import kept
 from rn50lib.records.framing import (
     HEADER,
     MAGIC,
@@ -35,7 +38,7 @@ from rn50lib.records.index import (
     prefix_of,
     read_index,
 )
-from rn50lib.records.mapped import MappedFile
+from rn50lib.records.mapped import SPARSE, MappedFile
 
 PLAIN = struct.Struct(PART.format + HEADER.format[1:])
 """The start of a record: of a whole one the kind, above the length, is 0."""
@@ -256,10 +259,21 @@ class Reader:
     def labels(self) -> np.ndarray:
         """The class of every record, int32 of shape (records,), in the order of the index.
 
-        Only the headers are read. Raises RecordError if a record is damaged, has several labels, or
-        has one that is no class (a whole number from 0 on).
+        Only the headers are read, and of a large file once: they are kept (see `kept`) as
+        `PREFIX.labels`. Raises RecordError if a record is damaged, has several labels, or has one
+        that is no class (a whole number from 0 on).
         """
+        self._load_index()
+        if self._file.size < kept.LARGE:
+            return self._find_labels()["labels"]
+        note = Path(prefix_of(self.path_rec) + ".labels")
+        files = [Path(self.path_rec), Path(self.path_idx)]
+        return kept.kept(note, files, self._find_labels)["labels"]
+
+    def _find_labels(self) -> kept.Arrays:
         _, offsets, stops = self._load_index()
+        if len(offsets) * SPARSE < self._file.size:
+            self._file.data().madvise(mmap.MADV_RANDOM)  # the pages of the headers alone
         words = np.frombuffer(self._file.data(), "<u4", count=self._file.size // 4)
         # A header in one piece starts 8 bytes into its record; the few others are read one by one.
         fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
@@ -283,7 +297,7 @@ class Reader:
                 self.path_rec,
                 int(offsets[position]),
             )
-        return labels.astype(np.int32)
+        return {"labels": labels.astype(np.int32)}
 
 
 def _label(header: Header) -> Labels:

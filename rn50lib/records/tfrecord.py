@@ -6,6 +6,7 @@ is records one behind the other, and `index/SHARD.idx` says `offset size` of eac
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import struct
@@ -19,7 +20,7 @@ import numpy as np
 from rn50lib.errors import UserError
 from rn50lib.records.framing import Damage, RecordError, Span, crc32c
 from rn50lib.records.index import read_pairs
-from rn50lib.records.mapped import MappedFile
+from rn50lib.records.mapped import SPARSE, MappedFile
 
 FRAMING_BYTES = 16
 """What the framing adds to the data of a record."""
@@ -128,6 +129,22 @@ class TFRecordReader:
         except Damage as damage:
             raise self._file.damaged(damage) from None
         return self._file.data(), start, stop
+
+    def spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the data of the records start and stop, int64; stop is -1 where the length that
+        stands there is not that of the index."""
+        starts = self.offsets + 12
+        stops = np.append(self.offsets[1:], self._file.size) - 4
+        data = np.frombuffer(self.map(len(starts)), np.uint8)
+        lengths = data[self.offsets[:, None] + np.arange(8)].view("<u8")[:, 0]
+        return starts, np.where(lengths == (stops - starts).astype(np.uint64), stops, -1)
+
+    def map(self, records: int) -> Any:
+        """The shard as a buffer, of which little is read ahead where its records are long."""
+        data = self._file.data()
+        if records * SPARSE < self._file.size:
+            data.madvise(mmap.MADV_RANDOM)
+        return data
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """(offset, data) of all records in the order of the file; needs no index."""
