@@ -8,7 +8,9 @@ that MXNet knows, which stay as MXNet writes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -111,15 +113,13 @@ def read_pairs(path: str | os.PathLike, what: str, form: str) -> np.ndarray:
     except OSError as error:
         raise ValueError(f"the {what} cannot be read ({error.strerror})") from None
     separator = b"\t" if "\t" in form else b" "
-    tokens = data.split()
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
-    if tokens and data.count(separator) == lines and len(tokens) == 2 * lines:
-        try:
-            pairs = np.array(tokens).astype(np.int64).reshape(-1, 2)
-            if pairs.min() >= 0:
-                return pairs
-        except (ValueError, OverflowError):
-            pass
+    if data.strip() and data.count(separator) == lines:
+        with warnings.catch_warnings(), contextlib.suppress(ValueError, Warning):
+            warnings.simplefilter("error")  # at what is no number
+            numbers = np.fromstring(data, np.int64, sep=" ")
+            if len(numbers) == 2 * lines and numbers.min() >= 0:
+                return numbers.reshape(-1, 2)
     raise ValueError(_bad_line(data, what, form, separator))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from rn50lib.records.framing import Damage, RecordError, Span, locate
 from rn50lib.records.index import pack_remedy
 
 SPARSE = 32_000
-"""Bytes a record from which on the system should not read ahead of its first page."""
+"""Bytes a record from which on reading all of it costs more than its first page alone."""
 
 
 class MappedFile:
@@ -54,17 +55,27 @@ class MappedFile:
         self.close()
         self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - by close()
         self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        if hasattr(os, "posix_fadvise"):  # of what `read` reads; the map reads ahead as it does
+        if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         self._pid = os.getpid()
+        self._expect(mmap.MADV_RANDOM)
         return self._map
 
-    def read(self, start: int, stop: int) -> bytes:
-        """The bytes from ``start`` to ``stop``, or to the file's end.
+    def _expect(self, access: int) -> None:
+        """Tell the system whether to read ahead. Where records are read at random, that would cost
+        a cold data set several times its size."""
+        self.data().madvise(access)
 
-        For records at random: the system reads these and none around them, as it does where a map
-        is touched, which costs a cold data set five times its size.
-        """
+    @contextlib.contextmanager
+    def read_starts_of(self, records: int) -> Iterator[Any]:
+        """The mapped file for who looks at the start of each of so many records, in their order."""
+        if records * SPARSE > self.size:
+            self._expect(mmap.MADV_SEQUENTIAL)
+        yield self.data()
+        self._expect(mmap.MADV_RANDOM)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes from ``start`` to ``stop``, or to the file's end, in one piece."""
         if self._pid != os.getpid():
             self.data()
         return os.pread(self._file.fileno(), stop - start, start)
@@ -77,6 +88,7 @@ class MappedFile:
         """(offset, span) of all records, in the file's order. Raises RecordError at the first place
         that is none."""
         offset = 0
+        self._expect(mmap.MADV_SEQUENTIAL)
         while offset < self.size or not offset:
             try:
                 span = self.locate(offset)
@@ -84,6 +96,7 @@ class MappedFile:
                 raise self.damaged(damage) from None
             yield offset, span
             offset = span.end
+        self._expect(mmap.MADV_RANDOM)
 
     def damaged(self, damage: Damage) -> RecordError:
         """The error for a damaged record: with file, offset, and how many good ones stand before,

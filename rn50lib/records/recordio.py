@@ -6,7 +6,6 @@ starts.
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ from rn50lib.records.index import (
     prefix_of,
     read_index,
 )
-from rn50lib.records.mapped import SPARSE, MappedFile
+from rn50lib.records.mapped import MappedFile
 
 PLAIN = struct.Struct(PART.format + HEADER.format[1:])
 """The start of a record: of a whole one the kind, above the length, is 0."""
@@ -272,18 +271,18 @@ class Reader:
 
     def _find_labels(self) -> kept.Arrays:
         _, offsets, stops = self._load_index()
-        if len(offsets) * SPARSE < self._file.size:
-            self._file.data().madvise(mmap.MADV_RANDOM)  # the pages of the headers alone
-        words = np.frombuffer(self._file.data(), "<u4", count=self._file.size // 4)
         # A header in one piece starts 8 bytes into its record; the few others are read one by one.
         fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
-        at = np.where(fits, offsets, 0) // 4 if len(words) >= 8 else np.zeros(0, np.int64)
-        lengths = words[at + 1].astype(np.int64)
-        plain = fits & (words[at] == MAGIC) & (words[at + 2] == 0)
-        plain &= offsets + 8 + (lengths + 3) // 4 * 4 == stops  # a part's flag would make it longer
+        at = np.where(fits, offsets, 0) // 4 if self._file.size >= 32 else np.zeros(0, np.int64)
+        with self._file.read_starts_of(len(offsets)) as mapped:
+            words = np.frombuffer(mapped, "<u4", count=self._file.size // 4)
+            magic, length, flag, label = (words[at + i] for i in range(4))
+            del words  # else the map could not be closed
+        plain = fits & (magic == MAGIC) & (flag == 0)
+        # a part's flag, above its length, would make it longer
+        plain &= offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4 == stops
         with np.errstate(invalid="ignore"):  # a damaged label may be any bit pattern
-            labels = words[at + 3].view("<f4").astype(np.float64)
-        del words  # else the map could not be closed
+            labels = label.view("<f4").astype(np.float64)
         for position in map(int, np.flatnonzero(~plain)):
             label = np.ravel(self[position][0])
             labels[position] = label[0] if len(label) == 1 else np.nan

@@ -101,7 +101,9 @@ class ShardSource:
         return UserError(f"{self.path}: TensorFlow says: {message}")
 
     def _reader(self, shard: int) -> TFRecordReader:
-        reader = self._open.pop(shard, None) or TFRecordReader(self.shards[shard])
+        reader = self._open.pop(shard, None)
+        if reader is None:  # not `or`: it would ask an open one for its length
+            reader = TFRecordReader(self.shards[shard])
         self._open[shard] = reader  # the one used last stands last
         if len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)[1].close()
@@ -221,7 +223,17 @@ def _read_labels(
 def _read_usual_labels(reader: TFRecordReader, labels: np.ndarray, ids: dict[int, str]) -> None:
     """Set the labels of the records that are written in the usual way, all of them at once."""
     examples = Spans(*reader.spans())
-    data = np.frombuffer(reader.map(len(examples.start)), np.uint8)
+    with reader.starts() as mapped:
+        _set_labels(np.frombuffer(mapped, np.uint8), examples, reader, labels, ids)
+
+
+def _set_labels(
+    data: np.ndarray,
+    examples: Spans,
+    reader: TFRecordReader,
+    labels: np.ndarray,
+    ids: dict[int, str],
+) -> None:
     usual, found = find_features_of_all(data, examples, (LABEL, SYNSET))
     numbers = whole_numbers(data, found[LABEL])
     names = texts(data, found[SYNSET])
@@ -238,7 +250,6 @@ def _read_usual_labels(reader: TFRecordReader, labels: np.ndarray, ids: dict[int
             text = data[names.start[row] : names.stop[row]].tobytes().decode("utf-8", "replace")
             name = f"{reader.path}: record {row} at offset {int(reader.offsets[row]):,}"
             _add_id(ids, int(labels[row]), text, name)
-    del data  # else the map could not be closed
 
 
 def _add_id(ids: dict[int, str], label: int, found: str, name: str) -> None:
