@@ -75,11 +75,16 @@ def read_checksums(path_rec: str | os.PathLike) -> dict[int, int] | None:
     Raises RecordError, which says what is wrong and how to write it anew, for one that cannot be
     read.
     """
+    pairs = _read_checksums(path_rec)
+    return None if pairs is None else dict(pairs.tolist())
+
+
+def _read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
     path = checksum_path(path_rec)
     if not path.exists():
         return None
     try:
-        return dict(read_pairs(path, "checksum file", "offset\tchecksum").tolist())
+        return read_pairs(path, "checksum file", "offset\tchecksum")
     except ValueError as error:
         raise RecordError(f"{path}: {error}; {checksum_remedy(path_rec)}", path) from None
 
@@ -89,17 +94,20 @@ def checksums_at(path_rec: str | os.PathLike, offsets: np.ndarray) -> np.ndarray
 
     Raises RecordError where the file cannot be read, or where it is that of another record file.
     """
-    found = read_checksums(path_rec)
-    if found is None:
+    pairs = _read_checksums(path_rec)
+    if pairs is None:
         return None
-    if len(found) != len(offsets) or found.keys() != set(offsets.tolist()):
+    listed, by_offset = pairs[pairs[:, 0].argsort(kind="stable")], offsets.argsort(kind="stable")
+    if not np.array_equal(listed[:, 0], offsets[by_offset]):
         path = checksum_path(path_rec)
         raise RecordError(
             f"{path}: it does not belong to {path_rec}, which was written later or by another "
             f"program; {checksum_remedy(path_rec)}",
             path,
         )
-    return np.array([found[offset] for offset in offsets.tolist()], np.int64)
+    found = np.empty(len(offsets), np.int64)
+    found[by_offset] = listed[:, 1]
+    return found
 
 
 def read_pairs(path: str | os.PathLike, what: str, form: str) -> np.ndarray:
@@ -118,7 +126,7 @@ def read_pairs(path: str | os.PathLike, what: str, form: str) -> np.ndarray:
         with warnings.catch_warnings(), contextlib.suppress(ValueError, Warning):
             warnings.simplefilter("error")  # at what is no number
             numbers = np.fromstring(data, np.int64, sep=" ")
-            if len(numbers) == 2 * lines and numbers.min() >= 0:
+            if len(numbers) == 2 * lines and numbers.min() >= 0 and numbers.max() < 2**63 - 1:
                 return numbers.reshape(-1, 2)
     raise ValueError(_bad_line(data, what, form, separator))
 
