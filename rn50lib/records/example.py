@@ -154,7 +154,8 @@ def texts(data: np.ndarray, features: Spans) -> Spans:
     """The one text of each feature."""
     texts = _bodies(data, features.start, 0x0A)
     text = _bodies(data, texts.start, 0x0A)
-    return Spans(text.start, np.where(text.stop == features.stop, text.stop, -1))
+    good = (texts.stop == features.stop) & (text.stop == features.stop)
+    return Spans(text.start, np.where(good, text.stop, -1))
 
 
 def _bytes(data: np.ndarray, starts: np.ndarray, count: int) -> np.ndarray:
