@@ -5,8 +5,9 @@
     python benchmarks/bench_open.py recordio --records 20000 --bytes 120000
 
 Writes a data set of random bytes into a temporary folder. Each line is a process of its own that
-opens it, or opens it and reads 2,000 records at random. Before a cold one the system is asked to
-forget the files; the bytes are those that came from the disk, by /proc/self/io.
+opens it, reads 2,000 records at random and draws the order of an epoch. Before a cold one the
+system is asked to forget the files; the bytes are those that came from the disk, by /proc/self/io,
+and the memory counts the pages of the mapped files.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CLASSES = 1000
 
 CHILD = """
 import json, random, resource, sys, time
+from rn50lib.records.order import epoch_order
 from rn50lib.records.source import open_source
 
 def read_bytes():
@@ -40,8 +42,11 @@ source = open_source(sys.argv[1], "train", sys.argv[2])
 opened, after, count = time.perf_counter() - begin, read_bytes(), 0
 for i in random.Random(0).sample(range(len(source)), int(sys.argv[3])):
     count += len(source.read(i))
+at_random, begin = read_bytes() - after, time.perf_counter()
+epoch_order(len(source), 0, 1)
+ordered = time.perf_counter() - begin
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps([opened, after - before, count, read_bytes() - after, peak]))
+print(json.dumps([opened, after - before, count, at_random, ordered, peak]))
 """
 
 
@@ -99,11 +104,11 @@ def main() -> None:
             done = subprocess.run(
                 [*command, "2000"], check=True, stdout=subprocess.PIPE, text=True, env=os.environ
             )
-            opened, at_open, wanted, at_random, peak = json.loads(done.stdout)
+            opened, at_open, wanted, at_random, ordered, peak = json.loads(done.stdout)
             print(
                 f"  {name}: open {opened:.2f} s, {at_open / 1e6:,.0f} MB read; 2,000 at random"
-                f" {at_random / wanted:.2f} times their {wanted / 1e6:,.0f} MB;"
-                f" at most {peak / 1e6:,.0f} MB of memory",
+                f" {at_random / wanted:.2f} times their {wanted / 1e6:,.2f} MB; order of an epoch"
+                f" {ordered:.3f} s; at most {peak / 1e6:,.0f} MB of memory",
                 flush=True,
             )
 
