@@ -181,19 +181,6 @@ def find(exercise: str, name: str, cells: list[Cell], master: list[Cell]) -> Ans
     return Answer(exercise, cell, _plan(name, cell, own, master), "", notes)
 
 
-def everything(answer: Answer, cells: list[Cell], master: list[Cell]) -> Plan:
-    """All code of the notebook up to and with the answer, lessons too, without the checks."""
-    checks = {c.id for c in master if c.is_check}
-    plan: Plan = []
-    for cell in cells:
-        if not (cell.is_check or cell.id in checks):
-            numbers = [s.number for s in statements(cell)]
-            plan.append((cell.name, plain(cell.source), numbers))
-        if answer.cell is not None and cell == answer.cell:
-            break
-    return plan
-
-
 def _syntax(error: BaseException, cell: Cell) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         lines = cell.source.splitlines()

@@ -16,8 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,9 +58,6 @@ class Box:
         try:
             self.close_in(keep)
             inside()
-        except BaseException:
-            if os.environ.get("RN50_GRADE_DEBUG"):
-                traceback.print_exc()
         finally:
             os._exit(0)
 
@@ -74,7 +70,8 @@ class Box:
         if alone:
             _fork_once()
         if own_files:
-            view.build(self.root, self.shown, self.hidden, self.limits.disk)
+            user = os.geteuid() or self.user
+            view.build(self.root, self.shown, self.hidden, self.limits.disk, user)
             home = view.HOME
         else:
             home = self.root / "home"
@@ -162,8 +159,7 @@ def _fork_once() -> None:
 def _close_files(keep: tuple[int, ...]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
-        if number != 2 or not os.environ.get("RN50_GRADE_DEBUG"):
-            os.dup2(null, number)
+        os.dup2(null, number)
     for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else range(1024):
         if int(entry) > 2 and int(entry) not in keep:
             with contextlib.suppress(OSError):
@@ -218,17 +214,19 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def end_all_children() -> None:
+def end_children(but: Collection[int] = ()) -> None:
     """End every process below this one, also those that tried to get away (this process must be
-    their subreaper)."""
+    their subreaper), except the children `but` and what is below those."""
+    import psutil
+
     for _ in range(200):
-        left = children(os.getpid())
-        for pid in left:
+        left = [child for child in psutil.Process().children() if child.pid not in but]
+        for pid in [*(child.pid for child in left), *(p for c in left for p in children(c.pid))]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for child in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, os.WNOHANG)
         if not left:
             return
         time.sleep(0.01)

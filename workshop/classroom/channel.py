@@ -116,9 +116,9 @@ class Channel:
                     raise Malformed("sizes that do not add up")
                 self._take(message, [self._receive(n) for n in sizes])
         except (EOFError, OSError):
-            self._end("its process ended")
+            self.stop("its process ended")
         except Exception as problem:
-            self._end(f"it wrote to the line of the check ({type(problem).__name__})")
+            self.stop(f"it wrote to the line of the check ({type(problem).__name__})")
 
     def _take(self, message: dict[str, Any], buffers: list[bytes]) -> None:
         key = str(message["thread"])
@@ -129,14 +129,11 @@ class Channel:
             threading.Thread(target=self.serve, args=(key,), daemon=True).start()
         self._queues[key].put((message, buffers))
 
-    def _end(self, why: str) -> None:
+    def stop(self, why: str) -> None:
+        """Let everybody who waits know that it is over."""
         self.closed = self.closed or why
         for each in list(self._queues.values()):
             each.put(None)
-
-    def stop(self, why: str) -> None:
-        """Let everybody who waits know that it is over."""
-        self._end(why)
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -195,7 +192,7 @@ class Channel:
                 raise self._error(message)
 
     def _bad(self, problem: Malformed) -> Gone:
-        self._end(f"it wrote to the line of the check ({problem})")
+        self.stop(f"it wrote to the line of the check ({problem})")
         return Gone(self.closed)
 
     def _next(self, key: str) -> tuple[dict[str, Any], list[bytes]]:
@@ -203,7 +200,7 @@ class Channel:
         try:
             item = self._queues[key].get(timeout=None if left == float("inf") else max(0.0, left))
         except queue.Empty:
-            self._end("time")
+            self.stop("time")
             raise Gone("time") from None
         if item is None:
             raise Gone(self.closed)
@@ -261,7 +258,8 @@ class Channel:
         """The error of a message, as one of Python's own, or of a class made for it."""
         number = message.get("number")
         if self.trusted and "wrong" in message:
-            return Wrong(*(str(text)[:2000] for text in list(message["wrong"])[:2]))
+            diagnosis, remedy = (str(text)[:2000] for text in message["wrong"])
+            return Wrong(diagnosis, remedy)
         if self.trusted and type(number) is int and number in self._raised:
             return self._raised[number]
         text, name = str(message.get("text"))[:2000], str(message.get("name"))[:80]

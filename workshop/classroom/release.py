@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +111,22 @@ def copy(path: Path, target: Path) -> None:
             target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
             return
     shutil.copy2(path, target)
+
+
+def autograder(root: Path, target: Path, points: Path) -> None:
+    """Write the zip of an autograder for Gradescope: the learners' copy, and two scripts around it.
+
+    There is no solution in it, so none can be read from inside. Raises UserError where `target` is
+    there already, or cannot be written.
+    """
+    if target.suffix != ".zip" or target.exists():
+        raise UserError(f"{target}: give the name of a new file that ends in .zip")
+    with tempfile.TemporaryDirectory(prefix="rn50-autograder-") as folder:
+        release(root, Path(folder, "course"))
+        shutil.copy(points, Path(folder, "points.csv"))
+        for name in ("setup.sh", "run_autograder"):
+            shutil.copy(Path(__file__).parent / "platforms" / name, folder)
+        try:
+            shutil.make_archive(str(target.with_suffix("")), "zip", folder)
+        except OSError as problem:
+            raise UserError(f"{target} cannot be written: {problem}") from None

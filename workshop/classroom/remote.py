@@ -46,9 +46,6 @@ class Remote:
     def __getitem__(self, key: Any) -> Any:
         return self._ask("item", key)
 
-    def __contains__(self, value: Any) -> bool:
-        return bool(self._ask("holds", value))
-
     def __float__(self) -> float:
         return float(self._ask("float"))
 
@@ -62,12 +59,6 @@ class Remote:
         import numpy as np
 
         return np.asarray(self._ask("array"), dtype)
-
-    def __enter__(self) -> Any:
-        return self._ask("enter")
-
-    def __exit__(self, *error: object) -> None:
-        self._ask("exit")
 
     def __repr__(self) -> str:
         return f"<{self._about.get('type', 'object')} of the answer>"
@@ -102,7 +93,7 @@ class RemoteIterator:
 
 
 OPERATIONS = frozenset(
-    "call beside attribute iterator next length item holds float int truth array enter exit".split()
+    "call beside attribute iterator next length item float int truth array".split()
 )
 FOR_LEARNERS = frozenset(("call", "attribute", "iterator", "next", "length", "item"))
 
@@ -136,16 +127,10 @@ def operate(operation: str, target: Any, values: list[Any], guarded: bool) -> An
             result = ()
     elif operation == "item":
         result = target[values[0]]
-    elif operation == "holds":
-        result = values[0] in target
     elif operation == "array":
         import numpy as np
 
         result = np.asarray(target)
-    elif operation == "enter":
-        result = target.__enter__()
-    elif operation == "exit":
-        result = bool(target.__exit__(None, None, None))
     else:
         kinds: dict[str, Callable[[Any], Any]] = {
             "iterator": iter,
