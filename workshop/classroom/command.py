@@ -82,7 +82,9 @@ def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
     worth, notes = points.load(wanted.points)
     people = roster.load(wanted.roster) if wanted.roster else roster.Roster([])
     if {"moodle", "canvas"} & set(wanted.marks) and not wanted.roster:
-        raise UserError("--marks needs --roster: a gradebook knows people by id and e-mail")
+        raise UserError(
+            f"--marks {wanted.marks[0]} needs --roster: a gradebook knows people by id and e-mail"
+        )
     masters = [path for path in build.masters(root) if build.is_exercise(path)]
     with workplace() as folder:
         collector = collect.Collector(

@@ -22,7 +22,6 @@ from workshop.errors import show_user_errors_plainly
 
 ASSIGNMENT = "rn50"
 CONFIG = """c = get_config()  # noqa: F821 - nbgrader's
-c.CourseDirectory.db_assignments = [{"name": "rn50"}]
 c.ClearSolutions.code_stub = {"python": "..."}
 c.ExecutePreprocessor.timeout = 300  # of a cell: checks that start ranks take longer than 30 s
 """
@@ -73,11 +72,13 @@ def named(exercise: str) -> str:
 
 
 def with_stub(source: str) -> str:
-    """A cell that names what is to be written, also when nbgrader has taken the solution out."""
-    if not source.lstrip().startswith(solutions.BEGIN) and f"\n{solutions.BEGIN}" not in source:
-        return source  # inside a function
-    stub = solutions.stub(source).strip()
-    return source.replace(solutions.BEGIN, f"{stub}\n{solutions.BEGIN}", 1)
+    """A cell that names what is to be written also when nbgrader has taken the solution out."""
+    lines: list[str] = []
+    for indent, part, is_solution in solutions.regions(source, "exercise"):
+        if is_solution and not indent:
+            lines += solutions.stub_lines("\n".join(part))
+        lines += [indent + solutions.BEGIN, *part, indent + solutions.END] if is_solution else part
+    return "\n".join(lines)
 
 
 def points(exercise: str, answer: Any, worth: float) -> float:
