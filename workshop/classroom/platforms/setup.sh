@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/course"
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   apt-get -q update
-  DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends make python3-venv
+  DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends \
+    cmake g++ make python3-venv
 fi
 make setup
