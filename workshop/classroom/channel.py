@@ -40,10 +40,9 @@ class Channel:
 
     def __init__(
         self,
-        line: socket.socket,
-        trusted: bool,
+        line: socket.socket, trusted: bool,
         place: Callable[[BaseException], str] = lambda e: "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.line, self.trusted, self.place = line, trusted, place
         self.deadline = float("inf")
         self.closed = ""  # why, once it is
@@ -64,9 +63,11 @@ class Channel:
         """Give an object of this side a number that the other side knows."""
         self._objects[number] = value
 
-    def object(self, number: int) -> Any:
-        """An object of the other side that has such a number."""
-        return Remote.of(self, number, False, {})
+    def object(
+        self, number: int, is_callable: bool = False, about: Mapping[str, str] | None = None
+    ) -> Any:
+        """What stands for an object of the other side that has such a number."""
+        return Remote.of(self, number, is_callable, about or {})
 
     def close(self) -> None:
         """End the line, and wait for its thread."""
@@ -137,7 +138,7 @@ class Channel:
 
     # --- values -----------------------------------------------------------------------------------
 
-    def _keep(self, value: Any) -> int:
+    def keep(self, value: Any) -> int:
         for number, kept in self._objects.items():
             if kept is value:
                 return number
@@ -145,24 +146,15 @@ class Channel:
         self._objects[number] = value
         return number
 
-    def _home(self, value: Any) -> int | None:
+    def number_there(self, value: Any) -> int | None:
         if isinstance(value, Remote) and object.__getattribute__(value, "_channel") is self:
             return int(object.__getattribute__(value, "_number"))
         return None
 
-    def _here(self, number: int) -> Any:
+    def here(self, number: int) -> Any:
         if number not in self._objects:
             raise Malformed("an object that was never handed over")
         return self._objects[number]
-
-    def _there(self, number: int, is_callable: bool, about: Mapping[str, str]) -> Any:
-        return Remote.of(self, number, is_callable, about)
-
-    def _encoder(self) -> Encoder:
-        return Encoder(self._keep, self._home, pickles=self.trusted)
-
-    def _decode(self, code: Any, buffers: list[bytes]) -> Any:
-        return Decoder(buffers, self._there, self._here, pickles=not self.trusted).decode(code)
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -176,7 +168,7 @@ class Channel:
             self._queues[key] = queue.SimpleQueue()
         if self.closed:
             raise Gone(self.closed)
-        encoder = self._encoder()
+        encoder = Encoder(self)
         code = encoder.encode(list(values))
         self._send({"thread": key, "kind": "ask", "do": operation, "values": code}, encoder)
         while True:
@@ -185,7 +177,7 @@ class Channel:
                 self._answer(key, message, buffers)
             elif message.get("kind") == "value":
                 try:
-                    return self._decode(message.get("value"), buffers)
+                    return Decoder(self, buffers).decode(message.get("value"))
                 except Malformed as problem:
                     raise self._bad(problem) from None
             else:
@@ -218,15 +210,15 @@ class Channel:
                 return
 
     def _answer(self, key: str, message: dict[str, Any], buffers: list[bytes]) -> None:
-        encoder = self._encoder()
+        encoder = Encoder(self)
         try:
-            values = self._decode(message.get("values"), buffers)
+            values = Decoder(self, buffers).decode(message.get("values"))
             result = encoder.encode(self._do(str(message.get("do")), values))
             reply = {"thread": key, "kind": "value", "value": result}
         except (Gone, Malformed):
             raise
         except BaseException as error:
-            encoder, reply = self._encoder(), self._told(error) | {"thread": key}
+            encoder, reply = Encoder(self), self._told(error) | {"thread": key}
         try:
             self._send(reply, encoder)
         except ValueError as error:  # too large

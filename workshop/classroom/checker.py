@@ -115,8 +115,14 @@ class Checker:
         """Run the plan in a box and judge what it defines. Raises Gone when the box does not
         last."""
         limits = limits_of(item, self.order.limits)
-        line = self.open_box(limits)
-        channel = Channel(line, trusted=True)
+        root = self.folder / "box"
+        root.mkdir(exist_ok=True)
+        ours, theirs = socket.socketpair()
+        hidden = list(map(Path, self.order.hidden))
+        made = box.Box(root, limits, self.user, self.shown, hidden)
+        self.pid = made.start(lambda: learner.live(theirs), keep=(theirs.fileno(),))
+        theirs.close()
+        channel = Channel(ours, trusted=True)
         channel.deadline = time.monotonic() + limits.seconds
         done = threading.Event()
         watch = threading.Thread(target=self.watch, args=(channel, done), daemon=True)
@@ -130,18 +136,11 @@ class Checker:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
             done.set()
-            self.end(channel)
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            box.end_children()
+            channel.close()
             watch.join()
-
-    def open_box(self, limits: box.Limits) -> socket.socket:
-        root = self.folder / "box"
-        root.mkdir(exist_ok=True)
-        ours, theirs = socket.socketpair()
-        hidden = list(map(Path, self.order.hidden))
-        made = box.Box(root, limits, self.user, self.shown, hidden)
-        self.pid = made.start(lambda: learner.live(theirs), keep=(theirs.fileno(),))
-        theirs.close()
-        return ours
 
     def judged(
         self, item: table.Exercise, root: Any, plan: answers.Plan, left: str
@@ -178,13 +177,6 @@ class Checker:
                 with contextlib.suppress(OSError):
                     os.kill(self.pid, signal.SIGKILL)
                 return
-
-    def end(self, channel: Channel) -> None:
-        """End the box with all that was started in it."""
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-        box.end_children()
-        channel.close()
 
     def why(self, problem: Gone, item: table.Exercise) -> tuple[str, str]:
         """An ended box in two sentences."""

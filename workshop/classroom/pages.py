@@ -29,14 +29,6 @@ class Line(engine.Result):
     most: float = 0.0
     remark: str = ""
 
-    @property
-    def mark(self) -> str:
-        return MARKS.get(self.outcome, "?")
-
-    @property
-    def kind(self) -> str:
-        return self.outcome.replace(" ", "-")
-
 
 @dataclass(frozen=True)
 class Result:
@@ -134,7 +126,9 @@ def write(course: Class, out: Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     for one in course.results:
-        text = env.get_template("feedback.html").render(one=one, course=course, goals=goals)
+        text = env.get_template("feedback.html").render(
+            one=one, course=course, goals=goals, marks=MARKS
+        )
         (new / links[one.learner]).write_text(text, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)

@@ -92,12 +92,6 @@ class RemoteIterator:
         return found[0]
 
 
-OPERATIONS = frozenset(
-    "call beside attribute iterator next length item float int truth array".split()
-)
-FOR_LEARNERS = frozenset(("call", "attribute", "iterator", "next", "length", "item"))
-
-
 PARTS: dict[str, Callable[..., Any]] = {}  # of checks, by module:name; noted before a box is closed
 
 
@@ -109,48 +103,47 @@ def note_parts(modules: Iterable[types.ModuleType]) -> None:
                 PARTS[f"{value.__module__}:{name}"] = value.__wrapped__  # type: ignore[attr-defined]
 
 
+def _next(target: Any) -> tuple[Any, ...]:
+    """What comes next, in a tuple; an empty one at the end."""
+    try:
+        return (next(target),)
+    except StopIteration:
+        return ()
+
+
+def _array(target: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(target)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda target, values, named: target(*values, **named),
+    "beside": lambda target, part, values, named: PARTS[part](target, *values, **named),
+    "attribute": lambda target, name: getattr(target, str(name)),
+    "item": lambda target, key: target[key],
+    "iterator": iter, "next": _next, "length": len,
+    "array": _array, "float": float, "int": int, "truth": bool,
+}  # fmt: skip
+FOR_LEARNERS = frozenset(("call", "attribute", "iterator", "next", "length", "item"))
+
+
 def operate(operation: str, target: Any, values: list[Any], guarded: bool) -> Any:
     """Do it to an object of this process. `guarded`: for code that is not to be trusted, only
     calls, items and public attributes of the library's own objects."""
     if guarded and operation not in FOR_LEARNERS:
         raise TypeError("only a call is possible here")
-    if operation == "call":
-        result = target(*values[0], **values[1])
-    elif operation == "beside":
-        result = PARTS[values[0]](target, *values[1], **values[2])
-    elif operation == "attribute":
-        result = _attribute(target, str(values[0]), guarded)
-    elif operation == "next":
-        try:
-            result = (next(target),)
-        except StopIteration:
-            result = ()
-    elif operation == "item":
-        result = target[values[0]]
-    elif operation == "array":
-        import numpy as np
-
-        result = np.asarray(target)
-    else:
-        kinds: dict[str, Callable[[Any], Any]] = {
-            "iterator": iter,
-            "length": len,
-            "float": float,
-            "int": int,
-            "truth": bool,
-        }
-        result = kinds[operation](target)
+    if guarded and operation == "attribute":
+        _refuse_inner(target, str(values[0]))
+    result = OPERATIONS[operation](target, *values)
     if guarded and isinstance(result, type | types.ModuleType | types.FrameType | types.CodeType):
         raise TypeError("this is not handed over")
     return result
 
 
-def _attribute(target: Any, name: str, guarded: bool) -> Any:
-    if not guarded:
-        return getattr(target, name)
+def _refuse_inner(target: Any, name: str) -> None:
     module = type(target).__module__
     functions = types.FunctionType | types.MethodType | types.BuiltinFunctionType
     ours = module.startswith(("rn50lib.", "workshop."))
     if name.startswith("_") or not ours or isinstance(target, functions):
         raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
-    return getattr(target, name)

@@ -25,9 +25,7 @@ from workshop.classroom import box
 from workshop.classroom.checker import GRACE_S, Checker, Order, limits_of
 from workshop.classroom.remote import note_parts
 
-OWN_MEMORY = (
-    4 * 2**30
-)  # of a checker, so that a flood of data from an answer ends the checker alone
+OWN_MEMORY = 4 * 2**30  # of a checker: a flood of data from an answer ends it alone
 USER = 64_000  # the first of the accounts, one for each job at a time, that learners' code gets
 
 

@@ -86,7 +86,7 @@ def test_small_class(tmp_path, monkeypatch):
     made.save(where / "Dora", careless)
 
     with leaving_nothing():
-        printed = graded(tmp_path, "--jobs", "2", "--time-limit", "10")
+        printed = graded(tmp_path, "--jobs", "2", "--time-limit", "15")
     found = outcomes(tmp_path)
 
     def of(learner: str) -> dict[str, str]:
