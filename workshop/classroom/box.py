@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import sys
@@ -112,7 +113,7 @@ class Box:
 
     def _set_limits(self) -> None:
         limits = self.limits
-        data = _status("VmData") or 0
+        data = _status("VmData")
         wanted = {
             resource.RLIMIT_DATA: data + limits.memory,
             resource.RLIMIT_FSIZE: limits.file_size,
@@ -132,7 +133,7 @@ class Box:
 def limit_data(size: int) -> None:
     """Let this process take `size` bytes more than it has; what it starts may be given less."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    value = (_status("VmData") or 0) + size
+    value = _status("VmData") + size
     if most == resource.RLIM_INFINITY or value < most:
         resource.setrlimit(resource.RLIMIT_DATA, (value, most))
 
@@ -192,16 +193,14 @@ KEPT = ("PATH", "LANG", "LC_ALL", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "RN
         "TF_CPP_MIN_LOG_LEVEL", "LD_LIBRARY_PATH", "PYTHONHASHSEED")  # fmt: skip
 
 
-def _status(name: str, pid: int | str = "self") -> int | None:
-    """A size in bytes from /proc; None where it cannot be read."""
+def _status(name: str, pid: int | str = "self") -> int:
+    """A size in bytes from /proc; 0 where it cannot be read."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
+        return 0
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.M)
+    return int(found[1]) * 1024 if found else 0
 
 
 def children(pid: int) -> list[int]:
@@ -234,4 +233,4 @@ def end_children(but: Collection[int] = ()) -> None:
 
 def own_memory(pid: int | str = "self") -> int:
     """Bytes that a process holds for itself, or in shared memory."""
-    return (_status("RssAnon", pid) or 0) + (_status("RssShmem", pid) or 0)
+    return _status("RssAnon", pid) + _status("RssShmem", pid)

@@ -62,7 +62,8 @@ class Checker:
         self.shared.mkdir(mode=0o755)
         tempfile.tempdir = str(self.shared)
         tempfile.mkdtemp = _readable_mkdtemp  # type: ignore[assignment]
-        masters = answers.masters(self.order.masters)
+        texts = self.order.masters.items()
+        masters = {name: answers.code_cells(text, f"{name} as given") for name, text in texts}
         results = []
         for notebook in table.notebooks():
             items = table.of_notebook(notebook)

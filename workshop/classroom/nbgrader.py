@@ -47,7 +47,7 @@ def notebook(root: Path, master: Path, worth: dict[str, float]) -> dict[str, Any
         kind, name = (*given["tags"], "", "")[:2]
         if kind not in ("answer", "check"):
             continue
-        item = table.find(name)
+        item, grade_id = table.find(name), name.replace(".", "-")  # it takes no dots
         about: dict[str, Any] = {
             "schema_version": 3,
             "task": False,
@@ -56,19 +56,14 @@ def notebook(root: Path, master: Path, worth: dict[str, float]) -> dict[str, Any
         }
         if kind == "answer":
             cell["source"] = with_stub(given["source"])
-            about |= {"solution": True, "locked": False, "grade_id": f"{named(name)}-answer"}
+            about |= {"solution": True, "locked": False, "grade_id": f"{grade_id}-answer"}
         else:
             call = f'points("{name}", {item.answer}, {worth[name]:g})'
             cell["source"] = f"from workshop.classroom.nbgrader import points\n\n{call}"
-            about |= {"grade": True, "locked": True, "grade_id": named(name)}
+            about |= {"grade": True, "locked": True, "grade_id": grade_id}
             about["points"] = worth[name]
         cell["metadata"]["nbgrader"] = about
     return book
-
-
-def named(exercise: str) -> str:
-    """A name that nbgrader takes: letters, digits, hyphens."""
-    return exercise.replace(".", "-")
 
 
 def with_stub(source: str) -> str:

@@ -88,7 +88,7 @@ class Class:
             said = Counter(x.said for x in lines if x.outcome in (engine.WRONG, engine.ERROR))
             often, times = said.most_common(1)[0] if said else ("", 0)
             counts = Counter(x.outcome for x in lines)
-            entry = {"name": item.name, "goal": item.goal, "counts": counts, "of": len(lines)}
+            entry = {"name": item.name, "counts": counts, "of": len(lines)}
             found.append(entry | {"often": often, "times": times, "points": self.points[item.name]})
         return found
 

@@ -11,12 +11,9 @@ import pickle
 import sys
 import types
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from workshop.classroom.channel import Channel
 
 MAX_DEPTH = 60
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -30,7 +27,7 @@ class Malformed(Exception):
 class Encoder:
     """Values to JSON, and buffers beside it. The channel keeps what stays here."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Any) -> None:
         self.channel = channel
         self.buffers: list[bytes] = []
 
@@ -121,7 +118,7 @@ class Encoder:
 class Decoder:
     """JSON and its buffers to values."""
 
-    def __init__(self, channel: Channel, buffers: list[bytes]) -> None:
+    def __init__(self, channel: Any, buffers: list[bytes]) -> None:
         self.channel, self.buffers = channel, buffers
 
     def decode(self, code: Any) -> Any:
