@@ -12,11 +12,12 @@ from rn50lib.config import Config, Experiment, flags_of
 from rn50lib.config.description import describe
 from rn50lib.errors import TERMINATED
 from rn50lib.files import check_writable, is_stream, make_folder
-from rn50lib.launch.jobs import ENGINES, IMAGE, job_file
 from rn50lib.launch.prepare import prepare
 from rn50lib.parser import Parser, experiment_parser, parse_experiment
 from rn50lib.rank import member
 from rn50lib.stop import die_with_parent, end_on_sigterm
+
+ENGINES = ("slurm", "mpijob", "trainjob", "docker", "apptainer")
 
 
 def run(argv: list[str]) -> int:
@@ -41,24 +42,26 @@ def run_parser() -> Parser:
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     parser.add_argument(
-        "--print", choices=tuple(ENGINES), help="print the job file of this run for an engine"
+        "--print", choices=ENGINES, help="print the job file of this run for an engine"
     )
     parser.add_argument(
         "--print-config", action="store_true",
         help="print the run with all that was chosen for it, as YAML for --config, and stop",
     )  # fmt: skip
-    parser.add_argument("--image", help=f"with --print: the container image (default: {IMAGE})")
+    parser.add_argument("--image", help="with --print: the container image (default: rn50)")
     return parser
 
 
 def print_job(experiment: Experiment, extra: argparse.Namespace) -> int:
     """The job file of a run, which is resumed when its job is started again."""
+    from rn50lib.tools.jobs import job_file
+
     folder = (extra.run_dir or launch.run_folder("run")).absolute()
     if makes_a_model(experiment) and experiment.load_epoch is None:
         prefix = experiment.model_prefix or str(folder / "model")
         keep = experiment.keep or 2
         experiment = replace(experiment, model_prefix=prefix, keep=keep, resume=True)
-    print(job_file(extra.print, experiment, folder, extra.image or IMAGE), end="")
+    print(job_file(extra.print, experiment, folder, extra.image), end="")
     return 0
 
 

@@ -257,7 +257,8 @@ def test_a_framework_s_private_parts_are_used_in_one_file_only() -> None:
             }
             if names:
                 found[place(path)] = names
-    operators = {"_convolution_pointwise", "_convolution_pointwise_"}
+    operators = {f"_convolution_pointwise{end}" for end in ("", "_")}
+    operators.add("_reorder_convolution_weight")
     assert found == {"rn50lib/backends/torch/onednn.py": operators}
 
 

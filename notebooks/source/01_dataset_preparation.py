@@ -138,7 +138,6 @@ workshop.table(
     ],
     columns=["", "here", "ImageNet (ILSVRC 2012)"],
 )
-session.note("mean_kb", kilobytes, "KB", "mean size of a training picture")
 
 # %% [markdown]
 # ## From folder to label
@@ -185,7 +184,6 @@ workshop.table(
     columns=["class", "label in train", "label in val"],
 )
 print(f"A model that never errs would be reported with a top-1 accuracy of {perfect:.1f} %.")
-session.note("perfect_top1", perfect, "%", f"top-1 of a perfect model when val lacks {left_out}")
 
 # %% [markdown]
 # One missing folder moves every label behind it. Nothing crashes, the loss of training looks healthy, and only the validation accuracy is poor: such an error can cost a week. Three habits avoid it: list both splits from folders with the same names, keep the list of classes (`classes.txt` here) beside the data, and look at a few validation pictures with their labels.
@@ -338,7 +336,6 @@ workshop.table(
 )  # fmt: skip
 print(f"Records are {statistics.median(ratios):.2f} times as fast as files (median of 5 pairs,")
 print(f"which lie between {ratios[0]:.2f} and {ratios[-1]:.2f}).")
-session.note("records_over_files", statistics.median(ratios), "", "records / files, read warm")
 
 # %% [markdown]
 # Either is far faster than decoding, which you will measure below. On a local disk with enough memory, then, speed alone is hardly a reason. The reasons lie elsewhere:
@@ -853,7 +850,6 @@ run = workshop.train(
 input_rate = input_speed(run.wait())
 print(f"This machine's {session.machine.cores} cores deliver {input_rate:,.0f} training pictures")
 print(f"a second at {'32 × 32, as profile ci is' if session.profile == 'ci' else '224 × 224'}.")
-session.note("input_rate", input_rate, "img/s", "input pipeline alone")
 
 # %% [markdown]
 # Now change the number of pictures, their size and the epochs. The rates of the V100 are those published for ResNet-50 v1.5; yours is the input alone, since no model can train faster than its pictures arrive.
@@ -904,6 +900,17 @@ session.expect(
         "data.perfect_top1": perfect,
     }
 )
+
+# %% [markdown]
+# ## Your numbers
+#
+# What this notebook measured on your machine, in one place: to compare with a colleague's, or with those of another machine.
+
+# %% tags=["results"]
+session.note("mean_kb", kilobytes, "KB", "mean size of a training picture")
+session.note("perfect_top1", perfect, "%", f"top-1 of a perfect model when val lacks {left_out}")
+session.note("records_over_files", statistics.median(ratios), "", "records / files, read warm")
+session.note("input_rate", input_rate, "img/s", "input pipeline alone")
 
 # %% [markdown]
 # ## What to keep

@@ -79,7 +79,6 @@ workshop.table(
     [[name, speed, 1000 / speed, speed * loop_s] for name, speed in speeds.items()],
     columns=["device", "img/s (published)", "ms a picture", "loops like this one"],
 )
-session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one picture")
 
 # %% [markdown]
 # ### Why a faster device makes it worse
@@ -227,7 +226,6 @@ workshop.table(
 faster = rows["raw, 224 × 224"][1] / rows["JPEG"][1]
 print(f"Raw pixels take {rows['raw, 224 × 224'][0] / rows['JPEG'][0]:.2f} times the space here")
 print(f"and are {faster:.1f} times as fast.")
-session.note("raw_over_jpeg", faster, "times", "speed of raw pixels over JPEG, one core")
 
 # %% [markdown]
 # If raw pixels are faster here, that looks like a bargain, and for small pictures of one size it may be one: the talk's are 223 × 223 and never cropped. Two things speak against it.
@@ -405,7 +403,6 @@ print(stages.bottleneck(with_model))
 last_one = with_model.variants[-1]
 gain = statistics.median(with_model.ratios(last_one, with_model.variants[0]))
 print(f"All stages make training {gain:.2f} times as fast as the Python loop.")
-session.note("gain_model", gain, "times", "speed with all input stages, in front of the model")
 
 # %% [markdown]
 # Where the model runs on a CPU, one picture costs it many times what it costs the loop. Then even an input that takes no time at all gains next to nothing, and whoever measures only there concludes that a Python loop is good enough. That is a correct conclusion about the wrong machine.
@@ -433,8 +430,6 @@ cores = paced.experiment.data_nthreads
 print(f"All stages together: {gain_paced:.2f} times the Python loop, on {cores} cores.")
 print(f"At this rate a device of {device:,.1f} img/s needs about")
 print(f"{device / paced.rate(best) * cores:.0f} cores like these for its pictures.")
-session.note("gain_paced", gain_paced, "times", f"speed with all input stages, in front of {what}")
-session.note("busy_paced", paced.share(best), "%", f"of the time in which {what} is at work")
 
 # %% [markdown]
 # Read the table from the top and ask after each line: **is the input the bottleneck now?** The column *device at work* answers it; it is about what `nvidia-smi` would show as utilisation.
@@ -632,7 +627,6 @@ workshop.table(
 )  # fmt: skip
 scores = [report["metrics"]["val.top1"][-1] for report in reports.values()]
 print(f"The four lie between {min(scores):.1f} and {max(scores):.1f} %.")
-session.note("formats_apart", max(scores) - min(scores), "points", "top-1, best minus worst format")
 
 # %% [markdown]
 # How far may they lie apart? As far as runs with other seeds do, for another order is nothing else. After three epochs of a small network that is a few points, so a single run of each proves little: compare your mean with that of the recorded runs, and the distance of your four with their spread.
@@ -705,9 +699,9 @@ if TF and session.profile != "ci":
 
 # %%
 rows = []
-for what, measured in (("this machine's model", with_model), ("the paced device", paced)):
+for where, measured in (("this machine's model", with_model), ("the paced device", paced)):
     start, end = measured.variants[0], measured.variants[-1]
-    rows.append([what, 100 - measured.share(start), 100 - measured.share(end),
+    rows.append([where, 100 - measured.share(start), 100 - measured.share(end),
                  measured.rate(start), measured.rate(end)])  # fmt: skip
 workshop.table(
     rows,
@@ -725,6 +719,19 @@ workshop.table(
 )
 missing = 100 - 100 * items["tf.data"].value / ceiling.value
 print(f"Even a tuned tf.data left {missing:.0f} % of eight V100 unused.")
+
+# %% [markdown]
+# ## Your numbers
+#
+# What this notebook measured on your machine, in one place: to compare with a colleague's, or with those of another machine.
+
+# %% tags=["results"]
+session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time for one picture")
+session.note("raw_over_jpeg", faster, "times", "speed of raw pixels over JPEG, one core")
+session.note("gain_model", gain, "times", "speed with all input stages, in front of the model")
+session.note("gain_paced", gain_paced, "times", f"speed with all input stages, in front of {what}")
+session.note("busy_paced", paced.share(best), "%", f"of the time in which {what} is at work")
+session.note("formats_apart", max(scores) - min(scores), "points", "top-1, best minus worst format")
 
 # %% [markdown]
 # ## What to take with you

@@ -199,7 +199,6 @@ stages = before["stages"]
 decoding = 100 * (stages["decode"] + stages["augment"]) / sum(stages.values())
 print(before["verdict"])
 print(f"Of the work on a picture, {decoding:.0f} % is decoding it and making it small.")
-session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, paced device")
 
 # %% [markdown]
 # Reading from memory and copying cost little. A JPEG has to be *decoded*, and that is arithmetic: the stored bits are unpacked into coefficients one after the other, the coefficients become blocks of 8 × 8 pixels by a cosine transform, the colours are blown up to full size. A faster disk would not help.
@@ -253,7 +252,6 @@ workshop.table(
 )
 if lesson.here(session, "dali.over_native"):
     gain = statistics.median(measured.ratios(loaders.DALI, first))
-    session.note("dali_over_native", gain, "times", "DALI's speed over PyTorch's loader")
 
 # %% [markdown]
 # ### Is decoding the bottleneck here?
@@ -273,7 +271,6 @@ if times > 3:
 print(
     f"The published V100 takes {device:,.1f}, {device / measured.rate(slowest):.2f} times as many."
 )
-session.note("loader_over_model", times, "times", "slowest loader over this machine's model")
 
 # %% [markdown]
 # So the answer depends on the device. In front of a processor the model is the bottleneck, and the rest of this notebook would gain nothing for a training run *here*. In front of a fast accelerator it is the other way round, and the more so the faster the accelerator is.
@@ -324,7 +321,6 @@ if lesson.here(session, "dali.decode.share", "dali.fused.saved"):
     workshop.figure(fig, alt=f"Milliseconds of each operator, stacked. {finding}")
     print(finding)
     share = 100 * ms[fused][steps.DECODE] / sum(ms[fused][s] for s in ways[fused][:3])
-    session.note("decode_share", share, "%", "decoding's part of the graph up to uint8 pixels")
 
 # %% [markdown]
 # The mirror image has no bar of its own. In the source above, a mirrored picture is resized *from right to left*: the same work, read in the other direction. A `flip` of its own would have copied every pixel once more.
@@ -347,7 +343,6 @@ if lesson.HERE:
     whole = 100 * steps.saved(until[steps.CROP], until[steps.RESIZE])
     print(f"Cropping while decoding spares {spared:.0f} % of the time for reading and decoding,")
     print(f"and {whole:.0f} % of the whole graph.")
-    session.note("fused_saved", whole, "%", "time saved by cropping while decoding")
 
 # %% [markdown]
 # ### Chance inside the graph
@@ -386,7 +381,6 @@ if lesson.here(session, "dali.python_calls"):
     ran = (time.perf_counter() - built) / 10
     print(f"Built in {1000 * (built - begin):.0f} ms, then {1000 * ran:.0f} ms a batch.")
     print(f"Ten batches of 8, and the function was called {len(calls)} time(s).")
-    session.note("python_calls", len(calls), "", "calls of the graph's function for ten batches")
 
 # %% [markdown]
 # Where Python must take part, because the data comes from a database or from an augmentation of your own, `external_source` calls a function for every picture, and pays for it:
@@ -442,7 +436,6 @@ workshop.show("rn50lib.pipelines.dali:Dali.batch")
 if session.machine.gpus and loaders.ON_CPU in measured.alone:
     ratio = statistics.median(measured.ratios(loaders.DALI, loaders.ON_CPU))
     print(f"Decoding on this GPU is {ratio:.2f} times as fast as on the {threads} cores.")
-    session.note("gpu_over_cpu", ratio, "times", "DALI decoding on the GPU over on the CPU")
 else:
     print("Nothing was decoded on a GPU in this run. What follows was published.")
 
@@ -485,16 +478,15 @@ workshop.images(
 )
 
 # %%
-rows = [[name, *differ[sizes[0]][name], differ[sizes[1]][name][0]] for name in differ[sizes[0]]]
+differing = [
+    [name, *differ[sizes[0]][name], differ[sizes[1]][name][0]] for name in differ[sizes[0]]
+]
 columns = ["loader", f"mean at {sizes[0]} px", "of the worst picture", "largest value"]
 workshop.table(
-    rows,
+    differing,
     columns=[*columns, f"mean at {sizes[1]} px"],
     caption=f"How far pixels are from Pillow's, of 255; {count} validation pictures",
 )
-for name, far, *_ in rows:
-    key = name.lower().replace(".", "").replace(", ", "_")
-    session.note(f"{key}_differs", far, "of 255", f"mean difference of {name} from Pillow")
 
 # %% [markdown]
 # With care, the three agree at 224 pixels to a fraction of one step in 255; what is left is rounding. At 64 pixels something else comes in: PyTorch's and tf.data's loaders let libjpeg decode such a picture at half of its size, which is nearly free and averages in blocks, where DALI decodes all of it. That, too, is within the three steps that this project allows a loader.
@@ -535,10 +527,8 @@ for name, fields in readers.items():
 careful = [score for name, score in scores.items() if "fast" not in name]
 workshop.table([[n, s] for n, s in scores.items()], columns=["read by", "validation top-1, %"])
 print(f"The careful loaders lie {max(careful) - min(careful):.2f} points apart.")
-session.note("loaders_apart", max(careful) - min(careful), "points", "top-1 of one checkpoint")
 if lesson.HERE:
     lost = scores[loaders.DALI] - scores[f"{loaders.DALI}, fast"]
-    session.note("fast_costs", lost, "points", "top-1 lost by reading with --resample fast")
 
 # %% [markdown]
 # Two things are in this table. The careful loaders hardly differ, although at 64 pixels two of them decode at half of the size. And DALI's fast way is further off than that of tf.data, which in a hurry decodes at a quarter of the size, and so has averaged over blocks of pixels before any are passed over.
@@ -601,7 +591,6 @@ if lesson.here(session, "dali.twice"):
         columns=["format", "rank 0", "rank 1", "different ones", "in the data set",
                  "epoch 0 again the same", "epoch 1 in the order of epoch 0"],
     )  # fmt: skip
-    session.note("twice", 0, "", "pictures that came twice in an epoch, over both ranks")
 
 # %% [markdown]
 # ### The index
@@ -661,7 +650,6 @@ if lesson.here(session, "dali.over_native"):
     for change in before["changes"]:
         print(f"Predicted for {change['flags']}: {change['predicted']:,.0f} images per second;")
         print(f"measured: {after['rates']['both']:,.0f}.")
-    session.note("gained", gained, "times", "speed in front of the paced device, DALI over native")
 
 # %% [markdown]
 # On a processor, exchanging one decoder for another moves the bottleneck little or not at all: all of them unpack the same bits on the same cores. What moves it is other hardware for the same work, and that is what `mixed` stands for. Where you have a GPU, run this notebook there and look at the same table.
@@ -683,6 +671,31 @@ if lesson.HERE:
 if loaders.TF_DATA in chosen:
     yours["dali.tfdata_differs"] = differ[sizes[0]][loaders.TF_DATA][0]
 session.expect(yours)
+
+# %% [markdown]
+# ## Your numbers
+#
+# What this notebook measured on your machine, in one place: to compare with a colleague's, or with those of another machine.
+
+# %% tags=["results"]
+session.note("idle_before", idle, "%", "waiting in front of PyTorch's loader, paced device")
+if lesson.HERE:
+    session.note("dali_over_native", gain, "times", "DALI's speed over PyTorch's loader")
+session.note("loader_over_model", times, "times", "slowest loader over this machine's model")
+if lesson.HERE:
+    session.note("decode_share", share, "%", "decoding's part of the graph up to uint8 pixels")
+    session.note("fused_saved", whole, "%", "time saved by cropping while decoding")
+    session.note("python_calls", len(calls), "", "calls of the graph's function for ten batches")
+if session.machine.gpus and loaders.ON_CPU in measured.alone:
+    session.note("gpu_over_cpu", ratio, "times", "DALI decoding on the GPU over on the CPU")
+for name, far, *_ in differing:
+    key = name.lower().replace(".", "").replace(", ", "_")
+    session.note(f"{key}_differs", far, "of 255", f"mean difference of {name} from Pillow")
+session.note("loaders_apart", max(careful) - min(careful), "points", "top-1 of one checkpoint")
+if lesson.HERE:
+    session.note("fast_costs", lost, "points", "top-1 lost by reading with --resample fast")
+    session.note("twice", 0, "", "pictures that came twice in an epoch, over both ranks")
+    session.note("gained", gained, "times", "speed in front of the paced device, DALI over native")
 
 # %% [markdown]
 # ## What to take with you

@@ -272,7 +272,6 @@ workshop.table(
 )  # fmt: skip
 halved = peaks.per_image(reduced) / peaks.per_image("float32")
 print(f"In {reduced} an image takes {halved:.2f} times the memory that it takes in float32.")
-session.note("memory_ratio", halved, "times", f"memory of an image in {reduced} over float32")
 
 # %% [markdown]
 # ## A run to look at
@@ -333,7 +332,6 @@ print(f"{look.experiment.to_network().name} after {last} epochs, loss {look.loss
 print(finding)
 flowing, of_weights = look.kinds
 zero = 100 * flowing.vanish(drawn.FLOAT16)
-session.note("vanish", zero, "%", "gradients flowing back that become zero in float16")
 
 # %% [markdown]
 # They are so small because the loss is a *mean*: the gradient of one position of one feature map of one image is its share of a mean over all of them. A larger batch or a larger picture makes them smaller still.
@@ -562,7 +560,6 @@ workshop.figure(fig, alt=f"Milliseconds a step in both precisions, and their rat
 done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
 speedup = median_interval(timed.ratios)[0]
-session.note("speedup", speedup, "times", f"speed of a training step in {reduced} over float32")
 if session.profile != "gpu":  # float16 on Tensor Cores
     session.recorded("published.v100.1gpu.fp16.ips")
 if emulated and session.profile != "ci":
@@ -643,7 +640,6 @@ workshop.table(
     caption=f"{full.report['model']}, {epochs} epochs of a part of the road signs",
 )  # fmt: skip
 apart = rows[1][2] - rows[0][2]
-session.note("top1_apart", apart, "points", f"top-1 in {reduced} less that in float32, short run")
 
 # %% [markdown]
 # Rounding differs in the last bits, and training amplifies every difference, just as another seed would: of two such runs no step is the same after a while. Two short runs prove nothing either way. So look at whole runs of the road-sign recipe, recorded with three seeds in each precision:
@@ -714,11 +710,23 @@ print(
     f"Casts, update and the rest: {before[roofline.REST]:.0f} %, then {now[roofline.REST]:.0f} %."
 )
 share = now["convolution"]
-session.note("convolution_share", share, "%", f"of a step in {reduced} spent in convolutions")
 
 # %% [markdown]
 # Only the first of the three lines is arithmetic. And beware of what has happened to everything around the step: a step that is faster waits a larger part of its time for the input and for the other workers. A run that was bound by computing may now be bound by decoding, and then FP32 and 16 bits "take the same time". `rn50 diagnose` measures loader, step and communication each by itself and says which of them it is; run it with `--dtype float32` and with yours.
+
+# %% [markdown]
+# ## Your numbers
 #
+# What this notebook measured on your machine, in one place: to compare with a colleague's, or with those of another machine.
+
+# %% tags=["results"]
+session.note("memory_ratio", halved, "times", f"memory of an image in {reduced} over float32")
+session.note("vanish", zero, "%", "gradients flowing back that become zero in float16")
+session.note("speedup", speedup, "times", f"speed of a training step in {reduced} over float32")
+session.note("top1_apart", apart, "points", f"top-1 in {reduced} less that in float32, short run")
+session.note("convolution_share", share, "%", f"of a step in {reduced} spent in convolutions")
+
+# %% [markdown]
 # ## What to take with you
 #
 # - Exponent bits are range, mantissa bits are resolution. `float16` lacks range, `bfloat16` lacks resolution.

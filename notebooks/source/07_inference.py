@@ -38,7 +38,7 @@ epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
 slow = session.profile != "gpu" and not session.machine.bfloat16
 run = workshop.train(
     name="to-serve", num_epochs=epochs, batch_size=32, seed=seed, model_prefix="model",
-    num_examples=960 if slow else None, disp_batches=10,
+    num_examples=640 if slow else None, disp_batches=10,
 ).wait()  # fmt: skip
 
 # %% [markdown]
@@ -90,10 +90,11 @@ print(f"{100 * right:.1f} % of {len(labels)} validation pictures are right.")
 score = workshop.train(
     name="score", model_prefix=str(prefix), load_epoch=last, only_inference=True, num_epochs=1
 ).wait()
-said, again = (r.report["metrics"]["val.top1"][-1] for r in (run, score))
-print(f"The run said {said}, the score says {again}: {'equal' if said == again else 'NOT equal'}.")
+said, scored = (r.report["metrics"]["val.top1"][-1] for r in (run, score))
+print(
+    f"The run said {said}, the score says {scored}: {'equal' if said == scored else 'NOT equal'}."
+)
 print(f"By hand: rn50 score {prefix.parent.name}/{prefix.name} {last}")
-session.note("score_equal", "yes" if said == again else "no", "", "the score is the run's top-1")
 
 # %% [markdown]
 # ## Pictures that were never in the data
@@ -281,7 +282,6 @@ with torch.inference_mode():
 difference = (again - logits).abs().max().item()
 print(f"{count} batch norms folded; {len(images)} pictures:")
 print(f"logits up to {logits.abs().max():.1f}, apart by {difference:.1e}")
-session.note("folded_apart", difference, "", "largest difference of a logit after folding")
 
 # %% [markdown]
 # ### What that saves
@@ -380,7 +380,7 @@ half = forms.folded(reduced)
 at_224 = Experiment(
     image_shape=224, num_classes=1000, seed=seed, batch_size=session.pick(cpu=4 if slow else 16, gpu=64)
 )  # fmt: skip
-rounds = rounds or session.pick(ci=2, cpu=10)
+rounds = rounds or session.pick(ci=2, cpu=7 if slow else 10)
 timed = forms.compare(at_224, (forms.TRAINING, forms.FOLDED, half), rounds)
 pair = timed.pair(forms.FOLDED, forms.TRAINING)
 lines = {"traffic, counted": apart.bytes / fused.bytes}
@@ -389,7 +389,6 @@ workshop.figure(fig, alt=f"Time of a batch in two forms, in turns, and their rat
 done = timed.experiment
 print(f"{done.image_shape} px, batch {done.batch_size}, {done.threads} threads. {finding}")
 faster = median_interval(pair.ratios)[0]
-session.note("folded_faster", faster, "times", "speed of the folded form over the training form")
 
 # %% [markdown]
 # Only the part of the time that went by moving numbers can be saved; the arithmetic of the convolutions stays.
@@ -586,7 +585,6 @@ workshop.table(
      for form in answers.logits],
     columns=["form", "top-1, %", "same answer as folded float32, %", "largest difference of a logit"],
 )  # fmt: skip
-session.note("half_same", answers.same(half, forms.FOLDED), "%", f"same answer in {reduced}")
 print(f"Top-1 differs by {half_top1 - full_top1:+.2f} points,")
 print("and pictures whose answer changes were close calls: some become right, some wrong.")
 
@@ -608,7 +606,6 @@ pair = timed.pair(half, forms.FOLDED)
 fig, finding = figures.pairs(pair, what="A batch")
 workshop.figure(fig, alt=f"Time of a batch in two precisions, in turns, and their ratio. {finding}")
 print(finding)
-session.note("half_faster", median_interval(pair.ratios)[0], "times", f"speed in {reduced}")
 if slow:
     print("This processor has no instructions for bfloat16 and imitates them.")
     session.recorded("inference.half_faster")
@@ -642,8 +639,8 @@ if can["ONNX"]:
     options.intra_op_num_threads = threads
     runtime = onnxruntime.InferenceSession(str(mine), options, providers=["CPUExecutionProvider"])
     (theirs,) = runtime.run(["logits"], {"images": images[:32].cpu().numpy()})
-    difference = (torch.tensor(theirs) - logits[:32].cpu().float()).abs().max()
-    print(f"ONNX Runtime and PyTorch: logits differ by up to {difference:.1e}")
+    apart = (torch.tensor(theirs) - logits[:32].cpu().float()).abs().max()
+    print(f"ONNX Runtime and PyTorch: logits differ by up to {apart:.1e}")
     one_picture = {"images": images[:1].cpu().numpy()}
     print(f"{milliseconds('r.run(None, x)', r=runtime, x=one_picture):.2f} ms for one picture")
 
@@ -681,15 +678,14 @@ if can["TensorFlow"]:
 
 # %%
 ours = answers.logits[forms.FOLDED]
-rows = []
+exported = []
 for name, logits in theirs.items():
     mine = ours[: len(logits)]
     away = float(np.abs(logits - mine).max())
     same = 100 * float(np.mean(logits.argmax(axis=1) == mine.argmax(axis=1)))
-    rows.append([name, len(logits), away, same, bool(np.allclose(logits, mine, 1e-4, 1e-4))])
-    session.note(f"export_{name.split()[0].lower()}", away, "", f"largest difference, {name}")
-if rows:
-    workshop.table(rows, columns=["", "pictures", "largest difference of a logit", "same answer, %",
+    exported.append([name, len(logits), away, same, bool(np.allclose(logits, mine, 1e-4, 1e-4))])
+if exported:
+    workshop.table(exported, columns=["", "pictures", "largest difference of a logit", "same answer, %",
                                   "agrees to 1e-4"])  # fmt: skip
 
 # %% [markdown]
@@ -700,12 +696,11 @@ if rows:
 # %%
 if can["ONNX"] and session.profile == "cpu":
     beside = forms.compare(at_224, (forms.FOLDED, forms.ONNX), rounds)
-    pair = beside.pair(forms.FOLDED, forms.ONNX)
-    fig, finding = figures.pairs(pair, what="A batch")
+    with_onnx = beside.pair(forms.FOLDED, forms.ONNX)
+    fig, finding = figures.pairs(with_onnx, what="A batch")
     workshop.figure(fig, alt=f"Time of a batch, ours and ONNX Runtime's, in turns. {finding}")
     print(finding)
-    ratio = median_interval(pair.ratios)[0]
-    session.note("over_onnx", ratio, "times", "speed of the folded form over ONNX Runtime's")
+    ratio = median_interval(with_onnx.ratios)[0]
 elif session.profile == "ci":
     print("Profile ci leaves this comparison out: the forms that it takes have been seen above.")
 elif can["ONNX"]:
@@ -816,11 +811,28 @@ busiest = max(server.loads, key=lambda load: load.rate / load.limit)
 waited = 1000 * busiest.served.percentile(50) - p50
 print(f"At {busiest.rate:.0f} requests per second, one at a time, half of them wait at least")
 print(f"{max(0, waited):.0f} ms more than that: in the queue.")
-session.note("p99", p99, "ms", "99 of 100 single requests are answered within")
 
 # %% [markdown]
 # Answering takes as long as it takes. What grows without a limit is waiting, and no faster network cures a server that is asked too much.
+
+# %% [markdown]
+# ## Your numbers
 #
+# What this notebook measured on your machine, in one place: to compare with a colleague's, or with those of another machine.
+
+# %% tags=["results"]
+session.note("score_equal", "yes" if said == scored else "no", "", "the score is the run's top-1")
+session.note("folded_apart", difference, "", "largest difference of a logit after folding")
+session.note("folded_faster", faster, "times", "speed of the folded form over the training form")
+session.note("half_same", answers.same(half, forms.FOLDED), "%", f"same answer in {reduced}")
+session.note("half_faster", median_interval(pair.ratios)[0], "times", f"speed in {reduced}")
+for name, _, away, *_ in exported:
+    session.note(f"export_{name.split()[0].lower()}", away, "", f"largest difference, {name}")
+if can["ONNX"] and session.profile == "cpu":
+    session.note("over_onnx", ratio, "times", "speed of the folded form over ONNX Runtime's")
+session.note("p99", p99, "ms", "99 of 100 single requests are answered within")
+
+# %% [markdown]
 # ## What to take with you
 #
 # - Score a checkpoint before you build on it, and expect the same number to the last digit.

@@ -159,7 +159,6 @@ seconds = json.loads(said[-1])["seconds"]
 fig, finding = figures.cold_start(seconds, batches[0])
 workshop.figure(fig, alt=f"Milliseconds of the first steps of a process. {finding}")
 print(finding)
-session.note("first_step", seconds[0] / min(seconds), "times", "first step over the fastest one")
 
 # %% [markdown]
 # ### 2. The wrong mean
@@ -299,7 +298,6 @@ theirs = [compare.published(f"DGX-1/{kind}") for kind in ("mixed", "FP32")]
 theirs[0].name, theirs[1].name = "FP16", "FP32"
 workshop.table(*sweeps.training_table(theirs), "Published: DGX-1 with V100s, 224 pixels")
 speedup = next(row[5] for row in rows if row[0] == 1)
-session.note("speedup", speedup, "times", f"one worker in {reduced} over float32, best batches")
 print(sweeps.markdown(rows, columns))
 env = swept[reduced]["env"]
 print("\n", " ".join(env["cmd"][:9]), "…")
@@ -436,7 +434,6 @@ columns = [f"{workers} workers", "images a step", "img/s", "times as fast as one
 workshop.table(
     rows, columns, f"One worker, {batch} images of {side} px: {alone:.1f} img/s, float32"
 )
-session.note("weak_scaling", together / alone, "times", f"{workers} workers over one, float32")
 if hidden and gpus:
     print(f"{workers} workers need a GPU each; here they shared the processor instead.")
 
@@ -570,7 +567,6 @@ here = predictions.predict_here(own, workers, max(latency, 0), 1 / per_byte, tog
 workshop.table(here.rows(), ["float32, your machine", "ms"])
 print(f"Predicted {here.predicted.ips:.1f}, measured {together:.1f} images per second:")
 print(f"the model is {abs(100 * here.error):.0f} % too {'fast' if here.error > 0 else 'slow'}.")
-session.note("own_error", 100 * here.error, "%", "error of the model on this machine")
 
 # %% [markdown]
 # On a processor expect a remainder, and its name is known: two workers share memory and caches, so each computes more slowly than alone (notebook 03 measured that), and the exchange runs on the very cores that compute, so that what the model hides beneath the backward pass is not hidden at all. GPUs have memory and wires of their own. A model is only as good as the list of what it contains.
@@ -597,16 +593,17 @@ print(check.cannot_tell().replace(". ", ".\n"))
 # Now the question. Before you touch a control: 90 epochs of ImageNet on 8, 64 and 512 GPUs of the kind chosen at the top. How many hours, and at which price?
 
 # %%
-rows = []
+budget = []
 for step in predictions.steps(512, gpu_batch, network, True, ips):
     if step.gpus in (1, 8, 64, 512):
         hours = step.hours()
         took = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
-        rows.append([step.gpus, step.gpus * gpu_batch, step.ips, 100 * step.efficiency, step.limit,
+        budget.append([step.gpus, step.gpus * gpu_batch, step.ips, 100 * step.efficiency, step.limit,
                      took, hours * step.gpus * price])  # fmt: skip
 columns = ["GPUs", "global batch", "img/s", "efficiency, %", "most is lost in", "90 epochs", "cost"]
-workshop.table(rows, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} images, {network}")
-session.note("efficiency_512", rows[-1][3], "%", "predicted efficiency of 512 GPUs")
+workshop.table(
+    budget, columns, f"Predicted: {ips:g} img/s a GPU with {gpu_batch} images, {network}"
+)
 
 # %% [markdown]
 # And why? The published rows cannot say. Three readings of them mean different remedies, and notebook 03 showed what the rows decide and what they leave open. So ask all three, each fitted to the same rows of the DGX-1. (Gradients have 16 bits here, as in those rows, and 32 in the table above. That is why the first reading differs a little from it.)
@@ -757,6 +754,18 @@ workshop.table(
 lost = 100 * (1 - together / (workers * alone))
 print(f"Measured here, {workers} workers in float32: {lost:.0f} % of the time is lost;")
 print(f"the all-reduce alone takes {100 * here.exchange_share:.0f} % of a step of theirs.")
+
+# %% [markdown]
+# ## Your numbers
+#
+# What this notebook measured on your machine, in one place: to compare with a colleague's, or with those of another machine.
+
+# %% tags=["results"]
+session.note("first_step", seconds[0] / min(seconds), "times", "first step over the fastest one")
+session.note("speedup", speedup, "times", f"one worker in {reduced} over float32, best batches")
+session.note("weak_scaling", together / alone, "times", f"{workers} workers over one, float32")
+session.note("own_error", 100 * here.error, "%", "error of the model on this machine")
+session.note("efficiency_512", budget[-1][3], "%", "predicted efficiency of 512 GPUs")
 
 # %% [markdown]
 # ## What to take with you

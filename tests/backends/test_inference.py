@@ -49,6 +49,24 @@ def test_folded_logits_are_the_trained_model_s(model, fused) -> None:
     assert float((got - expected).abs().max()) < 1e-4 * float(expected.abs().max())
 
 
+def test_packed_weights_give_the_same_bits(model) -> None:
+    """Batches of many shapes in any order: each comes before and after its weights are packed."""
+    import torch
+
+    from rn50lib.backends.torch import inference, onednn
+
+    shapes = [(n, 3, size, size) for n in (1, 2, 3) for size in (32, 64)]
+    batches = [torch.randn(shape) for shape in shapes]
+    expected = [inference.Predictor(model, torch.float32)(batch) for batch in batches]
+    predict = inference.Predictor(model, torch.float32)
+    for _ in range(2):
+        for batch, logits in zip(batches, expected, strict=True):
+            for _ in range(3):
+                assert torch.equal(predict(batch), logits)
+    if onednn.has_one_pass("cpu", torch.float32):
+        assert len(predict.model.weights) == onednn.PACKED_SHAPES
+
+
 def test_the_model_is_left_as_it_was(model) -> None:
     """A step goes on training it."""
     import torch

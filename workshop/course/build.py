@@ -165,6 +165,8 @@ def to_text(name: str, cells: list[Cell], about: dict[str, Any]) -> str:
     out = []
     for cell, cell_id in zip(cells, cell_ids(name, cells), strict=True):
         metadata: dict[str, Any] = {"tags": cell["tags"]} if cell["tags"] else {}
+        if "results" in cell["tags"]:  # for the index of a course run: nothing to learn from
+            metadata["jupyter"] = {"source_hidden": True}
         item: dict[str, Any] = {
             "cell_type": cell["cell_type"],
             "id": cell_id,

@@ -110,14 +110,19 @@ def use_matrix_products(model: ResNet, net: Network, sizes: dict[str, int], skip
 
 # --- predicting -----------------------------------------------------------------------------------
 
+PACKED_SHAPES = 4
+"""Shapes of a batch for which packed weights are kept, each as large as the network's."""
+
 
 def has_one_pass(device: str, dtype: torch.dtype) -> bool:
     """Whether this PyTorch and processor have oneDNN's fused convolutions for `dtype`."""
-    ops = ("_convolution_pointwise", "_convolution_pointwise_")
+    ops = ("_convolution_pointwise", "_convolution_pointwise_", "_reorder_convolution_weight")
     return has_onednn(device, dtype) and all(hasattr(torch.ops.mkldnn, op) for op in ops)
 
 
-def one_pass(conv: nn.Conv2d, x: Tensor, relu: bool, shortcut: Tensor | None = None) -> Tensor:
+def one_pass(
+    conv: nn.Conv2d, weight: Tensor, x: Tensor, relu: bool, shortcut: Tensor | None = None
+) -> Tensor:
     """relu(conv(x) + shortcut), each where it is asked for, by one kernel of oneDNN.
 
     oneDNN rectifies and adds while it still holds the result in registers, so that each layer is
@@ -125,29 +130,66 @@ def one_pass(conv: nn.Conv2d, x: Tensor, relu: bool, shortcut: Tensor | None = N
     are what torch.compile puts in for this, and there is no public way to them without compiling.
     """
     ops, after = torch.ops.mkldnn, "relu" if relu else "none"
-    how = (conv.weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
+    how = (weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
     if shortcut is None:
         return ops._convolution_pointwise(x, *how, after, [], "")
     return ops._convolution_pointwise_.binary(shortcut, x, *how, "add", 1.0, after, [], "")
 
 
+def packed(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """The weights as oneDNN's convolution wants them for inputs like `x`; else it rearranges them
+    at every call, which for a single image takes longer than to convolve it.
+
+    Private like `one_pass`: the public `torch.utils.mkldnn.to_mkldnn` packs for no size at all, and
+    weights packed for another batch are slower than those that were not packed.
+    """
+    how = (conv.padding, conv.stride, conv.dilation, conv.groups, list(x.shape))
+    weight: Tensor = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *how)
+    return weight
+
+
 class OnePass(nn.Module):
-    """A ResNet whose batch norms are folded (see `inference`), each convolution in one pass."""
+    """A ResNet whose batch norms are folded (see `inference`), each convolution in one pass.
+
+    When a second batch of the same shape follows, its weights are packed for that shape and kept.
+    """
 
     def __init__(self, folded: ResNet) -> None:
         super().__init__()
         self.model = folded
+        self.shape = torch.Size()  # of the batch before
+        self.weights: dict[torch.Size, dict[nn.Conv2d, Tensor]] = {}
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
-        x = one_pass(self.model.conv1, images_NCHW, relu=True)
+        weights = self._packed_weights(images_NCHW.shape)
+
+        def convolve(
+            conv: nn.Conv2d, x: Tensor, relu: bool, shortcut: Tensor | None = None
+        ) -> Tensor:
+            if weights is None:
+                return one_pass(conv, conv.weight, x, relu, shortcut)
+            if conv not in weights:
+                weights[conv] = packed(conv, x)
+            return one_pass(conv, weights[conv], x, relu, shortcut)
+
+        x = convolve(self.model.conv1, images_NCHW, relu=True)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         for stage in self.model.stages:
             for block in stage:
                 *inner, last = (m for name, m in block.named_children() if name.startswith("conv"))
                 y = x
                 for conv in inner:
-                    y = one_pass(conv, y, relu=True)
+                    y = convolve(conv, y, relu=True)
                 if isinstance(block.downsample, nn.Conv2d):
-                    x = one_pass(block.downsample, x, relu=False)
-                x = one_pass(last, y, relu=True, shortcut=x)
+                    x = convolve(block.downsample, x, relu=False)
+                x = convolve(last, y, relu=True, shortcut=x)
         return self.model.head(x)
+
+    def _packed_weights(self, shape: torch.Size) -> dict[nn.Conv2d, Tensor] | None:
+        """Where the weights packed for this shape are kept; None if it has not come twice."""
+        if shape not in self.weights and shape == self.shape:
+            if len(self.weights) == PACKED_SHAPES:
+                del self.weights[next(iter(self.weights))]  # the oldest
+            self.weights[shape] = {}
+        self.shape = shape
+        return self.weights.get(shape)

@@ -66,7 +66,7 @@ class Job(NamedTuple):
         return [*command, *flags, "--run-dir", str(self.folder)]
 
 
-def job_file(engine: str, experiment: Experiment, folder: Path, image: str = IMAGE) -> str:
+def job_file(engine: str, experiment: Experiment, folder: Path, image: str | None = None) -> str:
     """The text of the job file for one of ENGINES; the run's results come to `folder`.
 
     Raises UserError where the engine cannot run the experiment, and for flags that contradict each
@@ -104,7 +104,7 @@ def job_file(engine: str, experiment: Experiment, folder: Path, image: str = IMA
     else:
         mounts = {root: False, folder.parent: True}
         experiment = replace(experiment, data_root=str(root))
-    job = Job(experiment, folder, nodes, max(each), cores, gpus, mounts, env, image)
+    job = Job(experiment, folder, nodes, max(each), cores, gpus, mounts, env, image or IMAGE)
     if engine != "slurm":
         check_reachable(job)
     one = replace(experiment, **ALONE | dict.fromkeys(("comm", "bind", "timeline")))
