@@ -55,12 +55,12 @@ def plan(python: str, cpu: bool, work: Path) -> list[Step]:
     dtypes = ["float16", "bfloat16", "float32", "tf32"]
     if cpu:
         dtypes.remove("tf32")
-        draw, few = [signs, "--train", "96", "--val", "48"], ["--profile", "ci", "-e", "2"]
-        need, own, book = [], [*few, "--dtype", "float32"], few[:2]
+        draw, book, epochs = [signs, "--train", "96", "--val", "48"], ["--profile", "ci"], "2"
+        need, own = [], [*book, "--dtype", "float32"]
     else:
         signs = f"{data}/roadsigns"  # which the notebooks take, too
         draw, need = [signs], ["RN50_REQUIRE_CAPABILITIES=gpu,torch"]  # so that no test is skipped
-        own, book = ["-e", "9", "--dtype", "float16"], ["--profile", "gpu"]
+        own, book, epochs = ["--dtype", "float16"], ["--profile", "gpu"], "9"
 
     def rn50(name: str, limit: float, *words: str, figures: str = "") -> Step:
         return Step(name, limit, [python, "-m", "rn50lib.cli", *words], figures)
@@ -71,7 +71,7 @@ def plan(python: str, cpu: bool, work: Path) -> list[Step]:
         if cpu:
             size = ["-b", "2,4", "-i", "3", "--image-shape", "32", "--network", "tiny"]
         words = ["benchmark", "-n", "1", "-e", "2", "-w", "1", *size, *flags, "-o", file]
-        return rn50(name, 150, *words, figures=file)
+        return rn50(name, 180, *words, figures=file)
 
     def train(dtype: str, *flags: str) -> Step:
         name = " ".join(["train", dtype, *(flag.lstrip("-") for flag in flags)])
@@ -92,7 +92,7 @@ def plan(python: str, cpu: bool, work: Path) -> list[Step]:
 
     own += ["-n", "1", "--data-root", signs, "--recipe", "roadsigns"]
     saved = ["--run-dir", run, "--model-prefix", f"{run}/model", "--report", f"{run}.json"]
-    scored = [f"{run}/model", own[own.index("-e") + 1], *own, "--report", f"{run}-score.json"]
+    scored = [f"{run}/model", epochs, *own, "--report", f"{run}-score.json"]
     return [
         rn50("doctor", 60, "doctor", "--json", figures="-"),
         Step("tests", 180, ["env", *need, python, "-m", "pytest", "-q", *GPU_TESTS]),
@@ -104,7 +104,7 @@ def plan(python: str, cpu: bool, work: Path) -> list[Step]:
         dali("tfrecord"),
         *map(infer, dtypes),
         Step("signs", 120, [python, "-m", "data_prep.roadsigns", *draw]),
-        rn50("run", 240, "run", *own, *saved, figures=f"{run}.json"),
+        rn50("run", 240, "run", *own, "-e", epochs, "--resume", *saved, figures=f"{run}.json"),
         rn50("score", 60, "score", *scored, figures=f"{run}-score.json"),
         *map(notebook, ("02", "05", "06")),
     ]

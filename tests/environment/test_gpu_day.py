@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
+from tests.support import write_photo
 
 pytestmark = pytest.mark.slow
 
@@ -65,3 +67,29 @@ def test_a_day_that_is_cut_off_leaves_its_file_and_no_process(
     assert steps["pictures"]["status"] == "ok" and steps["signs"]["status"] == "begun"
     left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
     assert not [words for words in left if any(str(tmp_path) in word for word in words or ())]
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_a_gpu_is_asked_for_what_the_commands_know(repository: Path, tmp_path: Path) -> None:
+    """Every training and benchmark of the day, as far as `--dry-run` goes, beside an H100."""
+    ask = "import sys, pathlib, json, gpu_day; print(json.dumps([s.command for s in gpu_day.plan("
+    ask += "sys.executable, False, pathlib.Path(sys.argv[1]))]))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask, str(tmp_path)],
+        env=clean_environment(PYTHONPATH=str(repository / "scripts")),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    write_photo(tmp_path / "pictures" / "train" / "a" / "0.jpg", 0)
+    write_photo(tmp_path / "pictures" / "val" / "a" / "0.jpg", 0)
+    env = clean_environment(PATH=fake.install(tmp_path / "bin", gpus=[fake.H100]))
+    seen = 0
+    for words in json.loads(done.stdout):
+        if words[3:4] in (["benchmark"], ["run"]):
+            seen += 1
+            told = subprocess.run(
+                [*words, "--dry-run"], cwd=tmp_path, env=env, capture_output=True, text=True
+            )
+            assert told.returncode == 0, (words, told.stderr)
+            assert "--profile gpu" in told.stdout
+    assert seen >= 12
