@@ -32,6 +32,7 @@ from rn50lib.records.tfrecord import SPLIT_PREFIX, Shard, TFRecordReader, find_s
 
 IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
 RAW, RAW_LABEL, HEIGHT, WIDTH = "img_raw", "label", "height", "width"
+LARGE_INDEX = 1_000_000  # bytes, of some 60,000 records: half a second's work
 OPEN_SHARDS = 64  # mapped at the same time: each takes a file descriptor
 
 
@@ -148,7 +149,8 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
 
 
 def _contents(folder: Path, split: str, shards: list[Shard]) -> kept.Arrays:
-    """What is found out about a split; where the shards are large it is kept (see `kept`).
+    """What is found out about a split; where they are large, or records many, it is kept
+    (see `kept`).
 
     `offsets` and `labels` of all records, int64 and int32; the number of the first record of each
     shard, and of the records in all, as `firsts`; the ids of the classes, where there are some, as
@@ -156,7 +158,8 @@ def _contents(folder: Path, split: str, shards: list[Shard]) -> kept.Arrays:
     """
     files = [path for shard in shards for path in (shard.path, shard.index) if path]
     find_out = partial(_find_contents, shards)
-    if sum(file.stat().st_size for file in files) < kept.LARGE:
+    indexes = sum(shard.index.stat().st_size for shard in shards if shard.index)
+    if indexes < LARGE_INDEX and sum(file.stat().st_size for file in files) < kept.LARGE:
         return find_out()
     return kept.kept(folder / f"{SPLIT_PREFIX[split]}.labels", files, find_out)
 
