@@ -141,6 +141,7 @@ DETECTORS = {
     "wandb": lambda: _module("wandb"),
     "pyarrow": lambda: _module("pyarrow"),
     "simplejpeg": lambda: _module("simplejpeg"),
+    "triton": lambda: _module("triton"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),
     "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),
