@@ -119,10 +119,13 @@ def perform(step: Step, limit: float, log: Path) -> dict[str, Any]:
     paths = [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with log.open("w") as out:
-        child = subprocess.Popen(
-            step.command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        try:
+            child = subprocess.Popen(
+                step.command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:  # no environment: the set-up has failed
+            return {"status": "failed", "tail": [str(error)]}
         try:
             status = "ok" if child.wait(limit) == 0 else "failed"
         except subprocess.TimeoutExpired:
@@ -174,6 +177,19 @@ def machine(python: str) -> dict[str, Any]:
     }
 
 
+def resumed(file: Path, cpu: bool) -> dict[str, Any]:
+    """What the file holds of an earlier call; an empty day where it is not there yet."""
+    if not file.exists():
+        return {"cpu": cpu, "machine": {}, "steps": {}}
+    try:
+        day = dict(json.loads(file.read_text()))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {file}: not a file of this program ({error}): name another with --out")
+    if day.get("cpu") != cpu:
+        sys.exit(f"error: {file}: the day of another kind (--cpu): name another with --out")
+    return day
+
+
 def main() -> int:
     """Returns 0 where every step has passed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -187,6 +203,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="STEP", help="steps by the start of a name")
     parser.add_argument("--cpu", action="store_true", help="everything small, without a GPU")
     args = parser.parse_args()
+    for path in (args.wheels, args.python):
+        if path and not Path(path).exists():
+            parser.error(f"{path}: there is no such folder or program")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step's processes end, too
     over = time.monotonic() + 60 * args.minutes
     work = args.work.resolve()
@@ -200,9 +219,7 @@ def main() -> int:
         steps.insert(0, Step("setup", 480, setup))
     if args.only:
         steps = [step for step in steps if step.name.startswith(tuple(args.only))]
-    day: dict[str, Any] = {"cpu": args.cpu, "machine": {}, "steps": {}}
-    if args.out.exists():
-        day = json.loads(args.out.read_text())
+    day = resumed(args.out, args.cpu)
 
     def note(step: Step, found: dict[str, Any]) -> None:
         print(f"{step.name}: {found['status']} {found.get('seconds', '')}", flush=True)

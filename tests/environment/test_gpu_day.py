@@ -48,6 +48,9 @@ def test_steps_fail_are_left_out_and_are_made_up_for(repository: Path, tmp_path:
     assert any(line.startswith("numpy==") for line in day["machine"]["packages"])
     _, printed = steps(1, "--only", "doctor", "pictures", "records")
     assert "begun" not in printed
+    (tmp_path / "day.json").write_text(json.dumps(day | {"cpu": False}))  # not to be mixed
+    other = subprocess.run(command(repository, tmp_path), capture_output=True, text=True)
+    assert other.returncode == 1 and "day.json: the day of another kind" in other.stderr
 
 
 def test_a_day_that_is_cut_off_leaves_its_file_and_no_process(
