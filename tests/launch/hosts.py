@@ -1,0 +1,121 @@
+"""Two hosts on this machine, which ssh and a network cable connect.
+
+Each is a set of namespaces (network, name, processes, mounts) with an sshd of its own. Its /tmp,
+/run and /dev/shm are its own as well; the rest of the file system is what two hosts of a cluster
+would share. Nothing of it is seen from outside, and all of it goes with its first process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+ADDRESSES = {"h1": "10.77.0.1", "h2": "10.77.0.2"}
+PATIENCE = 30.0
+INTO = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc")
+FIRST = """
+set -e
+hostname {name}
+mount --bind {shared}/hosts /etc/hosts
+mount --bind {shared}/ssh_config /etc/ssh/ssh_config
+mount -t tmpfs none /run
+mount -t tmpfs none /dev/shm
+mkdir -m 755 /run/sshd /run/tmp
+ip link set lo up
+/usr/sbin/sshd -D -e -f {shared}/sshd_config &
+touch {shared}/{name}.up
+wait
+"""
+
+
+def command(program: str, *arguments: str) -> None:
+    subprocess.run([program, *arguments], check=True, capture_output=True)
+
+
+class Host:
+    """A running host; `temporary` is what TMPDIR is there."""
+
+    temporary = "/run/tmp"
+
+    def __init__(self, name: str, shared: Path) -> None:
+        self.name = name
+        script = FIRST.format(name=name, shared=shlex.quote(str(shared)))
+        with open(shared / f"{name}.log", "wb") as log:
+            self.process = subprocess.Popen(
+                [*INTO, "bash", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        end = time.monotonic() + PATIENCE
+        while not (shared / f"{name}.up").exists():
+            assert time.monotonic() < end, (shared / f"{name}.log").read_text()
+            time.sleep(0.02)
+        (first,) = psutil.Process(self.process.pid).children()
+        self.pid = first.pid
+
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """A command line that runs `argv` on this host."""
+        return ["nsenter", "--target", str(self.pid), "--net", "--uts", "--mount", "--pid",
+                f"--wd={os.getcwd()}", *argv]  # fmt: skip
+
+    def processes(self) -> list[psutil.Process]:
+        """What runs here."""
+        mine = os.readlink(f"/proc/{self.pid}/ns/pid")
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.readlink(f"/proc/{process.pid}/ns/pid") == mine:
+                    found.append(process)
+            except OSError:
+                continue
+        return found
+
+    def unplug(self) -> None:
+        """Pull its cable."""
+        command(*self.inside(["ip", "link", "set", "eth0", "down"]))
+
+    def die(self) -> None:
+        """Cut its power: the cable first, so that nobody is told."""
+        if self.process.poll() is None:
+            self.unplug()
+            self.end()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.kill(self.pid, 9)  # the kernel ends the others with the first
+        self.process.wait(PATIENCE)
+
+
+def start(shared: Path) -> dict[str, Host]:
+    """Two hosts, h1 and h2, that reach each other by ssh; `shared` is a folder for their files."""
+    key = shared / "key"
+    command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    names = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
+    (shared / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+    (shared / "ssh_config").write_text(
+        f"IdentityFile {key}\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
+        "LogLevel ERROR\n"
+    )
+    (shared / "sshd_config").write_text(
+        f"HostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nPermitRootLogin yes\n"
+        "UsePAM no\nPasswordAuthentication no\nPidFile none\nMaxStartups 100\n"
+    )
+    hosts: dict[str, Host] = {}
+    try:
+        for name in ADDRESSES:
+            hosts[name] = Host(name, shared)
+        pids = [str(host.pid) for host in hosts.values()]
+        command("ip", "link", "add", "eth0", "netns", pids[0], "type", "veth", "peer", "name",
+                "eth0", "netns", pids[1])  # fmt: skip
+        for name, host in hosts.items():
+            command(*host.inside(["ip", "address", "add", f"{ADDRESSES[name]}/24", "dev", "eth0"]))
+            command(*host.inside(["ip", "link", "set", "eth0", "up"]))
+    except BaseException:
+        for host in hosts.values():
+            host.end()
+        raise
+    return hosts
