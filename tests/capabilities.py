@@ -110,12 +110,22 @@ def _package_index() -> bool:
     return asked.returncode == 0
 
 
+def _two_hosts() -> bool:
+    programs = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
+    if not all(map(shutil.which, programs)):
+        return False
+    tried = "mount -t tmpfs none /run && ip link add a type bridge && ip link add b type veth"
+    new = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc"]
+    return subprocess.run([*new, "sh", "-c", tried], capture_output=True).returncode == 0
+
+
 DETECTORS = {
     "gpu": _gpu,
     "torch": lambda: _module("torch"),
     "slurm": lambda: (
         os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "sbatch")))
     ),
+    "two_hosts": _two_hosts,
     "debootstrap": lambda: os.geteuid() == 0 and shutil.which("debootstrap") is not None,
     "timm": lambda: _module("timm") and _module("torchvision"),
     "tensorflow": lambda: _module("tensorflow"),

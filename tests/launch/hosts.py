@@ -1,4 +1,4 @@
-"""Two hosts on this machine, which ssh and a network cable connect.
+"""Two hosts on this machine, which ssh and a network connect.
 
 Each is a set of namespaces (network, name, processes, mounts) with an sshd of its own. Its /tmp,
 /run and /dev/shm are its own as well; the rest of the file system is what two hosts of a cluster
@@ -7,11 +7,12 @@ would share. Nothing of it is seen from outside, and all of it goes with its fir
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -57,13 +58,15 @@ class Host:
         (first,) = psutil.Process(self.process.pid).children()
         self.pid = first.pid
 
-    def inside(self, argv: Sequence[str]) -> list[str]:
-        """A command line that runs `argv` on this host."""
+    def inside(self, argv: Sequence[str], folder: Path = Path("/")) -> list[str]:
+        """A command line that runs `argv` on this host, in a folder."""
         return ["nsenter", "--target", str(self.pid), "--net", "--uts", "--mount", "--pid",
-                f"--wd={os.getcwd()}", *argv]  # fmt: skip
+                f"--wd={folder}", *argv]  # fmt: skip
 
     def processes(self) -> list[psutil.Process]:
         """What runs here."""
+        if self.process.poll() is not None:
+            return []
         mine = os.readlink(f"/proc/{self.pid}/ns/pid")
         found = []
         for process in psutil.process_iter():
@@ -74,24 +77,55 @@ class Host:
                 continue
         return found
 
+    def received(self) -> int:
+        """The bytes that have come by its cable."""
+        argv = self.inside(["cat", "/proc/net/dev"])
+        table = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+        return int(table[table.index("eth0:") :].split()[1])
+
     def unplug(self) -> None:
         """Pull its cable."""
         command(*self.inside(["ip", "link", "set", "eth0", "down"]))
 
     def die(self) -> None:
         """Cut its power: the cable first, so that nobody is told."""
-        if self.process.poll() is None:
-            self.unplug()
-            self.end()
+        self.unplug()
+        self.end()
 
     def end(self) -> None:
+        """End all that runs here; the kernel closes its connections."""
         if self.process.poll() is None:
-            os.kill(self.pid, 9)  # the kernel ends the others with the first
+            psutil.Process(self.pid).kill()  # the kernel ends the others with the first
         self.process.wait(PATIENCE)
 
 
-def start(shared: Path) -> dict[str, Host]:
-    """Two hosts, h1 and h2, that reach each other by ssh; `shared` is a folder for their files."""
+class Switch:
+    """What the hosts are plugged into; what is left of the network when one of them dies."""
+
+    def __init__(self) -> None:
+        script = "ip link add switch type bridge; ip link set switch up && echo up; exec sleep inf"
+        self.process = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE
+        )
+        assert self.process.stdout and self.process.stdout.readline() == b"up\n"
+
+    def plug_in(self, host: Host) -> None:
+        here = ["nsenter", "--target", str(self.process.pid), "--net", "ip", "link"]
+        command(*here, "add", host.name, "type", "veth", "peer", "name", "eth0", "netns",
+                str(host.pid))  # fmt: skip
+        command(*here, "set", host.name, "master", "switch", "up")
+        there = [f"ip address add {ADDRESSES[host.name]}/24 dev eth0", "ip link set eth0 up"]
+        for line in there:
+            command(*host.inside(line.split()))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextlib.contextmanager
+def two_hosts(shared: Path) -> Iterator[dict[str, Host]]:
+    """h1 and h2, which reach each other by ssh; `shared` is a folder for their files."""
     key = shared / "key"
     command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     names = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
@@ -104,18 +138,12 @@ def start(shared: Path) -> dict[str, Host]:
         f"HostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nPermitRootLogin yes\n"
         "UsePAM no\nPasswordAuthentication no\nPidFile none\nMaxStartups 100\n"
     )
-    hosts: dict[str, Host] = {}
-    try:
+    with contextlib.ExitStack() as held:
+        switch = Switch()
+        held.callback(switch.end)
+        hosts = {}
         for name in ADDRESSES:
             hosts[name] = Host(name, shared)
-        pids = [str(host.pid) for host in hosts.values()]
-        command("ip", "link", "add", "eth0", "netns", pids[0], "type", "veth", "peer", "name",
-                "eth0", "netns", pids[1])  # fmt: skip
-        for name, host in hosts.items():
-            command(*host.inside(["ip", "address", "add", f"{ADDRESSES[name]}/24", "dev", "eth0"]))
-            command(*host.inside(["ip", "link", "set", "eth0", "up"]))
-    except BaseException:
-        for host in hosts.values():
-            host.end()
-        raise
-    return hosts
+            held.callback(hosts[name].end)
+            switch.plug_in(hosts[name])
+        yield hosts
