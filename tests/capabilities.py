@@ -114,7 +114,7 @@ def _two_hosts() -> bool:
     programs = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
     if not all(map(shutil.which, programs)):
         return False
-    tried = "mount -t tmpfs none /run && ip link add a type bridge && ip link add b type veth"
+    tried = "mount -t tmpfs none /run && ip link add t0 type bridge && ip link add t1 type veth"
     new = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc"]
     return subprocess.run([*new, "sh", "-c", tried], capture_output=True).returncode == 0
 
