@@ -59,6 +59,11 @@ def chromium_binary() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+def nbgrader_program() -> str | None:
+    """The program of nbgrader, or None."""
+    return shutil.which(os.environ.get("RN50_NBGRADER") or "nbgrader")
+
+
 @functools.cache
 def _present(name: str) -> bool:
     return bool(DETECTORS[name]())
@@ -146,6 +151,8 @@ DETECTORS = {
     "wandb": lambda: _module("wandb"),
     "pyarrow": lambda: _module("pyarrow"),
     "simplejpeg": lambda: _module("simplejpeg"),
+    "triton": lambda: _module("triton"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),
+    "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),
 }

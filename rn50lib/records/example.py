@@ -8,8 +8,10 @@ of bytes (1), floats (2) or ints (3), whose values are its field 1.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 Feature = list[bytes] | list[int] | list[float]
 
@@ -99,3 +101,89 @@ def _read_varint(data: Any, at: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
     raise ValueError("a number that does not end")
+
+
+# -- many examples at once -----------------------------------------------------------------------
+
+
+class Spans(NamedTuple):
+    """Where something stands in a buffer for each of many examples, int64; -1 where it does not."""
+
+    start: np.ndarray
+    stop: np.ndarray
+
+
+def find_features_of_all(
+    data: np.ndarray, examples: Spans, names: Sequence[str]
+) -> tuple[np.ndarray, dict[str, Spans]]:
+    """As `find_features`, for many Examples of one buffer (uint8) step by step side by side.
+
+    Which of them are written in the usual way, as bool of shape (examples,), and where the features
+    of these names stand in those. The others are left to `find_features`.
+    """
+    features = _bodies(data, examples.start, 0x0A)
+    usual = features.stop == examples.stop
+    count = len(usual)
+    found = {name: Spans(np.full(count, -1), np.full(count, -1)) for name in names}
+    at = features.start.copy()
+    while len(rows := np.flatnonzero(usual & (at < features.stop))):
+        entry = _bodies(data, at[rows], 0x0A)
+        key = _bodies(data, entry.start, 0x0A)
+        value = _bodies(data, key.stop, 0x12)
+        good = (key.stop >= 0) & (value.stop == entry.stop) & (entry.stop <= features.stop[rows])
+        for name, spans in found.items():
+            text = np.frombuffer(name.encode(), np.uint8)
+            same = np.flatnonzero(good & (key.stop - key.start == len(text)))
+            same = same[(_bytes(data, key.start[same], len(text)) == text).all(axis=1)]
+            spans.start[rows[same]], spans.stop[rows[same]] = value.start[same], value.stop[same]
+        usual[rows[~good]] = False
+        at[rows] = entry.stop
+    return usual, found
+
+
+def whole_numbers(data: np.ndarray, features: Spans) -> np.ndarray:
+    """The one number of each feature, int64; -1 where it is written in another way."""
+    numbers = _bodies(data, features.start, 0x1A)
+    packed = _bodies(data, numbers.start, 0x0A)
+    value, stop = _varints(data, packed.start)
+    ends = numbers.stop, packed.stop, stop
+    return np.where(np.all([end == features.stop for end in ends], axis=0), value, -1)
+
+
+def texts(data: np.ndarray, features: Spans) -> Spans:
+    """The one text of each feature."""
+    texts = _bodies(data, features.start, 0x0A)
+    text = _bodies(data, texts.start, 0x0A)
+    good = (texts.stop == features.stop) & (text.stop == features.stop)
+    return Spans(text.start, np.where(good, text.stop, -1))
+
+
+def _bytes(data: np.ndarray, starts: np.ndarray, count: int) -> np.ndarray:
+    """The `count` bytes from each place on, uint8 of shape (places, count)."""
+    return _byte(data, starts[:, None] + np.arange(count))
+
+
+def _byte(data: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The byte at each place, uint8; that at the end for places behind it."""
+    return data.take(at, mode="clip")
+
+
+def _bodies(data: np.ndarray, at: np.ndarray, tag: int) -> Spans:
+    """Where the bytes of the field with this tag stand that begins at each place."""
+    has = (_byte(data, at) == tag) & (at >= 0)
+    size, start = _varints(data, at + 1)
+    return Spans(start, np.where(has & (size >= 0), start + size, -1))
+
+
+def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the number at each place, -1 where it is none of at most five bytes; where it ends)."""
+    value, stop = np.zeros(len(at), np.int64), at.copy()
+    more = np.ones(len(at), bool)
+    for shift in range(0, 35, 7):
+        byte = _byte(data, stop).astype(np.int64)
+        value += np.where(more, (byte & 0x7F) << shift, 0)
+        stop += more
+        more &= byte >= 0x80
+        if not more.any():
+            break
+    return np.where(more, -1, value), stop

@@ -8,7 +8,9 @@ that MXNet knows, which stay as MXNet writes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +75,16 @@ def read_checksums(path_rec: str | os.PathLike) -> dict[int, int] | None:
     Raises RecordError, which says what is wrong and how to write it anew, for one that cannot be
     read.
     """
+    pairs = _read_checksums(path_rec)
+    return None if pairs is None else dict(pairs.tolist())
+
+
+def _read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
     path = checksum_path(path_rec)
     if not path.exists():
         return None
     try:
-        return dict(read_pairs(path, "checksum file", "offset\tchecksum").tolist())
+        return read_pairs(path, "checksum file", "offset\tchecksum")
     except ValueError as error:
         raise RecordError(f"{path}: {error}; {checksum_remedy(path_rec)}", path) from None
 
@@ -87,17 +94,20 @@ def checksums_at(path_rec: str | os.PathLike, offsets: np.ndarray) -> np.ndarray
 
     Raises RecordError where the file cannot be read, or where it is that of another record file.
     """
-    found = read_checksums(path_rec)
-    if found is None:
+    pairs = _read_checksums(path_rec)
+    if pairs is None:
         return None
-    if len(found) != len(offsets) or found.keys() != set(offsets.tolist()):
+    listed, by_offset = pairs[pairs[:, 0].argsort(kind="stable")], offsets.argsort(kind="stable")
+    if not np.array_equal(listed[:, 0], offsets[by_offset]):
         path = checksum_path(path_rec)
         raise RecordError(
             f"{path}: it does not belong to {path_rec}, which was written later or by another "
             f"program; {checksum_remedy(path_rec)}",
             path,
         )
-    return np.array([found[offset] for offset in offsets.tolist()], np.int64)
+    found = np.empty(len(offsets), np.int64)
+    found[by_offset] = listed[:, 1]
+    return found
 
 
 def read_pairs(path: str | os.PathLike, what: str, form: str) -> np.ndarray:
@@ -111,15 +121,13 @@ def read_pairs(path: str | os.PathLike, what: str, form: str) -> np.ndarray:
     except OSError as error:
         raise ValueError(f"the {what} cannot be read ({error.strerror})") from None
     separator = b"\t" if "\t" in form else b" "
-    tokens = data.split()
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
-    if tokens and data.count(separator) == lines and len(tokens) == 2 * lines:
-        try:
-            pairs = np.array(tokens).astype(np.int64).reshape(-1, 2)
-            if pairs.min() >= 0:
-                return pairs
-        except (ValueError, OverflowError):
-            pass
+    if data.strip() and data.count(separator) == lines:
+        with warnings.catch_warnings(), contextlib.suppress(ValueError, Warning):
+            warnings.simplefilter("error")  # at what is no number
+            numbers = np.fromstring(data, np.int64, sep=" ")
+            if len(numbers) == 2 * lines and numbers.min() >= 0 and numbers.max() < 2**63 - 1:
+                return numbers.reshape(-1, 2)
     raise ValueError(_bad_line(data, what, form, separator))
 
 

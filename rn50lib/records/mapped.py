@@ -1,7 +1,8 @@
-"""A file of records mapped into memory, opened by each process for itself."""
+"""A file of records, opened by each process for itself: mapped into memory, and read in pieces."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -9,6 +10,9 @@ from typing import Any
 
 from rn50lib.records.framing import Damage, RecordError, Span, locate
 from rn50lib.records.index import pack_remedy
+
+SPARSE = 32_000
+"""Bytes a record from which on reading all of it costs more than its first page alone."""
 
 
 class MappedFile:
@@ -32,6 +36,7 @@ class MappedFile:
         self._remedy = remedy or pack_remedy(path)
         self._locate = locate
         self._map: Any = None
+        self._file: Any = None
         self._pid = -1
         self._identity = self._stat()
         self.size = self._identity[0]
@@ -47,10 +52,33 @@ class MappedFile:
             )
         if self.size == 0:
             raise RecordError(f"{self.path}: the file is empty: {self._remedy}", self.path, 0, 0)
-        with open(self.path, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.close()
+        self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - by close()
+        self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         self._pid = os.getpid()
+        self._expect(mmap.MADV_RANDOM)
         return self._map
+
+    def _expect(self, access: int) -> None:
+        """Tell the system whether to read ahead. Where records are read at random, that would cost
+        a cold data set several times its size."""
+        self.data().madvise(access)
+
+    @contextlib.contextmanager
+    def read_starts_of(self, records: int) -> Iterator[Any]:
+        """The mapped file for who looks at the start of each of so many records, in their order."""
+        if records * SPARSE > self.size:
+            self._expect(mmap.MADV_SEQUENTIAL)
+        yield self.data()
+        self._expect(mmap.MADV_RANDOM)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes from ``start`` to ``stop``, or to the file's end, in one piece."""
+        if self._pid != os.getpid():
+            self.data()
+        return os.pread(self._file.fileno(), stop - start, start)
 
     def locate(self, offset: int) -> Span:
         """Where the parts of the record at an offset stand. Raises Damage if there is none."""
@@ -60,6 +88,7 @@ class MappedFile:
         """(offset, span) of all records, in the file's order. Raises RecordError at the first place
         that is none."""
         offset = 0
+        self._expect(mmap.MADV_SEQUENTIAL)
         while offset < self.size or not offset:
             try:
                 span = self.locate(offset)
@@ -67,6 +96,7 @@ class MappedFile:
                 raise self.damaged(damage) from None
             yield offset, span
             offset = span.end
+        self._expect(mmap.MADV_RANDOM)
 
     def damaged(self, damage: Damage) -> RecordError:
         """The error for a damaged record: with file, offset, and how many good ones stand before,
@@ -87,12 +117,17 @@ class MappedFile:
 
     def close(self) -> None:
         """Let go of the mapping; ``data`` makes it again."""
-        if self._map is not None and self._pid == os.getpid():
-            self._map.close()
-        self._map, self._pid = None, -1
+        for opened in (self._map, self._file):
+            if opened is not None:
+                opened.close()
+        self._map, self._file, self._pid = None, None, -1
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_map": None, "_pid": -1}
+        return {**self.__dict__, "_map": None, "_file": None, "_pid": -1}
 
     def _stat(self) -> tuple[int, int, int]:
         try:

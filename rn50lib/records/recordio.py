@@ -7,15 +7,19 @@ starts.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from rn50lib.records import kept
 from rn50lib.records.framing import (
     HEADER,
     MAGIC,
     MAGIC_BYTES,
+    PART,
     Damage,
     Header,
     RecordError,
@@ -34,6 +38,9 @@ from rn50lib.records.index import (
     read_index,
 )
 from rn50lib.records.mapped import MappedFile
+
+PLAIN = struct.Struct(PART.format + HEADER.format[1:])
+"""The start of a record: of a whole one the kind, above the length, is 0."""
 
 Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
@@ -197,13 +204,34 @@ class Reader:
         if not -len(keys) <= position < len(keys):
             raise IndexError(f"{self.path_rec} holds {len(keys)} records, not {position}")
         offset, key = int(offsets[position]), int(keys[position])
-        header, image = self._unpack(offset, self.read(position))
+        header, image = self._plain(position) or self._unpack(offset, self.read(position))
         if header.id != key and not self._counted:
             raise self._misfit(
                 offset,
                 f"the record at offset {offset:,} has the id {header.id}, the index says {key}",
             )
         return _label(header), image
+
+    def _plain(self, position: int) -> tuple[Header, bytes] | None:
+        """A record as nearly all are: in one part, with one label, undamaged. None for any other.
+
+        The image is copied once, and no page of the file is read but its own.
+        """
+        _, offsets, stops = self._index or self._load_index()
+        offset, stop = int(offsets[position]), int(stops[position])
+        head = self._file.read(offset, offset + PLAIN.size)
+        if len(head) < PLAIN.size:
+            return None
+        magic, length, flag, label, id_, id2 = PLAIN.unpack(head)
+        end = offset + PART.size + length
+        if magic != MAGIC or flag != 0 or length < HEADER.size or end + -length % 4 != stop:
+            return None
+        image = self._file.read(offset + PLAIN.size, end)
+        if self._checksums is not None:
+            extend = crc32c()
+            if extend(extend(0, head[PART.size :]), image) != self._checksums[position]:
+                return None
+        return Header(0, label, id_, id2), image
 
     def _unpack(self, offset: int, record: bytes) -> tuple[Header, bytes]:
         try:
@@ -230,20 +258,31 @@ class Reader:
     def labels(self) -> np.ndarray:
         """The class of every record, int32 of shape (records,), in the order of the index.
 
-        Only the headers are read. Raises RecordError if a record is damaged, has several labels, or
-        has one that is no class (a whole number from 0 on).
+        Only the headers are read, and of a large file once: they are kept (see `kept`) as
+        `PREFIX.labels`. Raises RecordError if a record is damaged, has several labels, or has one
+        that is no class (a whole number from 0 on).
         """
+        self._load_index()
+        if self._file.size < kept.LARGE:
+            return self._find_labels()["labels"]
+        note = Path(prefix_of(self.path_rec) + ".labels")
+        files = [Path(self.path_rec), Path(self.path_idx)]
+        return kept.kept(note, files, self._find_labels)["labels"]
+
+    def _find_labels(self) -> kept.Arrays:
         _, offsets, stops = self._load_index()
-        words = np.frombuffer(self._file.data(), "<u4", count=self._file.size // 4)
         # A header in one piece starts 8 bytes into its record; the few others are read one by one.
         fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
-        at = np.where(fits, offsets, 0) // 4 if len(words) >= 8 else np.zeros(0, np.int64)
-        lengths = words[at + 1].astype(np.int64)
-        plain = fits & (words[at] == MAGIC) & (words[at + 2] == 0)
-        plain &= offsets + 8 + (lengths + 3) // 4 * 4 == stops  # a part's flag would make it longer
+        at = np.where(fits, offsets, 0) // 4 if self._file.size >= 32 else np.zeros(0, np.int64)
+        with self._file.read_starts_of(len(offsets)) as mapped:
+            words = np.frombuffer(mapped, "<u4", count=self._file.size // 4)
+            magic, length, flag, label = (words[at + i] for i in range(4))
+            del words  # else the map could not be closed
+        plain = fits & (magic == MAGIC) & (flag == 0)
+        # a part's flag, above its length, would make it longer
+        plain &= offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4 == stops
         with np.errstate(invalid="ignore"):  # a damaged label may be any bit pattern
-            labels = words[at + 3].view("<f4").astype(np.float64)
-        del words  # else the map could not be closed
+            labels = label.view("<f4").astype(np.float64)
         for position in map(int, np.flatnonzero(~plain)):
             label = np.ravel(self[position][0])
             labels[position] = label[0] if len(label) == 1 else np.nan
@@ -257,7 +296,7 @@ class Reader:
                 self.path_rec,
                 int(offsets[position]),
             )
-        return labels.astype(np.int32)
+        return {"labels": labels.astype(np.int32)}
 
 
 def _label(header: Header) -> Labels:

@@ -11,17 +11,28 @@ import re
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.example import FeatureSpan, find_features, values
-from rn50lib.records.tfrecord import Shard, TFRecordReader, find_shards
+from rn50lib.records import kept
+from rn50lib.records.example import (
+    FeatureSpan,
+    Spans,
+    find_features,
+    find_features_of_all,
+    texts,
+    values,
+    whole_numbers,
+)
+from rn50lib.records.tfrecord import SPLIT_PREFIX, Shard, TFRecordReader, find_shards
 
 IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
 RAW, RAW_LABEL, HEIGHT, WIDTH = "img_raw", "label", "height", "width"
+LARGE_INDEX = 1_000_000  # bytes, of some 60,000 records: half a second's work
 OPEN_SHARDS = 64  # mapped at the same time: each takes a file descriptor
 
 
@@ -91,7 +102,9 @@ class ShardSource:
         return UserError(f"{self.path}: TensorFlow says: {message}")
 
     def _reader(self, shard: int) -> TFRecordReader:
-        reader = self._open.pop(shard, None) or TFRecordReader(self.shards[shard])
+        reader = self._open.pop(shard, None)
+        if reader is None:  # not `or`: it would ask an open one for its length
+            reader = TFRecordReader(self.shards[shard])
         self._open[shard] = reader  # the one used last stands last
         if len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)[1].close()
@@ -125,43 +138,75 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
             f" memory. `python -m data_prep.tfrecord --index {folder}` writes them",
             file=sys.stderr,
         )
-    offsets = [_read_offsets(shard) for shard in shards]
-    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
-    labels = np.empty(firsts[-1], np.int32)
-    ids: dict[int, str] = {}
-    raw = None
-    for shard, starts, first in zip(shards, offsets, firsts.tolist(), strict=False):
-        found, raw = _read_labels(shard.path, starts, ids, raw)
-        labels[first : first + len(found)] = found
-    classes = _class_names(folder, split, ids, int(labels.max()) + 1, names)
+    found = _contents(folder, split, shards)
+    classes = _class_names(folder, split, _ids(found), int(found["labels"].max()) + 1, names)
     paths = tuple(shard.path for shard in shards)
-    offset = np.concatenate(offsets)
-    return ShardSource(root, folder, labels, classes, paths, firsts, bool(raw), offset)
+    offsets, raw = found["offsets"], bool(found["raw"])
+    return ShardSource(root, folder, found["labels"], classes, paths, found["firsts"], raw, offsets)
 
 
 # -- labels --------------------------------------------------------------------------------------
 
 
+def _contents(folder: Path, split: str, shards: list[Shard]) -> kept.Arrays:
+    """What is found out about a split; of large shards, or many records, it is kept (see `kept`).
+
+    `offsets` and `labels` of all records, int64 and int32; the number of the first record of each
+    shard, and of the records in all, as `firsts`; the ids of the classes, where there are some, as
+    `ids` of the labels `known`; and whether the examples are the slides', as `raw`.
+    """
+    files = [path for shard in shards for path in (shard.path, shard.index) if path]
+    find_out = partial(_find_contents, shards)
+    indexes = sum(shard.index.stat().st_size for shard in shards if shard.index)
+    if indexes < LARGE_INDEX and sum(file.stat().st_size for file in files) < kept.LARGE:
+        return find_out()
+    return kept.kept(folder / f"{SPLIT_PREFIX[split]}.labels", files, find_out)
+
+
+def _find_contents(shards: list[Shard]) -> kept.Arrays:
+    ids: dict[int, str] = {}
+    raw = None
+    offsets, labels = [], []
+    for shard in shards:
+        reader = TFRecordReader(shard.path, shard.index)
+        found, raw = _read_labels(reader, ids, raw)
+        offsets.append(reader.offsets)
+        labels.append(found)
+        reader.close()
+    return {
+        "offsets": np.concatenate(offsets),
+        "labels": np.concatenate(labels),
+        "firsts": np.cumsum([0, *map(len, labels)], dtype=np.int64),
+        "raw": np.array(bool(raw)),
+        "known": np.array(list(ids), np.int64),
+        "ids": np.array(list(ids.values()), np.str_),
+    }
+
+
+def _ids(contents: kept.Arrays) -> dict[int, str]:
+    """The id of each label's class, for those whose records name it."""
+    return dict(zip(contents["known"].tolist(), contents["ids"].tolist(), strict=True))
+
+
 def _read_labels(
-    path: Path, offsets: np.ndarray, ids: dict[int, str], raw: bool | None
+    reader: TFRecordReader, ids: dict[int, str], raw: bool | None
 ) -> tuple[np.ndarray, bool]:
     """The labels of a shard, from 0 on, int32, and whether its examples are the slides'.
 
     ``ids`` collects the class id of each label over all shards; ``raw`` is the kind of the shards
     before, None at the first.
     """
-    reader = TFRecordReader(path)
-    labels = np.empty(len(offsets), np.int32)
-    for position, offset in enumerate(offsets.tolist()):
-        name = f"{path}: record {position} at offset {offset:,}"
-        if position:
-            data, start, stop = reader.span_at(offset)
-        else:  # its checksum is looked at, too: where the data are no Example, that says why
-            data = reader.read_at(offset)
-            start, stop = 0, len(data)
+    name = f"{reader.path}: record 0 at offset 0"
+    data = reader.read_at(0)  # its checksum, too: where the data are no Example, that says why
+    raw = _check_kind(_features(data, 0, len(data), name), raw, name)
+    labels = np.full(len(reader), -1, np.int32)
+    if not raw:
+        _read_usual_labels(reader, labels, ids)
+    for position in np.flatnonzero(labels < 0).tolist():
+        offset = int(reader.offsets[position])
+        name = f"{reader.path}: record {position} at offset {offset:,}"
+        data, start, stop = reader.span_at(offset)
         features = _features(data, start, stop, name)
-        if position == 0:
-            raw = _check_kind(features, raw, name)
         label = _number_of(data, features, RAW_LABEL if raw else LABEL, name)
         first = 0 if raw else 1
         if not first <= label < 2**31 or label != int(label):
@@ -173,14 +218,54 @@ def _read_labels(
         labels[position] = int(label) - first
         if SYNSET in features:
             found = _bytes_of(data, features, SYNSET, name).decode("utf-8", "replace")
-            known = ids.setdefault(int(labels[position]), found)
-            if found != known:
-                raise UserError(
-                    f"{name}: label {label:g} is {found!r} here and {known!r} in records before: "
-                    "the shards come from different label maps; write them again together"
-                )
-    reader.close()
+            _add_id(ids, int(labels[position]), found, name)
     return labels, bool(raw)
+
+
+def _read_usual_labels(reader: TFRecordReader, labels: np.ndarray, ids: dict[int, str]) -> None:
+    """Set the labels of the records that are written in the usual way, all of them at once."""
+    examples = Spans(*reader.spans())
+    with reader.starts() as mapped:
+        _set_labels(np.frombuffer(mapped, np.uint8), examples, reader, labels, ids)
+
+
+def _set_labels(
+    data: np.ndarray,
+    examples: Spans,
+    reader: TFRecordReader,
+    labels: np.ndarray,
+    ids: dict[int, str],
+) -> None:
+    usual, found = find_features_of_all(data, examples, (LABEL, SYNSET))
+    numbers = whole_numbers(data, found[LABEL])
+    names = texts(data, found[SYNSET])
+    named = (found[SYNSET].stop < 0) | (names.stop > names.start)
+    usual &= (numbers > 0) & (numbers < 2**31) & named
+    labels[usual] = numbers[usual] - 1
+    rows = np.flatnonzero(usual & (names.stop > names.start))
+    # The first record of each class stands for it; of the others those that name it otherwise.
+    _, first, class_of = np.unique(labels[rows], return_index=True, return_inverse=True)
+    start, size = names.start[rows], (names.stop - names.start)[rows]
+    other = size != size[first][class_of]
+    for width in np.unique(size).tolist():
+        same = np.flatnonzero(~other & (size == width))
+        at, reference = start[same], start[first][class_of[same]]
+        steps = np.arange(width)
+        other[same] = (data[at[:, None] + steps] != data[reference[:, None] + steps]).any(axis=1)
+    for k in [*first.tolist(), *np.flatnonzero(other).tolist()]:
+        row = int(rows[k])
+        text = data[start[k] : start[k] + size[k]].tobytes().decode("utf-8", "replace")
+        name = f"{reader.path}: record {row} at offset {int(reader.offsets[row]):,}"
+        _add_id(ids, int(labels[row]), text, name)
+
+
+def _add_id(ids: dict[int, str], label: int, found: str, name: str) -> None:
+    known = ids.setdefault(label, found)
+    if found != known:
+        raise UserError(
+            f"{name}: label {label + 1} is {found!r} here and {known!r} in records before: "
+            "the shards come from different label maps; write them again together"
+        )
 
 
 def _check_kind(features: dict[str, FeatureSpan], before: bool | None, name: str) -> bool:
@@ -218,9 +303,9 @@ def _class_names(
             others = find_shards(folder, other)
         except UserError:
             others = []
-        for shard in others:
-            labels, _ = _read_labels(shard.path, _read_offsets(shard), known, None)
-            count = max(count, int(labels.max()) + 1)
+        if others:
+            there = _contents(folder, other, others)
+            known, count = _ids(there), max(count, int(there["labels"].max()) + 1)
     for label in ids.keys() & known.keys():
         if ids[label] != known[label]:
             raise UserError(
@@ -229,14 +314,6 @@ def _class_names(
                 "again together, or put the list right"
             )
     return names or tuple((known | ids).get(label, str(label)) for label in range(count))
-
-
-def _read_offsets(shard: Shard) -> np.ndarray:
-    """Where the records of a shard start, int64; from its index, or by walking through it."""
-    reader = TFRecordReader(shard.path, shard.index)
-    offsets = reader.offsets
-    reader.close()
-    return offsets
 
 
 # -- features ------------------------------------------------------------------------------------

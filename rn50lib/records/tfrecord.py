@@ -10,6 +10,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,14 @@ class TFRecordReader:
 
     def read_at(self, offset: int) -> bytes:
         """The data of the record that starts at an offset."""
-        data, start, stop = self.span_at(offset)
-        found = data[start:stop]
+        head = self._file.read(offset, offset + _HEAD.size)
+        try:
+            ((_, stop),) = locate(head, 0, self._file.size - offset).parts
+        except Damage as damage:
+            raise self._file.damaged(Damage(offset, damage.reason)) from None
+        found = self._file.read(offset + _HEAD.size, offset + stop)
         crc = masked_crc(found)
-        (stored,) = CRC.unpack_from(data, stop)
+        (stored,) = CRC.unpack(self._file.read(offset + stop, offset + stop + CRC.size))
         if stored != crc:
             reason = f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
             raise self._file.damaged(Damage(offset, reason))
@@ -128,6 +133,20 @@ class TFRecordReader:
         except Damage as damage:
             raise self._file.damaged(damage) from None
         return self._file.data(), start, stop
+
+    def spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the data of the records start and stop, int64; stop is -1 where the length that
+        stands there is not that of the index."""
+        starts = self.offsets + 12
+        stops = np.append(self.offsets[1:], self._file.size) - 4
+        with self.starts() as data:
+            words = np.frombuffer(data, np.uint8)[self.offsets[:, None] + np.arange(8)]
+        lengths = words.view("<u8")[:, 0]
+        return starts, np.where(lengths == (stops - starts).astype(np.uint64), stops, -1)
+
+    def starts(self) -> AbstractContextManager[Any]:
+        """The shard as a buffer, for who looks at the start of each of its records."""
+        return self._file.read_starts_of(len(self))
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """(offset, data) of all records in the order of the file; needs no index."""

@@ -1,11 +1,20 @@
 """tf.train.Example without TensorFlow, against bytes that TensorFlow wrote and reads."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.tfrecordwriter import example_pieces, serialize_example
-from rn50lib.records.example import parse_example
+from rn50lib.records.example import (
+    Spans,
+    find_features,
+    find_features_of_all,
+    parse_example,
+    texts,
+    values,
+    whole_numbers,
+)
 
 # SerializeToString() of tf.train.Example, TensorFlow 2.21.
 KNOWN = [
@@ -14,7 +23,7 @@ KNOWN = [
     ({"label": 1.0}, "0a130a110a056c6162656c120812060a040000803f"),
 ]
 
-values = st.one_of(
+kinds = st.one_of(
     st.binary(max_size=3000),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(width=32, allow_nan=False),
@@ -22,7 +31,7 @@ values = st.one_of(
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4),
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4),
 )
-features = st.dictionaries(st.text(max_size=20), values, max_size=5)
+features = st.dictionaries(st.text(max_size=20), kinds, max_size=5)
 
 
 @pytest.mark.parametrize(("example", "hexed"), KNOWN)
@@ -95,3 +104,49 @@ def test_numbers_one_by_one_are_read_too():
     entry = bytes([0x0A, 1]) + b"a" + bytes([0x12, len(feature)]) + feature
     features_ = bytes([0x0A, len(entry)]) + entry
     assert parse_example(bytes([0x0A, len(features_)]) + features_) == {"a": [1, 300]}
+
+
+LABEL, TEXT = "image/class/label", "image/class/synset"
+named = st.fixed_dictionaries(
+    {LABEL: kinds, TEXT: kinds}, optional={"image/encoded": st.binary(max_size=300), "ä": kinds}
+)
+
+
+def side_by_side(records):
+    """Label and text of each record, None where it is left to `find_features`."""
+    ends = np.cumsum([0, *map(len, records)])
+    data = np.frombuffer(b"".join(records), np.uint8)
+    usual, found = find_features_of_all(data, Spans(ends[:-1], ends[1:]), (LABEL, TEXT))
+    numbers, names = whole_numbers(data, found[LABEL]), texts(data, found[TEXT])
+    return [
+        (int(number), data[start:stop].tobytes()) if good and number >= 0 and stop >= 0 else None
+        for good, number, start, stop in zip(usual, numbers, names.start, names.stop, strict=True)
+    ]
+
+
+def one_by_one(record):
+    found = find_features(record, 0, len(record))
+    return tuple(values(record, found[name]) for name in (LABEL, TEXT))
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(named, features), min_size=1, max_size=5))
+def test_many_at_once_are_read_as_one_by_one_or_left_to_it(examples):
+    records = [serialize_example(example) for example in examples]
+    for record, together in zip(records, side_by_side(records), strict=True):
+        if together is not None:
+            assert one_by_one(record) == ([together[0]], [together[1]])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.binary(max_size=300)), min_size=1))
+def test_the_usual_ones_are_all_read_at_once(pairs):
+    records = [serialize_example({"x": b"y" * 200, LABEL: a, TEXT: b}) for a, b in pairs]
+    assert side_by_side(records) == pairs
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1))
+def test_many_bytes_that_are_no_example_are_left(records):
+    for record, together in zip(records, side_by_side([*records, b"\0"]), strict=False):
+        if together is not None:
+            assert one_by_one(record) == ([together[0]], [together[1]])

@@ -18,16 +18,17 @@ T = TypeVar("T")
 
 
 class Wrong(Exception):
-    """What a check raises: what is wrong with the answer, and what to do about it."""
+    """What a check raises: what is wrong with the answer, and what to do about it. `share` is how
+    much of an exercise with parts is right, from 0 to 1."""
 
-    def __init__(self, diagnosis: str, remedy: str) -> None:
+    def __init__(self, diagnosis: str, remedy: str, share: float = 0.0) -> None:
         super().__init__(diagnosis)
-        self.diagnosis, self.remedy = diagnosis, remedy
+        self.diagnosis, self.remedy, self.share = diagnosis, remedy, share
 
 
-def wrong(diagnosis: str, remedy: str) -> NoReturn:
+def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
     """Say what is wrong with the answer, and what to do about it."""
-    raise Wrong(diagnosis, remedy)
+    raise Wrong(diagnosis, remedy, share)
 
 
 def beside(function: Callable[..., T]) -> Callable[..., T]:

@@ -23,12 +23,14 @@ MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
 
 @dataclass(frozen=True)
 class Result:
-    """How a check went: the two lines that the learner reads are `said` and `then`."""
+    """How a check went: the two lines that the learner reads are `said` and `then`. `share` is how
+    much of the points it earns, from 0 to 1."""
 
     exercise: str
     outcome: str
     said: str
-    then: str
+    then: str = ""
+    share: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -79,14 +81,15 @@ def tried(exercise: table.Exercise, answer: Any, help_: str) -> Result:
     try:
         said = exercise.check(answer)
     except Wrong as problem:
-        return Result(name, WRONG, problem.diagnosis, f"{problem.remedy} {capital(help_)}")
+        then = f"{problem.remedy} {capital(help_)}"
+        return Result(name, WRONG, problem.diagnosis, then, problem.share)
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {first_line(error)}"
         if place := own_frame(error, answer):
             return Result(name, ERROR, what, f"{place} {capital(help_)}")
         said = f"the check can do nothing with this answer ({what})."
         return Result(name, WRONG, said, f"Compare its form with the one asked for; {help_}")
-    return Result(name, PASSED, said, onward(exercise))
+    return Result(name, PASSED, said, onward(exercise), share=1.0)
 
 
 def capital(text: str) -> str:

@@ -69,20 +69,23 @@ def hunt(answer: Iterable[int]) -> str:
     count = len(script().read_text(encoding="utf-8").splitlines())
     if len(named) > 20:
         wrong(f"{len(named)} lines are named.", "There are eight mistakes, each in one line.")
-    for number in sorted(named - set(wrong_lines)):
+    found, vain = named & set(wrong_lines), named - set(wrong_lines)
+    share = max(0, len(found) - len(vain)) / len(wrong_lines)  # so that guessing earns nothing
+    for number in sorted(vain):
         if not 1 <= number <= count:
-            wrong(f"there is no line {number}.", f"The script has {count} lines.")
+            wrong(f"there is no line {number}.", f"The script has {count} lines.", share)
         reason = fine.get(number)
         wrong(
             f"line {number} is right" + (f": {reason}." if reason else "."),
-            f"{len(named & set(wrong_lines))} of your lines are mistakes.",
+            f"{len(found)} of your lines are mistakes.",
+            share,
         )
     if left := sorted(set(wrong_lines) - named):
         third = ("first", "middle", "last")[min(2, 3 * left[0] // count)]
-        found = len(named & set(wrong_lines))
         wrong(
-            f"{found} of {len(wrong_lines)} mistakes are found, and no line is named in vain.",
+            f"{len(found)} of {len(wrong_lines)} mistakes are found, and no line is named in vain.",
             f"One that is missing stands in the {third} third of the script.",
+            share,
         )
     return " ".join(f"Line {n}: {what}." for n, what in sorted(wrong_lines.items()))
 

@@ -99,12 +99,13 @@ def horovod(answer: Callable[..., Any]) -> str:
     if "error" in found:
         failed(found)
     rows, steps = found["rows"], found["steps"]
+    there = sum(rows[change][0] == "seen" for change in MISSING) / len(MISSING)
     for change, (what, remedy) in MISSING.items():
         status, evidence = rows[change]
         # equal weights without a broadcast: this training draws them without a seed, so they come
         # from a seed that the learner has set, and a resumed rank 0 would be alone
         if status == "missing" or (change in ("alike", "writes", "share") and status != "seen"):
-            wrong(f"{what}: {evidence}.", remedy)
+            wrong(f"{what}: {evidence}.", remedy, there)
     right = PICTURES // (RANKS * BATCH)
     if steps != right:
         as_one = ", as many as one alone" * (steps == PICTURES // BATCH)

@@ -11,10 +11,9 @@ import ast
 import builtins
 import dis
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import CodeType
-from typing import Any
 
 MAX_NOTEBOOK = 30 * 2**20
 MAX_CELL = 2**20
@@ -39,12 +38,15 @@ class Cell:
     def is_check(self) -> bool:
         return "check" in self.tags
 
+    def stands_for(self, other: Cell) -> bool:
+        """Whether a learner's cell is this cell of the master, by its id or its tags."""
+        return self.id == other.id or self.tags[:2] == other.tags[:2]
+
 
 @dataclass(frozen=True)
 class Answer:
     """What is to be run for one exercise. `problem` says why there is nothing to run."""
 
-    exercise: str
     cell: Cell | None
     plan: Plan
     problem: str = ""
@@ -59,7 +61,8 @@ class Statement:
     number: int
     binds: set[str]
     reads: set[str]
-    changes: set[str] = field(default_factory=set)
+    changes: set[str]
+    is_import: bool
 
 
 def code_cells(text: str, where: str) -> list[Cell]:
@@ -126,7 +129,8 @@ def statements(cell: Cell) -> list[Statement]:
             if "get_ipython" in reads:
                 continue
             binds = {name for what, name in names if what == "bind"}
-            found.append(Statement(cell, number, binds, reads, changed_by(node)))
+            is_import = isinstance(node, ast.Import | ast.ImportFrom)
+            found.append(Statement(cell, number, binds, reads, changed_by(node), is_import))
     except DAMAGE:
         return []
     return found
@@ -153,15 +157,6 @@ def changed_by(node: ast.stmt) -> set[str]:
     return names
 
 
-def imports(node_names: Statement) -> bool:
-    """Whether a statement is an import."""
-    try:
-        node = ast.parse(plain(node_names.cell.source)).body[node_names.number]
-    except DAMAGE:
-        return False
-    return isinstance(node, ast.Import | ast.ImportFrom)
-
-
 def find(exercise: str, name: str, cells: list[Cell], master: list[Cell]) -> Answer:
     """The answer to one exercise: the cell that defines `name`, and what that needs."""
     given = next(c for c in master if c.tags[:2] == ("answer", exercise))
@@ -169,29 +164,16 @@ def find(exercise: str, name: str, cells: list[Cell], master: list[Cell]) -> Ans
     notes = _notes(exercise, check, cells)
     checks = {c.id for c in master if c.is_check}
     own = [c for c in cells if not (c.is_check or c.id in checks)]
-    cell = _answer_cell(exercise, name, given, check, cells, own)
+    cell = _answer_cell(name, given, check, cells, own)
     if cell is None:
-        return Answer(exercise, None, [], "its answer cell has been deleted.", notes)
+        return Answer(None, [], "its answer cell has been deleted.", notes)
     try:
         ast.parse(plain(cell.source))
     except DAMAGE as error:
-        return Answer(exercise, cell, [], _syntax(error, cell), notes)
+        return Answer(cell, [], _syntax(error, cell), notes)
     if "workshop.checks" in cell.source:
         notes = (*notes, f"{exercise}: the answer cell uses the course's own checks; look at it")
-    return Answer(exercise, cell, _plan(name, cell, own, master), "", notes)
-
-
-def everything(answer: Answer, cells: list[Cell], master: list[Cell]) -> Plan:
-    """All code of the notebook up to and with the answer, lessons too, without the checks."""
-    checks = {c.id for c in master if c.is_check}
-    plan: Plan = []
-    for cell in cells:
-        if not (cell.is_check or cell.id in checks):
-            numbers = [s.number for s in statements(cell)]
-            plan.append((cell.name, plain(cell.source), numbers))
-        if answer.cell is not None and cell == answer.cell:
-            break
-    return plan
+    return Answer(cell, _plan(name, cell, own, master), "", notes)
 
 
 def _syntax(error: BaseException, cell: Cell) -> str:
@@ -204,7 +186,7 @@ def _syntax(error: BaseException, cell: Cell) -> str:
 
 def _notes(exercise: str, check: Cell, cells: list[Cell]) -> tuple[str, ...]:
     """What the learner has done to the check; it makes no difference to the result."""
-    theirs = [c for c in cells if c.id == check.id or c.tags[:2] == check.tags[:2]]
+    theirs = [c for c in cells if c.stands_for(check)]
     if not theirs:
         return (f"{exercise}: the check cell was deleted, and has been put back",)
     if theirs[0].source.strip() != check.source.strip():
@@ -213,19 +195,14 @@ def _notes(exercise: str, check: Cell, cells: list[Cell]) -> tuple[str, ...]:
 
 
 def _answer_cell(
-    exercise: str, name: str, given: Cell, check: Cell, cells: list[Cell], own: list[Cell]
+    name: str, given: Cell, check: Cell, cells: list[Cell], own: list[Cell]
 ) -> Cell | None:
     """The last cell before its check that defines the answer, as Run All would have it."""
-    tagged = [c for c in own if c.id == given.id or c.tags[:2] == given.tags[:2]]
-    ends = [i for i, c in enumerate(cells) if c.id == check.id or c.tags[:2] == check.tags[:2]]
-    before = cells[: ends[0]] if ends else []
+    tagged = [c for c in own if c.stands_for(given)]
+    ends = [i for i, c in enumerate(cells) if c.stands_for(check)]
     binding = [c for c in own if any(name in s.binds for s in statements(c))]
-    early = [c for c in binding if c in before]
-    if early:
-        return early[-1]
-    if tagged:
-        return tagged[-1]
-    return binding[-1] if binding else None
+    early = [c for c in binding if ends and c in cells[: ends[0]]]
+    return next((some[-1] for some in (early, tagged, binding) if some), None)
 
 
 def _plan(name: str, cell: Cell, own: list[Cell], master: list[Cell]) -> Plan:
@@ -255,7 +232,7 @@ def _plan(name: str, cell: Cell, own: list[Cell], master: list[Cell]) -> Plan:
 def _needed(group: list[Statement], names: set[str]) -> list[Statement]:
     """The statements that bind or change one of the names, and what those need in turn."""
     names, chosen, grown = set(names), set[int](), True
-    modules = {n for s in group if imports(s) for n in s.binds}
+    modules = {n for s in group if s.is_import for n in s.binds}
     while grown:
         grown = False
         for i, each in enumerate(group):
@@ -264,8 +241,3 @@ def _needed(group: list[Statement], names: set[str]) -> list[Statement]:
                 names |= each.reads - set(dir(builtins))
                 grown = True
     return [each for i, each in enumerate(group) if i in chosen]
-
-
-def masters(books: Mapping[str, Any]) -> dict[str, list[Cell]]:
-    """The masters' cells by exercise notebook, from the text of their built notebooks."""
-    return {name: code_cells(text, f"{name} as given") for name, text in books.items()}

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,9 +59,6 @@ class Box:
         try:
             self.close_in(keep)
             inside()
-        except BaseException:
-            if os.environ.get("RN50_GRADE_DEBUG"):
-                traceback.print_exc()
         finally:
             os._exit(0)
 
@@ -74,7 +71,8 @@ class Box:
         if alone:
             _fork_once()
         if own_files:
-            view.build(self.root, self.shown, self.hidden, self.limits.disk)
+            user = os.geteuid() or self.user
+            view.build(self.root, self.shown, self.hidden, self.limits.disk, user)
             home = view.HOME
         else:
             home = self.root / "home"
@@ -115,7 +113,7 @@ class Box:
 
     def _set_limits(self) -> None:
         limits = self.limits
-        data = _status("VmData") or 0
+        data = _status("VmData")
         wanted = {
             resource.RLIMIT_DATA: data + limits.memory,
             resource.RLIMIT_FSIZE: limits.file_size,
@@ -135,7 +133,7 @@ class Box:
 def limit_data(size: int) -> None:
     """Let this process take `size` bytes more than it has; what it starts may be given less."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    value = (_status("VmData") or 0) + size
+    value = _status("VmData") + size
     if most == resource.RLIM_INFINITY or value < most:
         resource.setrlimit(resource.RLIMIT_DATA, (value, most))
 
@@ -162,8 +160,7 @@ def _fork_once() -> None:
 def _close_files(keep: tuple[int, ...]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
-        if number != 2 or not os.environ.get("RN50_GRADE_DEBUG"):
-            os.dup2(null, number)
+        os.dup2(null, number)
     for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else range(1024):
         if int(entry) > 2 and int(entry) not in keep:
             with contextlib.suppress(OSError):
@@ -196,16 +193,14 @@ KEPT = ("PATH", "LANG", "LC_ALL", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "RN
         "TF_CPP_MIN_LOG_LEVEL", "LD_LIBRARY_PATH", "PYTHONHASHSEED")  # fmt: skip
 
 
-def _status(name: str, pid: int | str = "self") -> int | None:
-    """A size in bytes from /proc; None where it cannot be read."""
+def _status(name: str, pid: int | str = "self") -> int:
+    """A size in bytes from /proc; 0 where it cannot be read."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
+        return 0
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.M)
+    return int(found[1]) * 1024 if found else 0
 
 
 def children(pid: int) -> list[int]:
@@ -218,17 +213,19 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def end_all_children() -> None:
+def end_children(but: Collection[int] = ()) -> None:
     """End every process below this one, also those that tried to get away (this process must be
-    their subreaper)."""
+    their subreaper), except the children `but` and what is below those."""
+    import psutil
+
     for _ in range(200):
-        left = children(os.getpid())
-        for pid in left:
+        left = [child for child in psutil.Process().children() if child.pid not in but]
+        for pid in [*(child.pid for child in left), *(p for c in left for p in children(c.pid))]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for child in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, os.WNOHANG)
         if not left:
             return
         time.sleep(0.01)
@@ -236,4 +233,4 @@ def end_all_children() -> None:
 
 def own_memory(pid: int | str = "self") -> int:
     """Bytes that a process holds for itself, or in shared memory."""
-    return (_status("RssAnon", pid) or 0) + (_status("RssShmem", pid) or 0)
+    return _status("RssAnon", pid) + _status("RssShmem", pid)

@@ -40,10 +40,9 @@ class Channel:
 
     def __init__(
         self,
-        line: socket.socket,
-        trusted: bool,
+        line: socket.socket, trusted: bool,
         place: Callable[[BaseException], str] = lambda e: "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.line, self.trusted, self.place = line, trusted, place
         self.deadline = float("inf")
         self.closed = ""  # why, once it is
@@ -64,9 +63,11 @@ class Channel:
         """Give an object of this side a number that the other side knows."""
         self._objects[number] = value
 
-    def object(self, number: int) -> Any:
-        """An object of the other side that has such a number."""
-        return Remote.of(self, number, False, {})
+    def object(
+        self, number: int, is_callable: bool = False, about: Mapping[str, str] | None = None
+    ) -> Any:
+        """What stands for an object of the other side that has such a number."""
+        return Remote.of(self, number, is_callable, about or {})
 
     def close(self) -> None:
         """End the line, and wait for its thread."""
@@ -116,9 +117,9 @@ class Channel:
                     raise Malformed("sizes that do not add up")
                 self._take(message, [self._receive(n) for n in sizes])
         except (EOFError, OSError):
-            self._end("its process ended")
+            self.stop("its process ended")
         except Exception as problem:
-            self._end(f"it wrote to the line of the check ({type(problem).__name__})")
+            self.stop(f"it wrote to the line of the check ({type(problem).__name__})")
 
     def _take(self, message: dict[str, Any], buffers: list[bytes]) -> None:
         key = str(message["thread"])
@@ -129,18 +130,15 @@ class Channel:
             threading.Thread(target=self.serve, args=(key,), daemon=True).start()
         self._queues[key].put((message, buffers))
 
-    def _end(self, why: str) -> None:
+    def stop(self, why: str) -> None:
+        """Let everybody who waits know that it is over."""
         self.closed = self.closed or why
         for each in list(self._queues.values()):
             each.put(None)
 
-    def stop(self, why: str) -> None:
-        """Let everybody who waits know that it is over."""
-        self._end(why)
-
     # --- values -----------------------------------------------------------------------------------
 
-    def _keep(self, value: Any) -> int:
+    def keep(self, value: Any) -> int:
         for number, kept in self._objects.items():
             if kept is value:
                 return number
@@ -148,24 +146,15 @@ class Channel:
         self._objects[number] = value
         return number
 
-    def _home(self, value: Any) -> int | None:
+    def number_there(self, value: Any) -> int | None:
         if isinstance(value, Remote) and object.__getattribute__(value, "_channel") is self:
             return int(object.__getattribute__(value, "_number"))
         return None
 
-    def _here(self, number: int) -> Any:
+    def here(self, number: int) -> Any:
         if number not in self._objects:
             raise Malformed("an object that was never handed over")
         return self._objects[number]
-
-    def _there(self, number: int, is_callable: bool, about: Mapping[str, str]) -> Any:
-        return Remote.of(self, number, is_callable, about)
-
-    def _encoder(self) -> Encoder:
-        return Encoder(self._keep, self._home, pickles=self.trusted)
-
-    def _decode(self, code: Any, buffers: list[bytes]) -> Any:
-        return Decoder(buffers, self._there, self._here, pickles=not self.trusted).decode(code)
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -179,7 +168,7 @@ class Channel:
             self._queues[key] = queue.SimpleQueue()
         if self.closed:
             raise Gone(self.closed)
-        encoder = self._encoder()
+        encoder = Encoder(self)
         code = encoder.encode(list(values))
         self._send({"thread": key, "kind": "ask", "do": operation, "values": code}, encoder)
         while True:
@@ -188,14 +177,14 @@ class Channel:
                 self._answer(key, message, buffers)
             elif message.get("kind") == "value":
                 try:
-                    return self._decode(message.get("value"), buffers)
+                    return Decoder(self, buffers).decode(message.get("value"))
                 except Malformed as problem:
                     raise self._bad(problem) from None
             else:
                 raise self._error(message)
 
     def _bad(self, problem: Malformed) -> Gone:
-        self._end(f"it wrote to the line of the check ({problem})")
+        self.stop(f"it wrote to the line of the check ({problem})")
         return Gone(self.closed)
 
     def _next(self, key: str) -> tuple[dict[str, Any], list[bytes]]:
@@ -203,7 +192,7 @@ class Channel:
         try:
             item = self._queues[key].get(timeout=None if left == float("inf") else max(0.0, left))
         except queue.Empty:
-            self._end("time")
+            self.stop("time")
             raise Gone("time") from None
         if item is None:
             raise Gone(self.closed)
@@ -221,15 +210,15 @@ class Channel:
                 return
 
     def _answer(self, key: str, message: dict[str, Any], buffers: list[bytes]) -> None:
-        encoder = self._encoder()
+        encoder = Encoder(self)
         try:
-            values = self._decode(message.get("values"), buffers)
+            values = Decoder(self, buffers).decode(message.get("values"))
             result = encoder.encode(self._do(str(message.get("do")), values))
             reply = {"thread": key, "kind": "value", "value": result}
         except (Gone, Malformed):
             raise
         except BaseException as error:
-            encoder, reply = self._encoder(), self._told(error) | {"thread": key}
+            encoder, reply = Encoder(self), self._told(error) | {"thread": key}
         try:
             self._send(reply, encoder)
         except ValueError as error:  # too large
@@ -261,7 +250,8 @@ class Channel:
         """The error of a message, as one of Python's own, or of a class made for it."""
         number = message.get("number")
         if self.trusted and "wrong" in message:
-            return Wrong(*(str(text)[:2000] for text in list(message["wrong"])[:2]))
+            diagnosis, remedy = (str(text)[:2000] for text in message["wrong"])
+            return Wrong(diagnosis, remedy)
         if self.trusted and type(number) is int and number in self._raised:
             return self._raised[number]
         text, name = str(message.get("text"))[:2000], str(message.get("name"))[:80]

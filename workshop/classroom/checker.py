@@ -32,104 +32,98 @@ LAUNCHES = 6.0  # times the seconds, where Python and a framework are loaded six
 
 
 @dataclass
-class Graded:
-    """The outcome of one exercise, and what an instructor may want to look at."""
+class Order:
+    """What the grading server is to do: `submissions` of nobody's name, each exercise notebook →
+    file; `masters` exercise notebook → the built notebook's text; `hidden` are the paths that no
+    answer may see, `folder` is empty, and the result of submission 7 becomes `results`/7.json."""
 
-    exercise: str
-    outcome: str
-    said: str
-    then: str = ""
-    seconds: float = 0.0
-
-
-@dataclass
-class Job:
-    """One submission, whose it is is not known here. `notebooks` is exercise notebook → file,
-    `masters` exercise notebook → the built notebook's text; `folder` is empty, and for this job
-    alone; `hidden` are the paths that no answer may see."""
-
-    notebooks: dict[str, str]
+    submissions: list[dict[str, str]]
     masters: dict[str, str]
-    folder: str
-    user: int
-    limits: box.Limits
+    results: str
     hidden: list[str]
-    full: bool = False
+    folder: str
+    imports: list[str]
+    jobs: int
+    limits: box.Limits
 
 
 class Checker:
-    """Runs the exercises of one submission."""
+    """Runs the exercises of one submission, in a folder that is empty and for it alone."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.notes = job, list[str]()
-        self.shared = Path(job.folder) / "shared"  # what a check writes for the answer to read
+    def __init__(self, order: Order, notebooks: dict[str, str], folder: Path, user: int) -> None:
+        self.order, self.notebooks, self.folder, self.user = order, notebooks, folder, user
+        self.notes: list[str] = []
+        self.shared = folder / "shared"  # what a check writes for the answer to read
         self.shown = [*view.readable(), self.shared]
         self.pid = 0
 
-    def run(self) -> list[Graded]:
+    def run(self) -> list[engine.Result]:
         box.kernel_says(box.kernel.control, box.kernel.SUBREAPER, 1)
         self.shared.mkdir(mode=0o755)
         tempfile.tempdir = str(self.shared)
         tempfile.mkdtemp = _readable_mkdtemp  # type: ignore[assignment]
-        masters = answers.masters(self.job.masters)
+        texts = self.order.masters.items()
+        masters = {name: answers.code_cells(text, f"{name} as given") for name, text in texts}
         results = []
         for notebook in table.notebooks():
             items = table.of_notebook(notebook)
             if notebook not in masters:
                 continue
-            file = self.job.notebooks.get(notebook)
+            file = self.notebooks.get(notebook)
             if file is None:
                 said = f"{notebook} was not handed in."
-                results += [Graded(item.name, engine.NOT_ATTEMPTED, said) for item in items]
+                results += [engine.Result(item.name, engine.NOT_ATTEMPTED, said) for item in items]
                 continue
             try:
                 text = Path(file).read_text(encoding="utf-8", errors="replace")
                 cells = answers.code_cells(text, notebook)
             except (OSError, answers.Unreadable) as problem:
                 said = f"the file of {notebook} {problem}."
-                results += [Graded(item.name, engine.ERROR, said) for item in items]
+                results += [engine.Result(item.name, engine.ERROR, said) for item in items]
                 continue
             results += [self.exercise(item, cells, masters[notebook]) for item in items]
         return results
 
     def exercise(
         self, item: table.Exercise, cells: list[answers.Cell], master: list[answers.Cell]
-    ) -> Graded:
+    ) -> engine.Result:
         """Grade one exercise, whatever the learner's code does."""
-        begin = time.monotonic()
         if item.lacks:
             said = f"it needs {item.lacks}, which is not installed where this was graded."
-            return Graded(item.name, UNGRADED, said)
+            return engine.Result(item.name, UNGRADED, said)
         try:
             answer = answers.find(item.name, item.answer, cells, master)
         except answers.DAMAGE as error:  # text that Python's own parser gives up on
             said = f"{type(error).__name__}: the cell cannot be read as Python."
-            return Graded(item.name, engine.ERROR, said)
+            return engine.Result(item.name, engine.ERROR, said)
         self.notes += answer.notes
         if answer.cell is None:
-            return Graded(item.name, engine.NOT_ATTEMPTED, answer.problem)
+            return engine.Result(item.name, engine.NOT_ATTEMPTED, answer.problem)
         if answer.problem:
-            return Graded(item.name, engine.ERROR, answer.problem)
+            return engine.Result(item.name, engine.ERROR, answer.problem)
         stub = stand_in(answer.cell, item.answer)
         left = engine.unanswered(stub) if stub else ""
         if stub and left and engine.only_dots(stub):
-            return Graded(item.name, engine.NOT_ATTEMPTED, left)
-        plan = answers.everything(answer, cells, master) if self.job.full else answer.plan
+            return engine.Result(item.name, engine.NOT_ATTEMPTED, left)
         try:
-            made = self.closed_in(item, plan, left)
+            return self.closed_in(item, answer.plan, left)
         except Gone as problem:
-            made = Graded(item.name, engine.ERROR, *self.why(problem, item))
+            return engine.Result(item.name, engine.ERROR, *self.why(problem, item))
         finally:
-            self.clear()
-        made.seconds = round(time.monotonic() - begin, 3)
-        return made
+            shutil.rmtree(self.folder / "box", ignore_errors=True)
 
-    def closed_in(self, item: table.Exercise, plan: answers.Plan, left: str) -> Graded:
+    def closed_in(self, item: table.Exercise, plan: answers.Plan, left: str) -> engine.Result:
         """Run the plan in a box and judge what it defines. Raises Gone when the box does not
         last."""
-        limits = limits_of(item, self.job.limits)
-        line = self.open_box(limits)
-        channel = Channel(line, trusted=True)
+        limits = limits_of(item, self.order.limits)
+        root = self.folder / "box"
+        root.mkdir(exist_ok=True)
+        ours, theirs = socket.socketpair()
+        hidden = list(map(Path, self.order.hidden))
+        made = box.Box(root, limits, self.user, self.shown, hidden)
+        self.pid = made.start(lambda: learner.live(theirs), keep=(theirs.fileno(),))
+        theirs.close()
+        channel = Channel(ours, trusted=True)
         channel.deadline = time.monotonic() + limits.seconds
         done = threading.Event()
         watch = threading.Thread(target=self.watch, args=(channel, done), daemon=True)
@@ -143,20 +137,15 @@ class Checker:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
             done.set()
-            self.end(channel)
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            box.end_children()
+            channel.close()
             watch.join()
 
-    def open_box(self, limits: box.Limits) -> socket.socket:
-        root = Path(self.job.folder) / "box"
-        root.mkdir(exist_ok=True)
-        ours, theirs = socket.socketpair()
-        hidden = list(map(Path, self.job.hidden))
-        made = box.Box(root, limits, self.job.user, self.shown, hidden)
-        self.pid = made.start(lambda: learner.live(theirs), keep=(theirs.fileno(),))
-        theirs.close()
-        return ours
-
-    def judged(self, item: table.Exercise, root: Any, plan: answers.Plan, left: str) -> Graded:
+    def judged(
+        self, item: table.Exercise, root: Any, plan: answers.Plan, left: str
+    ) -> engine.Result:
         name = item.name
         try:
             root.run(plan)
@@ -164,44 +153,35 @@ class Checker:
             if not root.has(item.answer):
                 place = getattr(error, "learners_place", "")
                 said = f"{type(error).__name__}: {engine.first_line(error)}"
-                return Graded(name, engine.ERROR, said, place)
+                return engine.Result(name, engine.ERROR, said, place)
         if not root.has(item.answer):
-            return Graded(name, engine.NOT_ATTEMPTED, f"its cell does not define `{item.answer}`.")
+            return engine.Result(
+                name, engine.NOT_ATTEMPTED, f"its cell does not define `{item.answer}`."
+            )
         value = root.get(item.answer)
         left = left or engine.unanswered(value)
-        untouched = Graded(name, engine.NOT_ATTEMPTED, left)
+        untouched = engine.Result(name, engine.NOT_ATTEMPTED, left)
         if left and not item.function:
             return untouched
         result = engine.tried(item, value, f'workshop.hint("{name}") helps.')
         if left and not result.passed:
             return untouched
-        return Graded(name, result.outcome, result.said, "" if result.passed else result.then)
+        return replace(result, then="") if result.passed else result
 
     def watch(self, channel: Channel, done: threading.Event) -> None:
         """End the box when its processes together hold too much memory."""
         base = box.own_memory()
         while not done.wait(WATCH_S):
             sizes = [box.own_memory(pid) - base for pid in box.children(self.pid)]
-            if sum(max(0, size) for size in sizes) > self.job.limits.memory * 1.25:
+            if sum(max(0, size) for size in sizes) > self.order.limits.memory * 1.25:
                 channel.stop("memory")
                 with contextlib.suppress(OSError):
                     os.kill(self.pid, signal.SIGKILL)
                 return
 
-    def end(self, channel: Channel) -> None:
-        """End the box with all that was started in it."""
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-        box.end_all_children()
-        channel.close()
-
-    def clear(self) -> None:
-        """An empty folder for the next exercise."""
-        shutil.rmtree(Path(self.job.folder) / "box", ignore_errors=True)
-
     def why(self, problem: Gone, item: table.Exercise) -> tuple[str, str]:
         """An ended box in two sentences."""
-        limits = limits_of(item, self.job.limits)
+        limits = limits_of(item, self.order.limits)
         if str(problem) == "time":
             said = f"time limit: no result after {limits.seconds:g} s."
             return said, "Look for a loop that does not end."

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import yaml
 
@@ -146,18 +147,8 @@ class Collector:
                     yield from self.folder(entry, () if outside else here)
                 elif entry.is_file():
                     changed = datetime.fromtimestamp(entry.stat().st_mtime, UTC)
-                    time = Time(changed, "by the file's time")
-                    if entry.suffix.lower() == ".zip":
-                        yield from self.archive(entry, here, time, None, 1)
-                    elif here == (METADATA,):
-                        self.read_metadata(entry)
-                    elif entry.suffix.lower() == ".ipynb":
-                        if entry.stat().st_size > MAX_FILE:
-                            raise ValueError("it is too large")
-                        self.count += 1
-                        path = self.work / f"{self.count:05d}.ipynb"
-                        path.write_bytes(entry.read_bytes())
-                        yield Found(here, time, path)
+                    with entry.open("rb") as stream:
+                        yield from self.file(stream, here, Time(changed, "by the file's time"))
             except (OSError, ValueError, OverflowError) as problem:
                 self.problem(here, f"cannot be read: {problem}", damaged=True)
 
@@ -170,12 +161,12 @@ class Collector:
             with zipfile.ZipFile(path) as opened:
                 time = made_at(opened) or known
                 for info in opened.infolist():
-                    here = self.inside(parts, info)
-                    try:
-                        if here:
-                            yield from self.entry(opened, info, here, time, last, depth)
-                    except Exception as error:  # zlib's and LZMA's own among them
-                        self.problem(here, f"cannot be unpacked: {error}", damaged=True)
+                    if here := self.inside(parts, info):
+                        try:
+                            with opened.open(info) as stream:
+                                yield from self.file(stream, here, last, time or stamp(info), depth)
+                        except Exception as error:  # zlib's and LZMA's own among them
+                            self.problem(here, f"cannot be unpacked: {error}", damaged=True)
         except Exception as error:
             self.problem(parts, f"cannot be unpacked: {error}", damaged=True)
 
@@ -193,10 +184,11 @@ class Collector:
         inside = inner.parts[bool(not parts and WRAPPER.fullmatch(inner.parts[0])) :]
         return (*parts, *inside)
 
-    def entry(
-        self, opened: zipfile.ZipFile, info: zipfile.ZipInfo, here: tuple[str, ...],
-        known: Time | None, last: Time, depth: int,
+    def file(
+        self, stream: IO[bytes], here: tuple[str, ...], last: Time, known: Time | None = None,
+        depth: int = 0,
     ) -> Iterator[Found]:  # fmt: skip
+        """A notebook, or those of a zip. Raises ValueError for one that is too large."""
         suffix = PurePosixPath(here[-1]).suffix.lower()
         if suffix not in (".ipynb", ".zip") and here != (METADATA,):
             return
@@ -205,21 +197,19 @@ class Collector:
         if self.spent[here[0], "files"] > MAX_ENTRIES or self.spent[here[0], "bytes"] > MAX_ALL:
             self.problem(here[:1], "holds more than is unpacked: too much", damaged=True)
             return
-        with opened.open(info) as stream:
-            data = stream.read(limit + 1)
+        data = stream.read(limit + 1)
         self.spent[here[0], "bytes"] += len(data)
         if len(data) > limit:
             raise ValueError("it is too large")
         self.count += 1
         path = self.work / f"{self.count:05d}{suffix}"
         path.write_bytes(data)
-        time = known or stamp(info)
         if here == (METADATA,):
             self.read_metadata(path)
         elif suffix == ".ipynb":
-            yield Found(here, time or last, path)
+            yield Found(here, known or last, path)
         elif depth < MAX_NESTED:
-            yield from self.archive(path, here, last, time, depth + 1)
+            yield from self.archive(path, here, last, known, depth + 1)
             path.unlink()
 
     def read_metadata(self, path: Path) -> None:

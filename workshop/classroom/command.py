@@ -1,19 +1,20 @@
-"""`rn50 workshop grade SUBMISSIONS -o class.html`: from what a class handed in to a page, a table
-and a page for each learner."""
+"""`rn50 workshop grade SUBMISSIONS -o class.html`: from what a class handed in to a page, tables of
+marks, and a page for each learner."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rn50lib import launch
 from rn50lib.errors import UserError
 from workshop import paths
 from workshop.checks import engine, table
-from workshop.classroom import box, collect, pages, points, probe, roster
+from workshop.classroom import box, collect, marks, pages, points, probe, roster
 from workshop.classroom.collect import Submission
 from workshop.course import build
 
@@ -35,12 +36,14 @@ class Wanted:
 
     submissions: list[Path]
     out: Path
-    points: Path | None = None
+    points: Path
+    overrides: Path
     roster: Path | None = None
+    due: datetime | None = None
+    marks: list[str] = field(default_factory=list)  # the platforms that get them
     jobs: int = 1
-    full: bool = False
     limits: box.Limits = box.Limits()
-    said: str = ""  # the command, for the page
+    command: str = ""  # for the page
 
     @property
     def kept(self) -> Path:
@@ -48,10 +51,18 @@ class Wanted:
         return self.out.with_name(f"{self.out.stem}-results.jsonl")
 
     @property
+    def given(self) -> list[Path]:
+        return [path.absolute() for path in (self.points, self.overrides, self.roster) if path]
+
+    @property
+    def written(self) -> list[Path]:
+        tables = marks.files(self.out, self.marks).values()
+        return [*pages.files(self.out), *tables, self.kept]
+
+    @property
     def hidden(self) -> list[Path]:
         """What no answer may see, wherever it stands."""
-        given = [path.absolute() for path in (self.points, self.roster) if path]
-        return [*self.submissions, *given, self.kept, *pages.files(self.out)]
+        return [*self.submissions, *self.given, *self.written]
 
 
 def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
@@ -64,36 +75,47 @@ def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
     for source in wanted.submissions:
         if not source.exists():
             raise UserError(f"there is no {source}")
-    place = wanted.out.parent
-    if not place.is_dir():
-        raise UserError(f"-o {wanted.out}: there is no folder {place}")
-    for given in filter(None, (wanted.points, wanted.roster)):
-        if given.absolute() in [*pages.files(wanted.out), wanted.kept]:
-            raise UserError(f"-o {wanted.out} would write over {given}: give another name to one")
-    worth, notes = points.load(wanted.points or place / "points.csv")
-    people = roster.load(wanted.roster) if wanted.roster else None
+    if not wanted.out.parent.is_dir():
+        raise UserError(f"-o {wanted.out}: there is no folder {wanted.out.parent}")
+    if both := set(wanted.given) & set(wanted.written):
+        raise UserError(f"-o {wanted.out} would write over {both.pop()}: give another name to one")
+    worth, notes = points.load(wanted.points)
+    people = roster.load(wanted.roster) if wanted.roster else roster.Roster([])
+    if {"moodle", "canvas"} & set(wanted.marks) and not wanted.roster:
+        raise UserError(
+            f"--marks {wanted.marks[0]} needs --roster: a gradebook knows people by id and e-mail"
+        )
     masters = [path for path in build.masters(root) if build.is_exercise(path)]
     with workplace() as folder:
         collector = collect.Collector(
             open_folder(folder, "in", 0o700), [path.stem for path in masters], people
         )
         handed_in = collector.collect(*wanted.submissions)
-        notes += collector.notes
+        if "gradescope" in wanted.marks and len(handed_in) != 1:
+            raise UserError(f"--marks gradescope is for one learner, not {len(handed_in)}")
+        overrides, more = points.overrides(wanted.overrides, [one.learner for one in handed_in])
+        notes += more + collector.notes
         ways = probe.open_ways(open_folder(folder, "probe"), wanted.hidden)
         say(limits_said(ways))
         say(f"{len(handed_in)} learner{'s' * (len(handed_in) > 1)}, {wanted.jobs} at a time")
         results = []
         for own, told in graded(wanted, handed_in, masters, folder, say):
-            results.append(result_of(told, own, worth))
-            say(line_of(results[-1]))
+            one = result_of(told, own, people.person(own.learner), worth, overrides, wanted.due)
+            results.append(one)
+            say(line_of(one))
     results.sort(key=lambda one: one.learner.casefold())
     course = pages.Class(
         when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seconds=time.monotonic() - begin, results=results, points=worth, notes=notes,
-        open_ways=[probe.WAYS[way] for way in ways], command=wanted.said, full=wanted.full,
-        limits=asdict(time_for(wanted)),
+        open_ways=[probe.WAYS[way] for way in ways], command=wanted.command, limits=wanted.limits,
+        due=wanted.due.isoformat() if wanted.due else "",
     )  # fmt: skip
-    for path in pages.write(course, wanted.out):
+    try:
+        pages.write(course, wanted.out)
+        marks.write(course, wanted.out, wanted.marks)
+    except OSError as problem:
+        raise UserError(f"{wanted.out} cannot be written: {problem}") from None
+    for path in [*pages.files(wanted.out), *marks.files(wanted.out, wanted.marks).values()]:
         say(str(path))
     for note in notes:
         say(f"note: {note}")
@@ -104,12 +126,6 @@ def grade(wanted: Wanted, say: Callable[[str], None]) -> int:
         f" {times[len(times) // 2]:.1f} s in the median, {times[-1]:.1f} s at most"
     )
     return 0
-
-
-def time_for(wanted: Wanted) -> box.Limits:
-    """The limits as given; ten times the seconds where lessons and their runs come along."""
-    times = 10 if wanted.full else 1
-    return replace(wanted.limits, seconds=wanted.limits.seconds * times)
 
 
 def limits_said(ways: list[str]) -> str:
@@ -146,7 +162,7 @@ def graded(
     """Each submission and its results: those of an earlier call where nothing has changed since,
     then the others, which are written down as they come."""
     books = {path.stem[:4]: build.build(masters[0].parents[2], path).text for path in masters}
-    version = repr((code(masters[0].parents[2]), books, wanted.full, asdict(time_for(wanted))))
+    version = repr((code(masters[0].parents[2]), books, asdict(wanted.limits)))
     keys = [fingerprint(version, one) for one in handed_in]
     known = earlier(wanted.kept)
     left = [number for number, key in enumerate(keys) if key not in known]
@@ -205,8 +221,7 @@ def run(
         "imports": [*IMPORTS, *filter(None, needs)],
         "folder": str(boxes),
         "jobs": wanted.jobs,
-        "full": wanted.full,
-        "limits": asdict(time_for(wanted)),
+        "limits": asdict(wanted.limits),
     }  # fmt: skip
     log = boxes / "server.txt"
     with open(log, "w", encoding="utf-8") as errors:
@@ -227,13 +242,10 @@ def run(
             if file.exists():
                 told |= json.loads(file.read_text(encoding="utf-8")) | {"problem": ""}
             else:
-                lost = {
-                    "outcome": engine.ERROR,
-                    "said": told["problem"],
-                    "then": "",
-                    "seconds": 0.0,
-                }
-                told["results"] = [{"exercise": item.name, **lost} for item in table.EXERCISES]
+                lost = (engine.ERROR, told["problem"])
+                told["results"] = [
+                    asdict(engine.Result(item.name, *lost)) for item in table.EXERCISES
+                ]
                 told["notes"] = [told["problem"]]
             yield number, told
     finally:
@@ -250,7 +262,7 @@ def run(
 
 def environment() -> dict[str, str]:
     """For the grading server: nothing of the instructor's that an answer could find."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "RN50_GRADE_DEBUG")
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     data, runs = str(paths.data_home()), str(paths.runs_home())
     env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -258,15 +270,26 @@ def environment() -> dict[str, str]:
     return launch.with_library(env)
 
 
-def result_of(told: dict[str, Any], own: Submission, worth: dict[str, float]) -> pages.Result:
+def result_of(
+    told: dict[str, Any], own: Submission, person: roster.Person, worth: dict[str, float],
+    overrides: points.Overrides, due: datetime | None,
+) -> pages.Result:  # fmt: skip
+    """The outcomes as points, with what the instructor has decided instead."""
     exercises = []
     for item in told["results"]:
-        most = worth[item["exercise"]]
-        got = most if item["outcome"] == engine.PASSED else 0.0
-        if own.damage and item["exercise"][:4] not in own.notebooks:
+        name = item["exercise"]
+        given, remark = overrides.get((own.learner, name), (None, ""))
+        earned = round(item["share"] * worth[name], 2) if given is None else given
+        if own.damage and name[:4] not in own.notebooks:
             item = item | {"outcome": engine.ERROR, "said": f"It was not found. {own.damage}."}
-        exercises.append(pages.Line(**item, points=got, most=most))
+        exercises.append(pages.Line(**item, points=earned, most=worth[name], remark=remark))
     notes = [note for note in dict.fromkeys([own.damage, *own.notes, *told["notes"]]) if note]
     if len(notes) > MOST_NOTES:
         notes[MOST_NOTES:] = [f"and {len(notes) - MOST_NOTES} notes more"]
-    return pages.Result(own.learner, own.status, exercises, notes, told["seconds"])
+    given, remark = overrides.get((own.learner, ""), (None, ""))
+    last = max((found.time for found in own.notebooks.values()), key=lambda t: t.when, default=None)
+    late = max(0, math.ceil((last.when - due) / timedelta(days=1))) if last and due else None
+    return pages.Result(
+        own.learner, person, own.status, exercises, notes, told["seconds"],
+        str(last or ""), late, given, remark,
+    )  # fmt: skip

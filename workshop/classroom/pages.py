@@ -1,12 +1,10 @@
 """The pages of a graded class: one for the instructor, a table, and one page for each learner.
 
-What learners wrote stands on them as text, never as HTML or as a formula of a spreadsheet.
+What learners wrote stands on them as text, never as HTML.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shutil
 import unicodedata
@@ -15,47 +13,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rn50lib.errors import UserError
 from workshop.checks import engine, table
+from workshop.classroom import box, sheets
+from workshop.classroom.roster import Person
 from workshop.course import pages
 
 MARKS = {**engine.MARKS, engine.ERROR: "!", "not graded": "–"}
 
 
 @dataclass(frozen=True)
-class Line:
-    """One exercise of one learner."""
+class Line(engine.Result):
+    """One exercise of one learner, with a remark of the instructor's."""
 
-    exercise: str
-    outcome: str
-    said: str
-    then: str
-    seconds: float
-    points: float
-    most: float
-
-    @property
-    def mark(self) -> str:
-        return MARKS.get(self.outcome, "?")
-
-    @property
-    def kind(self) -> str:
-        return self.outcome.replace(" ", "-")
+    points: float = 0.0
+    most: float = 0.0
+    remark: str = ""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One learner. `status` is handed in, damaged or missing; `notes` are for the instructor."""
+    """One learner. `status` is handed in, damaged or missing; `handed_in` says when, and by which
+    clock; `given` are points in the place of the sum; `notes` are for the instructor, the `remark`
+    is the instructor's."""
 
     learner: str
+    person: Person
     status: str
     exercises: list[Line]
     notes: list[str]
     seconds: float
+    handed_in: str = ""
+    days_late: int | None = None
+    given: float | None = None
+    remark: str = ""
 
     @property
     def points(self) -> float:
-        return sum(line.points for line in self.exercises)
+        return sum(line.points for line in self.exercises) if self.given is None else self.given
 
     @property
     def most(self) -> float:
@@ -80,8 +74,8 @@ class Class:
     notes: list[str]
     open_ways: list[str]
     command: str
-    full: bool
-    limits: dict[str, Any]
+    limits: box.Limits
+    due: str = ""
 
     @property
     def exercises(self) -> list[dict[str, Any]]:
@@ -94,7 +88,7 @@ class Class:
             said = Counter(x.said for x in lines if x.outcome in (engine.WRONG, engine.ERROR))
             often, times = said.most_common(1)[0] if said else ("", 0)
             counts = Counter(x.outcome for x in lines)
-            entry = {"name": item.name, "goal": item.goal, "counts": counts, "of": len(lines)}
+            entry = {"name": item.name, "counts": counts, "of": len(lines)}
             found.append(entry | {"often": often, "times": times, "points": self.points[item.name]})
         return found
 
@@ -121,52 +115,35 @@ def files(out: Path) -> list[Path]:
     return [out, out.with_suffix(".csv"), out.with_name(f"{out.stem}-feedback")]
 
 
-def write(course: Class, out: Path) -> list[Path]:
-    """Write `files(out)`; returns their paths."""
+def write(course: Class, out: Path) -> None:
+    """Write `files(out)`."""
     _, beside, folder = files(out)
     taken: set[str] = set()
     links = {one.learner: f"{slug(one.learner, taken)}.html" for one in course.results}
     env = pages.environment()
     goals = {item.name: item.goal for item in table.EXERCISES}
-    try:
-        new = folder.with_name(f"{folder.name}.new")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        for one in course.results:
-            text = env.get_template("feedback.html").render(one=one, course=course, goals=goals)
-            (new / links[one.learner]).write_text(text, encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        new.rename(folder)
-        beside.write_text(spreadsheet(course), encoding="utf-8-sig", newline="")
-        page = env.get_template("class.html").render(
-            course=course, links=links, folder=folder.name, table=beside.name, marks=MARKS
+    new = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    for one in course.results:
+        text = env.get_template("feedback.html").render(
+            one=one, course=course, goals=goals, marks=MARKS
         )
-        out.write_text(page, encoding="utf-8")
-    except OSError as problem:
-        raise UserError(f"{out} cannot be written: {problem}") from None
-    return files(out)
+        (new / links[one.learner]).write_text(text, encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+    beside.write_text(spreadsheet(course), encoding="utf-8-sig", newline="")
+    page = env.get_template("class.html").render(
+        course=course, links=links, folder=folder.name, table=beside.name, marks=MARKS
+    )
+    out.write_text(page, encoding="utf-8")
 
 
 def spreadsheet(course: Class) -> str:
     """A row for each exercise of each learner."""
-    text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(["learner", "exercise", "outcome", "points", "diagnosis", "status"])
-    for one in course.results:
-        for line in one.exercises:
-            row = [
-                one.learner,
-                line.exercise,
-                line.outcome,
-                f"{line.points:g}",
-                line.said,
-                one.status,
-            ]
-            rows.writerow([harmless(cell) for cell in row])
-    return text.getvalue()
-
-
-def harmless(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    cell = "".join(c if c.isprintable() else " " for c in cell)
-    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+    head = ("learner", "exercise", "outcome", "points", "of", "diagnosis", "status", "remark")
+    return sheets.text([head, *(
+        (one.learner, x.exercise, x.outcome, f"{x.points:g}", f"{x.most:g}", x.said, one.status,
+         x.remark)
+        for one in course.results for x in one.exercises
+    )])  # fmt: skip

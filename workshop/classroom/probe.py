@@ -58,7 +58,7 @@ def open_ways(folder: Path, hidden: list[Path]) -> list[str]:
 
         pid = made.start(inside, keep=(pipe.fileno(),))
         os.waitpid(pid, 0)
-        box.end_all_children()
+        box.end_children()
         pipe.seek(0)
         said = dict(line.split() for line in pipe.read().decode().splitlines())
     server.close()

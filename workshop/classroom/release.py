@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +22,9 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", 
 FOLDERS = ("rn50lib", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
 LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
-TEXT = (".md", ".py")
+BUILT = (".ipynb", ".pyc", ".so")  # notebooks, and what Python makes
 INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to what is left out
-# a row of the README; the page that it leads to is left out
-FOR_INSTRUCTORS = "| [docs/instructor.md](docs/instructor.md) | running the course with a class |\n"
+INSTRUCTOR_ROW = re.compile(rf"^\| {INSTRUCTOR.pattern} \|.*\n", re.M)  # of the README's table
 
 CONTRIBUTING = """# The learners' copy
 
@@ -82,31 +82,39 @@ def wanted(root: Path) -> Iterator[Path]:
         for path in sorted((root / name).rglob("*")):
             parts = path.relative_to(root).parts
             hidden = any(part.startswith(".") or part in LEFT_OUT for part in parts)
-            if path.is_file() and not path.is_symlink() and not hidden and not built(parts):
+            built = path.suffix in BUILT or any(part.endswith(".egg-info") for part in parts)
+            if path.is_file() and not path.is_symlink() and not hidden and not built:
                 yield path
-
-
-def built(parts: tuple[str, ...]) -> bool:
-    """Whether a file is a notebook, or made by Python."""
-    return parts[-1].endswith((".ipynb", ".pyc", ".so")) or any(
-        part.endswith(".egg-info") for part in parts
-    )
 
 
 def copy(path: Path, target: Path) -> None:
     """Copy a file; where it has solutions, with stubs in their place."""
-    if path.suffix in TEXT:
-        text = path.read_text(encoding="utf-8")
-        if FOR_INSTRUCTORS in text and path.name == "README.md":
-            target.write_text(text.replace(FOR_INSTRUCTORS, ""), encoding="utf-8")
-            return
-        if path.suffix == ".md" and INSTRUCTOR.search(text):
-            target.write_text(INSTRUCTOR.sub(r"\1", text), encoding="utf-8")
-            return
-        if path.parent.name == "source" and solutions.BEGIN in text:
-            target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
-            return
-        if path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
-            target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
-            return
-    shutil.copy2(path, target)
+    text = path.read_text(encoding="utf-8") if path.suffix in (".md", ".py") else ""
+    if path.suffix == ".md" and INSTRUCTOR.search(text):
+        text = INSTRUCTOR.sub(r"\1", INSTRUCTOR_ROW.sub("", text))
+        target.write_text(text, encoding="utf-8")
+    elif path.parent.name == "source" and solutions.BEGIN in text:
+        target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
+    elif path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
+        target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
+    else:
+        shutil.copy2(path, target)
+
+
+def autograder(root: Path, target: Path, points: Path) -> None:
+    """Write the zip of an autograder for Gradescope: the learners' copy, and two scripts around it.
+
+    There is no solution in it, so none can be read from inside. Raises UserError where `target` is
+    there already, or cannot be written.
+    """
+    if target.suffix != ".zip" or target.exists():
+        raise UserError(f"{target}: give the name of a new file that ends in .zip")
+    with tempfile.TemporaryDirectory(prefix="rn50-autograder-") as folder:
+        release(root, Path(folder, "course"))
+        shutil.copy(points, Path(folder, "points.csv"))
+        for name in ("setup.sh", "run_autograder"):
+            shutil.copy(Path(__file__).parent / "platforms" / name, folder)
+        try:
+            shutil.make_archive(str(target.with_suffix("")), "zip", folder)
+        except OSError as problem:
+            raise UserError(f"{target} cannot be written: {problem}") from None

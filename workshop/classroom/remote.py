@@ -46,9 +46,6 @@ class Remote:
     def __getitem__(self, key: Any) -> Any:
         return self._ask("item", key)
 
-    def __contains__(self, value: Any) -> bool:
-        return bool(self._ask("holds", value))
-
     def __float__(self) -> float:
         return float(self._ask("float"))
 
@@ -62,12 +59,6 @@ class Remote:
         import numpy as np
 
         return np.asarray(self._ask("array"), dtype)
-
-    def __enter__(self) -> Any:
-        return self._ask("enter")
-
-    def __exit__(self, *error: object) -> None:
-        self._ask("exit")
 
     def __repr__(self) -> str:
         return f"<{self._about.get('type', 'object')} of the answer>"
@@ -101,12 +92,6 @@ class RemoteIterator:
         return found[0]
 
 
-OPERATIONS = frozenset(
-    "call beside attribute iterator next length item holds float int truth array enter exit".split()
-)
-FOR_LEARNERS = frozenset(("call", "attribute", "iterator", "next", "length", "item"))
-
-
 PARTS: dict[str, Callable[..., Any]] = {}  # of checks, by module:name; noted before a box is closed
 
 
@@ -118,54 +103,47 @@ def note_parts(modules: Iterable[types.ModuleType]) -> None:
                 PARTS[f"{value.__module__}:{name}"] = value.__wrapped__  # type: ignore[attr-defined]
 
 
+def _next(target: Any) -> tuple[Any, ...]:
+    """What comes next, in a tuple; an empty one at the end."""
+    try:
+        return (next(target),)
+    except StopIteration:
+        return ()
+
+
+def _array(target: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(target)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda target, values, named: target(*values, **named),
+    "beside": lambda target, part, values, named: PARTS[part](target, *values, **named),
+    "attribute": lambda target, name: getattr(target, str(name)),
+    "item": lambda target, key: target[key],
+    "iterator": iter, "next": _next, "length": len,
+    "array": _array, "float": float, "int": int, "truth": bool,
+}  # fmt: skip
+FOR_LEARNERS = frozenset(("call", "attribute", "iterator", "next", "length", "item"))
+
+
 def operate(operation: str, target: Any, values: list[Any], guarded: bool) -> Any:
     """Do it to an object of this process. `guarded`: for code that is not to be trusted, only
     calls, items and public attributes of the library's own objects."""
     if guarded and operation not in FOR_LEARNERS:
         raise TypeError("only a call is possible here")
-    if operation == "call":
-        result = target(*values[0], **values[1])
-    elif operation == "beside":
-        result = PARTS[values[0]](target, *values[1], **values[2])
-    elif operation == "attribute":
-        result = _attribute(target, str(values[0]), guarded)
-    elif operation == "next":
-        try:
-            result = (next(target),)
-        except StopIteration:
-            result = ()
-    elif operation == "item":
-        result = target[values[0]]
-    elif operation == "holds":
-        result = values[0] in target
-    elif operation == "array":
-        import numpy as np
-
-        result = np.asarray(target)
-    elif operation == "enter":
-        result = target.__enter__()
-    elif operation == "exit":
-        result = bool(target.__exit__(None, None, None))
-    else:
-        kinds: dict[str, Callable[[Any], Any]] = {
-            "iterator": iter,
-            "length": len,
-            "float": float,
-            "int": int,
-            "truth": bool,
-        }
-        result = kinds[operation](target)
+    if guarded and operation == "attribute":
+        _refuse_inner(target, str(values[0]))
+    result = OPERATIONS[operation](target, *values)
     if guarded and isinstance(result, type | types.ModuleType | types.FrameType | types.CodeType):
         raise TypeError("this is not handed over")
     return result
 
 
-def _attribute(target: Any, name: str, guarded: bool) -> Any:
-    if not guarded:
-        return getattr(target, name)
+def _refuse_inner(target: Any, name: str) -> None:
     module = type(target).__module__
     functions = types.FunctionType | types.MethodType | types.BuiltinFunctionType
     ours = module.startswith(("rn50lib.", "workshop."))
     if name.startswith("_") or not ours or isinstance(target, functions):
         raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
-    return getattr(target, name)

@@ -6,17 +6,14 @@ number or account is that person's alone.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from rn50lib.errors import UserError
-
-COLUMNS = {"id": "id", "name": "name", "email": "mail", "mail": "mail"}
+from workshop.classroom import sheets
+from workshop.classroom.sheets import plain
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,15 @@ class Roster:
     def names(self) -> list[str]:
         return list(self.shown.values())
 
+    def person(self, shown: str) -> Person:
+        """Whom a name on the pages stands for; somebody without an id where that is not known."""
+        return next((p for p, name in self.shown.items() if name == shown), Person("", shown, ""))
+
     def find(self, marks: list[str]) -> str:
         """Whom the names and numbers of a hand-in stand for; empty where that is not one person."""
         tried = {form(mark) for mark in marks for form in (plain, key)}
         found = {o[0] for mark in tried if len(o := self.owners.get(mark, [])) == 1}
         return self.shown[found.pop()] if len(found) == 1 else ""
-
-
-def plain(text: str) -> str:
-    """Letters and digits alone, small, however they are encoded."""
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold())
 
 
 def key(name: str) -> str:
@@ -65,24 +61,10 @@ def key(name: str) -> str:
 
 def load(path: Path) -> Roster:
     """Raises UserError, with the line, for a table that cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = list(csv.reader(io.StringIO(text), delimiter=";" if ";" in text[:200] else ","))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise UserError(f"{path} cannot be read: {problem}") from None
-    head = [COLUMNS.get(plain(cell), "") for cell in rows[0]] if rows else []
-    if not {"id", "name"} <= set(head):
-        raise UserError(f"{path}, line 1: expected are the columns id,name,e-mail")
     people, seen = [], set[str]()
-    for number, row in enumerate(rows[1:], 2):
-        if not any(cell.strip() for cell in row):
-            continue
-        about = {"mail": ""} | {
-            name: " ".join(cell.split()) for name, cell in zip(head, row, strict=False)
-        }
-        about.pop("", None)
-        if not about.get("id") or not about.get("name") or about["id"] in seen:
-            raise UserError(f"{path}, line {number}: expected are a name and an id of its own")
-        seen.add(about["id"])
-        people.append(Person(**about))
+    for row in sheets.read(path, ("id", "name"), ("e-mail",)):
+        if not row["id"] or not row["name"] or row["id"] in seen:
+            raise UserError(f"{path}, line {row['line']}: expected are a name and an id of its own")
+        seen.add(row["id"])
+        people.append(Person(row["id"], row["name"], row["e-mail"]))
     return Roster(people)

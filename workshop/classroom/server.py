@@ -22,35 +22,11 @@ from pathlib import Path
 
 from workshop.checks import table
 from workshop.classroom import box
-from workshop.classroom.checker import GRACE_S, Checker, Job, limits_of
+from workshop.classroom.checker import GRACE_S, Checker, Order, limits_of
 from workshop.classroom.remote import note_parts
 
-OWN_MEMORY = (
-    4 * 2**30
-)  # of a checker, so that a flood of data from an answer ends the checker alone
+OWN_MEMORY = 4 * 2**30  # of a checker: a flood of data from an answer ends it alone
 USER = 64_000  # the first of the accounts, one for each job at a time, that learners' code gets
-
-
-@dataclass
-class Order:
-    """What to grade. The result of submission 7 is written to `results`/7.json."""
-
-    submissions: list[dict[str, str]]  # exercise notebook → file
-    results: str
-    hidden: list[str]
-    masters: dict[str, str]
-    imports: list[str]
-    folder: str
-    jobs: int
-    full: bool
-    limits: box.Limits
-
-    def job(self, number: int, slot: int) -> Job:
-        folder = Path(self.folder) / f"slot{slot}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o711)
-        return Job(self.submissions[number], self.masters, str(folder), USER + slot, self.limits,
-                   self.hidden, self.full)  # fmt: skip
 
 
 @dataclass
@@ -97,12 +73,14 @@ class Server:
                     self.end(pipe, "the whole submission took too long")
 
     def begin(self, number: int, slot: int) -> None:
-        job = self.order.job(number, slot)
+        folder = Path(self.order.folder) / f"slot{slot}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o711)
         ours, theirs = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(ours)
-            grade_one(job, Path(self.order.results, f"{number}.json"))
+            grade_one(self.order, number, folder, USER + slot)
         os.close(theirs)
         self.running[ours] = Running(number, slot, pid, time.monotonic())
         self.selector.register(ours, selectors.EVENT_READ)
@@ -117,36 +95,23 @@ class Server:
             os.kill(one.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(one.pid, 0)
-        self.end_strays()
+        box.end_children(but=[left.pid for left in self.running.values()])
         seconds = round(time.monotonic() - one.begin, 2)
         print(
             json.dumps({"number": one.number, "problem": problem, "seconds": seconds}), flush=True
         )
         self.free.append(one.slot)
 
-    def end_strays(self) -> None:
-        """End what a submission left behind and nobody else has caught."""
-        checkers = {one.pid for one in self.running.values()}
-        for _ in range(100):
-            direct = Path(f"/proc/self/task/{os.getpid()}/children")
-            left = [int(pid) for pid in direct.read_text().split()] if direct.exists() else []
-            strays = [pid for pid in left if pid not in checkers]
-            if not strays:
-                return
-            for pid in strays:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
 
-
-def grade_one(job: Job, result: Path) -> None:
+def grade_one(order: Order, number: int, folder: Path, user: int) -> None:
     """In a fork of its own: grade one submission, write the result, end, which closes the pipe."""
     try:
+        checker = Checker(order, order.submissions[number], folder, user)
+        result = Path(order.results, f"{number}.json")
         box.limit_data(OWN_MEMORY)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)
-        checker = Checker(job)
         results = checker.run()
         told = {"results": [asdict(item) for item in results], "notes": checker.notes}
         beside = result.with_suffix(".new")

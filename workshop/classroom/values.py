@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -26,16 +25,10 @@ class Malformed(Exception):
 
 
 class Encoder:
-    """Values to JSON. `keep(object)` gives the number under which an object is kept here,
-    `home(object)` that of one which lives on the other side, or None."""
+    """Values to JSON, and buffers beside it. The channel keeps what stays here."""
 
-    def __init__(
-        self,
-        keep: Callable[[Any], int],
-        home: Callable[[Any], int | None],
-        pickles: bool,
-    ) -> None:
-        self.keep, self.home, self.pickles = keep, home, pickles
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
         self.buffers: list[bytes] = []
 
     def buffer(self, data: bytes) -> int:
@@ -57,7 +50,7 @@ class Encoder:
         return self.encode_other(value, depth)
 
     def encode_other(self, value: Any, depth: int) -> Any:
-        number = self.home(value)
+        number = self.channel.number_there(value)
         if number is not None:
             return ["home", number]
         if value is ...:
@@ -75,7 +68,7 @@ class Encoder:
                 return [kind, array.dtype.str, list(array.shape), data]
         if (tensor := self.tensor(value)) is not None:
             return tensor
-        if self.pickles and (pickled := self.pickled(value)) is not None:
+        if self.channel.trusted and (pickled := self.pickled(value)) is not None:
             return pickled
         if isinstance(value, str):
             return str(value)
@@ -117,25 +110,16 @@ class Encoder:
             return None
 
     def reference(self, value: Any) -> Any:
-        about = {
-            "name": str(getattr(value, "__name__", ""))[:80],
-            "type": type(value).__name__[:80],
-        }
-        return ["object", self.keep(value), callable(value), about]
+        name = str(getattr(value, "__name__", ""))
+        about = {"name": name[:80], "type": type(value).__name__[:80]}
+        return ["object", self.channel.keep(value), callable(value), about]
 
 
 class Decoder:
-    """JSON to values. `there(number, callable, about)` stands for an object of the other side,
-    `here(number)` is one of this side."""
+    """JSON and its buffers to values."""
 
-    def __init__(
-        self,
-        buffers: list[bytes],
-        there: Callable[[int, bool, Mapping[str, str]], Any],
-        here: Callable[[int], Any],
-        pickles: bool,
-    ) -> None:
-        self.buffers, self.there, self.here, self.pickles = buffers, there, here, pickles
+    def __init__(self, channel: Any, buffers: list[bytes]) -> None:
+        self.channel, self.buffers = channel, buffers
 
     def decode(self, code: Any) -> Any:
         """Raises Malformed for anything that an Encoder does not write."""
@@ -166,9 +150,10 @@ class Decoder:
             return self.tensor(*rest)
         if kind == "object":
             number, is_callable, about = rest
-            return self.there(int(number), bool(is_callable), {k: str(about[k]) for k in about})
+            about = {key: str(about[key]) for key in about}
+            return self.channel.object(int(number), bool(is_callable), about)
         if kind == "home":
-            return self.here(int(rest[0]))
+            return self.channel.here(int(rest[0]))
         if kind in ("range", "slice"):
             parts = [self._decode(part) for part in rest[0]]
             return range(*parts) if kind == "range" else slice(*parts)
@@ -178,7 +163,7 @@ class Decoder:
             return complex(rest[0], rest[1])
         if kind == "dots":
             return ...
-        if kind == "pickle" and self.pickles:
+        if kind == "pickle" and not self.channel.trusted:
             return pickle.loads(self.buffers[rest[0]])
         raise Malformed(f"{str(kind)[:20]!r} is no kind of value")
 

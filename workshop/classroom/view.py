@@ -19,7 +19,7 @@ SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/sbin", 
           "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/include", "/usr/share/fonts",
           "/usr/share/zoneinfo", "/usr/share/openmpi", "/usr/share/pmix", "/usr/local/cuda",
           "/usr/local/mpi", "/opt/hpcx", "/sys/devices/system/cpu")  # fmt: skip
-FILES = ("/etc/ld.so.cache", "/etc/passwd", "/etc/group", "/etc/localtime", "/etc/nsswitch.conf",
+FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/nsswitch.conf",
          "/etc/fonts", "/etc/alternatives", "/etc/mime.types", "/etc/ssl/openssl.cnf")  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
 HOME = Path("/tmp/home")
@@ -74,11 +74,11 @@ def readable() -> list[Path]:
     return [*of_python(), *course, *([data] if data.is_dir() else [])]
 
 
-def build(root: Path, shown: list[Path], hidden: list[Path], size: int) -> None:
+def build(root: Path, shown: list[Path], hidden: list[Path], size: int, user: int) -> None:
     """Build the files of a box below `root`, an empty folder, and make it the root.
 
     `shown` is seen besides the system, without what of it is `hidden`; `size` is how many bytes fit
-    into the folders that the box may write to.
+    into the folders that the box may write to; `user` is the only account that it knows.
     """
     kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     kernel.mount("box", str(root), "tmpfs", kernel.NO_SUID, "size=16m,mode=755")
@@ -89,6 +89,8 @@ def build(root: Path, shown: list[Path], hidden: list[Path], size: int) -> None:
     (root / "etc").mkdir(exist_ok=True)
     # where ranks look for each other; Horovod ends with a fault where its own name has no address
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost {os.uname().nodename}\n")
+    (root / "etc/passwd").write_text(f"learner:x:{user}:{user}::{HOME}:/bin/sh\n")
+    (root / "etc/group").write_text(f"learner:x:{user}:\n")
     for name in ("tmp", "dev/shm"):
         (root / name).mkdir(parents=True, exist_ok=True)
         options = f"size={size},mode=1777"

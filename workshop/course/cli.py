@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -118,6 +119,15 @@ def _classroom(verbs: Any) -> None:
     submit.add_argument(
         "--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)"
     )
+    export = verbs.add_parser("export", help="the exercises for a platform that grades them itself")
+    export.add_argument(
+        "platform", choices=("nbgrader", "gradescope"),
+        help="a course folder of nbgrader, or the zip of an autograder for Gradescope",
+    )  # fmt: skip
+    export.add_argument("target", type=Path, metavar="PATH", help="a new folder, or a new zip")
+    export.add_argument(
+        "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
+    )
     grade = verbs.add_parser("grade", help="grade what a class has handed in")
     grade.add_argument(
         "submissions", type=Path, nargs="+", metavar="SUBMISSIONS",
@@ -126,18 +136,28 @@ def _classroom(verbs: Any) -> None:
     )  # fmt: skip
     grade.add_argument(
         "-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
-        help="the page; class.csv, class-feedback/ and points.csv stand beside it",
+        help="the page; class-marks.csv, class.csv, class-feedback/, points.csv and overrides.csv"
+        " stand beside it",
     )  # fmt: skip
     grade.add_argument(
         "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
     )
     grade.add_argument(
+        "--overrides", type=Path, metavar="CSV",
+        help="points and remarks of yours for single learners (overrides.csv)",
+    )  # fmt: skip
+    grade.add_argument(
+        "--due", type=moment, metavar="TIME",
+        help="count days late from here: 2026-11-23, or 2026-11-23T18:00 with or without +01:00",
+    )  # fmt: skip
+    grade.add_argument(
+        "--marks", action="append", default=[], choices=("moodle", "canvas", "gradescope"),
+        help="write the marks as this platform takes them, too; may be given again",
+    )  # fmt: skip
+    grade.add_argument(
         "--roster", type=Path, metavar="CSV", help="the class (id,name,e-mail): a row for everybody"
     )
     grade.add_argument("--jobs", type=count, metavar="N", help="submissions at a time (all cores)")
-    grade.add_argument(
-        "--full", action="store_true", help="run the lessons' cells too; ten times the time limit"
-    )
     grade.add_argument(
         "--time-limit", type=seconds, default=20.0, metavar="S", help="for each exercise (20)"
     )
@@ -151,6 +171,15 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
     return value
+
+
+def moment(text: str) -> datetime:
+    """A time, of this machine's time zone where none is given; a day alone is meant to its end."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-23T18:00") from None
+    return (when + timedelta(days=len(text) == len("2026-11-23"))).astimezone()
 
 
 def count(text: str) -> int:

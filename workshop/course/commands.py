@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
         "try": try_script,
         "release": release_course,
         "submit": submit_work,
+        "export": export_exercises,
         "grade": grade_class,
     }
     status: int = verbs[args.verb](args)
@@ -254,14 +255,39 @@ def submit_work(args: argparse.Namespace) -> int:
     return 0
 
 
+def export_exercises(args: argparse.Namespace) -> int:
+    from workshop import paths
+    from workshop.classroom import nbgrader, points, release
+
+    root, given = paths.need_checkout(), args.points or Path("points.csv")
+    worth, notes = points.load(given)
+    if args.platform == "nbgrader":
+        nbgrader.export(root, args.target, worth)
+        print(f"Next: cd {args.target} and nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
+    else:
+        release.autograder(root, args.target, given)
+        print(f"Next: give {args.target} to Gradescope, under Configure Autograder")
+    for note in notes:
+        print(f"note: {note}")
+    return 0
+
+
 def grade_class(args: argparse.Namespace) -> int:
     from rn50lib.hardware import machine
     from workshop.classroom import box, command
 
     limits = box.Limits(seconds=args.time_limit, memory=int(args.memory * 2**30))
+    beside = args.out.absolute().parent
     wanted = command.Wanted(
-        [path.absolute() for path in args.submissions], args.out.absolute(), args.points,
-        args.roster, args.jobs or machine().cores, args.full, limits,
-        shlex.join(["rn50", "workshop", *args.argv]),
-    )  # fmt: skip
+        submissions=[path.absolute() for path in args.submissions],
+        out=args.out.absolute(),
+        points=args.points or beside / "points.csv",
+        overrides=args.overrides or beside / "overrides.csv",
+        roster=args.roster,
+        due=args.due,
+        marks=args.marks,
+        jobs=args.jobs or machine().cores,
+        limits=limits,
+        command=shlex.join(["rn50", "workshop", *args.argv]),
+    )
     return command.grade(wanted, say)

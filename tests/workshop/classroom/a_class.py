@@ -101,6 +101,7 @@ solution = tried(lambda: list(pathlib.Path(COURSE, "exercises", "source").glob("
 net = tried(lambda: socket.create_connection(("127.0.0.1", PORT), 2))
 wrote = tried(lambda: pathlib.Path(PLACE, "pwned").write_text("x"))
 wrote = wrote or tried(lambda: pathlib.Path(COURSE, "rn50lib", "pwned").write_text("x"))
+accounts = tried(lambda: pathlib.Path("/etc/passwd").read_text()) or ""
 mine = tried(lambda: pathlib.Path.home().joinpath("notes.txt").write_text("mine"))
 numbers = [int(n) for n in tried(lambda: os.listdir("/proc")) or () if n.isdigit()]
 others = [n for n in numbers if n != os.getpid()]
@@ -108,6 +109,7 @@ others = [n for n in numbers if n != os.getpid()]
 def shard(order, rank, size, batch):
     assert not stolen and not solution and net is None and not wrote, (stolen, solution, net, wrote)
     assert mine and not others, (mine, others)
+    assert accounts.startswith("learner:") and accounts.count("\\n") == 1, accounts
     steps = len(order) // (size * batch)
     return order[: steps * size * batch].reshape(steps, size, batch)[:, rank]
 """

@@ -1,4 +1,5 @@
-"""A class of 30: right, half, untouched, broken, and hostile in every way we could think of."""
+"""A class of 40: right, half, untouched, broken, and hostile in every way we could think of: what
+answers do, and what uploads are."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support import leaving_nothing
 from tests.workshop.classroom import a_class as made
+from tests.workshop.classroom import test_hostile_uploads as uploads
 from tests.workshop.classroom.test_grade import graded, outcomes, placed
 from workshop.checks import engine, table
 
@@ -35,7 +37,7 @@ HOSTILE = {  # learner: answer to ex03.shard, what it deserves (None: not to pas
 
 
 def handed_in(where: Path, port: int) -> dict[str, str]:
-    """30 submissions; returns what kind each learner is."""
+    """40 submissions; returns what kind each learner is, without the last eleven."""
     kinds = {}
     right, stub = made.books(True), made.books(False)
     names = list(right)
@@ -44,7 +46,7 @@ def handed_in(where: Path, port: int) -> dict[str, str]:
         made.save(where / name, books, short)
         kinds[name] = kind
 
-    for i in range(6):
+    for i in range(5):
         learner(f"right-{i}", "right", right, short=bool(i % 2))
     for i in range(4):
         done = random.Random(i).sample(names, len(names) // 2)
@@ -73,18 +75,19 @@ def handed_in(where: Path, port: int) -> dict[str, str]:
     broken = {n: right[n] for n in names[1:]}
     learner("broken-file", "broken", broken)
     (where / "broken-file" / f"{names[0]}.ipynb").write_bytes(b"\x00\xff{" * 1000)
+    uploads.handed_in(where, [str(where), str(ROOT / "exercises" / "source")])
     return kinds
 
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow")
-def test_class_of_30(tmp_path):
+def test_class_of_40(tmp_path):
     where = tmp_path / "handed-in"
     server = socket.create_server(("127.0.0.1", 0))
     called: list[object] = []
     threading.Thread(target=lambda: called.append(server.accept()), daemon=True).start()
     kinds = handed_in(where, server.getsockname()[1])
-    assert len(kinds) == 30
+    assert len(kinds) == 29
     files = {p: p.read_bytes() for p in where.rglob("*") if p.is_file()}
     begin = time.monotonic()
     with leaving_nothing():
@@ -93,7 +96,7 @@ def test_class_of_30(tmp_path):
     print(printed)
     found = outcomes(tmp_path)
     graded_here = [item for item in table.EXERCISES if not item.lacks]
-    assert len(found) == 30 * len(table.EXERCISES)
+    assert len(found) == 40 * len(table.EXERCISES)
 
     def got(who: str, name: str) -> str:
         return found[who, name]["outcome"]
@@ -116,9 +119,14 @@ def test_class_of_30(tmp_path):
         assert row["outcome"] == outcome or (outcome is None and row["outcome"] != "passed"), row
         assert said in row["diagnosis"], row
 
+    for who, (status, outcome, said) in uploads.NAMES.items():
+        row = found[who, "ex01.index"]
+        assert (row["status"], row["outcome"]) == (status, outcome), row
+        assert said in row["diagnosis"], row
+
     assert {p: p.read_bytes() for p in where.rglob("*") if p.is_file()} == files
     assert not called and not list(ROOT.glob("**/pwned"))
-    assert re.search(r"30 submissions graded in", printed)
-    print(f"30 submissions, {len(table.EXERCISES)} exercises each: {seconds:.0f} s")
+    assert re.search(r"40 submissions graded in", printed)
+    print(f"40 submissions, {len(table.EXERCISES)} exercises each: {seconds:.0f} s")
     assert (tmp_path / "class.html").exists()
-    assert len(list((tmp_path / "class-feedback").glob("*.html"))) == 30
+    assert len(list((tmp_path / "class-feedback").glob("*.html"))) == 40
