@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("two_hosts")]
 PATIENCE = 120.0  # seconds for things that take a few when the machine is idle
 # batch norm over more than a few values: else rounding, which differs between the ways to add up
 # over a network, decides the sign of what comes out of it
-SAME = ("-n", "4", "-b", "4", "--image-shape", "64", "-e", "2", "--seed", "3", "--lr", "0.01",
+SAME = ("-n", "4", "-b", "4", "--image-shape", "64", "-e", "1", "--seed", "3", "--lr", "0.01",
         "--warmup-epochs", "0")  # fmt: skip
 ENDLESS = ("-n", "4", "--hosts", "h1:2,h2:2", "-b", "2", "-e", "100000", "--disp-batches", "1",
            "--no-val", "--run-dir", "run")  # fmt: skip
