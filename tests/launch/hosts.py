@@ -87,6 +87,11 @@ class Host:
         """Pull its cable."""
         command(*self.inside(["ip", "link", "set", "eth0", "down"]))
 
+    def slow_down(self, rate: str) -> None:
+        """Let its cable carry no more than this, such as 5mbit, of what it sends."""
+        limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "1s"]
+        command(*self.inside(["tc", "qdisc", "add", "dev", "eth0", "root", *limit]))
+
     def die(self) -> None:
         """Cut its power: the cable first, so that nobody is told."""
         self.unplug()

@@ -149,6 +149,18 @@ def test_a_link_that_drops_is_told_with_the_seconds(
     assert not [p for p in hosts["h1"].processes() if "rn50lib.rank" in p.cmdline()]
 
 
+@pytest.mark.needs("horovod", "slow_link")
+def test_a_slow_link_slows_the_run_and_no_more(
+    hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun")
+    hosts["h2"].slow_down("40mbit")
+    earlier, received = run.epochs(), hosts["h1"].received()
+    run.wait_for(lambda: run.epochs() > earlier + 1)
+    assert hosts["h1"].received() > received
+    assert "error" not in run.text() and "no sign" not in run.text()
+
+
 @pytest.mark.parametrize("launcher", WAYS)
 @pytest.mark.parametrize("how", [Host.end, pytest.param(Host.die, marks=LARGE)])
 def test_an_elastic_run_goes_on_when_a_host_dies(
