@@ -16,7 +16,8 @@ import pytest
 
 from rn50lib import launch
 from tests.conftest import clean_environment
-from tests.launch.hosts import Host, two_hosts
+from tests.launch.hosts import ADDRESSES, Host, two_hosts
+from tests.launch.slurm import ask, configure, until
 from tests.support import TINY, Photos, strict_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("two_hosts")]
@@ -174,3 +175,51 @@ def test_an_elastic_run_goes_on_when_a_host_dies(
     assert ("h2 does not answer" if how is Host.end else "no sign of ranks 2, 3") in run.text()
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(PATIENCE) != 0
+
+
+@pytest.fixture
+def cluster(
+    hosts: dict[str, Host], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., str]]:
+    """Slurm on both hosts, each with two GPUs that it believes in; what asks it, from h1."""
+    home = tmp_path_factory.mktemp("slurm")
+    file = configure(home, "h1", ADDRESSES, gpus=2)
+    env = environment() | {"SLURM_CONF": str(file)}
+
+    def ask_from_h1(*command: str) -> str:
+        return ask(env, *hosts["h1"].inside(command, home))
+
+    running = [
+        subprocess.Popen(hosts[host].inside(daemon), env=env, stderr=subprocess.DEVNULL)
+        for host, *daemon in (
+            ("h1", "slurmctld", "-D"), ("h1", "slurmd", "-D", "-N", "h1"),
+            ("h2", "slurmd", "-D", "-N", "h2"),
+        )
+    ]  # fmt: skip
+    until(lambda: ask_from_h1("sinfo", "-h", "-o", "%D %T").split() == ["2", "idle"])
+    yield ask_from_h1
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("slurm", "torch")
+def test_a_job_on_two_nodes_of_slurm_s_trains_what_one_host_does(
+    cluster: Callable[..., str], hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    """`rn50 run --print slurm`, given to sbatch: rank and size come from srun."""
+    argv = argv_of(photos, *SAME, "--comm", "ddp")
+    one = finish([*argv, "--report", "one.json", "--hosts", "localhost:4"], tmp_path)
+    assert one.returncode == 0, one.stderr
+    flags = ("--hosts", "h1:2,h2:2", "--run-dir", str(tmp_path / "run"), "--print", "slurm")
+    script = tmp_path / "job.sh"
+    script.write_text(finish([*argv, *flags], tmp_path).stdout)
+    log = tmp_path / "job.log"
+    number = cluster("sbatch", "--parsable", f"--output={log}", f"--chdir={tmp_path}", str(script))
+    until(lambda: number.strip() not in cluster("squeue", "-h", "-o", "%i").split())
+    report = tmp_path / "run" / "report.json"
+    assert report.exists(), log.read_text()
+    assert losses(report) == losses(tmp_path / "one.json")
+    assert strict_json(report)["ngpus"] == 4
+    assert hosts["h2"].received() > 4 * 10**5
