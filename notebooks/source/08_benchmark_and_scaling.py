@@ -742,8 +742,16 @@ workshop.table(
 )  # fmt: skip
 
 # %% [markdown]
-# None of them can be repeated on a laptop: `rn50 run --preset goyal2017 --dry-run` shows what it would take.
-#
+# None of them can be repeated on a laptop: `rn50 run --preset goyal2017 --dry-run` shows what it would take. This is how long such a training takes those who try hardest:
+
+# %%
+records = [item for key, item in found.items() if key.startswith("published.minutes.")]
+workshop.table(
+    [[x.hardware, x.what.split("until ")[1], f"{x.value:g}", x.source] for x in records],
+    columns=["hardware", "accuracy", "minutes", "source"], caption="Time to accuracy, published",
+)  # fmt: skip
+
+# %% [markdown]
 # LARS is used with a warm-up too, and the published run with 32,768 changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So it is not "the same with LARS"; it shows that the loss of accuracy is no law of nature.
 #
 # For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any row of the table. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.
