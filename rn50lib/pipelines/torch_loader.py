@@ -121,6 +121,20 @@ def signals_wait() -> Iterator[None]:
         changed[signal.Signals(caught)](caught, None)
 
 
+@contextlib.contextmanager
+def explain_pinning() -> Iterator[None]:
+    """One line where the host has no more memory that a GPU can copy from."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "CUDA error: out of memory" not in str(error):
+            raise
+        raise UserError(
+            "--loader native: no more memory can be pinned for the batches on their way to the GPU:"
+            " use a smaller -b or --data-nthreads, or end what else fills this machine's memory"
+        ) from error
+
+
 class TorchLoader:
     """See `rn50lib.pipelines.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
 
@@ -159,7 +173,7 @@ class TorchLoader:
         batches = iter(self.loader)
         try:
             for row, count in zip(rows, valid, strict=True):
-                with signals_wait():
+                with signals_wait(), explain_pinning():
                     images = next(batches)
                 if isinstance(images, UserError):
                     raise images

@@ -319,6 +319,23 @@ def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path)
     assert workers() == []
 
 
+def test_memory_that_cannot_be_pinned_is_told(
+    photos: Photos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's error, raised by hand as the DataLoader passes it on: the rest is ours."""
+    from rn50lib.pipelines import torch_loader
+
+    def no_room(*given: Any) -> None:
+        raise RuntimeError("Caught AcceleratorError in thread. CUDA error: out of memory")
+
+    monkeypatch.setattr(torch_loader.Batches, "__getitems__", no_room)
+    source = open_source(photos.root, "train")
+    pipeline = open_pipeline(full(data_nthreads=0), source, "train", 0, 1)
+    with pytest.raises(UserError, match="--loader native: no more memory can be pinned .* smaller"):
+        next(iter(pipeline.epoch(0)))
+    pipeline.close()
+
+
 @pytest.mark.slow
 def test_a_batch_that_is_held_stays_as_it_was(textured: Path) -> None:
     """Through later epochs and one that was broken off, also where only a view is held."""
