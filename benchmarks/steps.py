@@ -1,0 +1,182 @@
+"""Our prediction, or training step, beside ResNet-50 as a good user of PyTorch runs it; in turns.
+
+    python benchmarks/steps.py predict --batches 1 8 32 --dtypes float32 bfloat16
+    python benchmarks/steps.py train --batches 16 --allocator both
+
+All have the same weights, images and threads, and the same setting of the allocator (that of
+`rn50 run`, or glibc's default, or both, one after the other). Before anything is timed they must
+agree: in the probabilities, or in the loss of the first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import peers
+import torch
+from rounds import ROOT, Server, print_table, ratios, run_rounds, spread, stated_machine
+
+from rn50lib.errors import UserError
+from rn50lib.hardware import machine
+from rn50lib.launch import ALLOCATOR, with_library
+
+CONTESTANTS = {
+    "predict": {
+        "ours": ["our_step.py"],
+        "eager": ["peer_step.py"],
+        "eager, NCHW": ["peer_step.py", "--contiguous"],
+        "compile": ["peer_step.py", "--how", "compile"],
+        "compile, frozen": ["peer_step.py", "--how", "frozen"],
+        "jit": ["peer_step.py", "--how", "jit"],
+        "jit, NCHW": ["peer_step.py", "--how", "jit", "--contiguous"],
+        "ONNX Runtime": ["peer_step.py", "--how", "onnx", "--contiguous"],
+    },
+    "train": {
+        "ours": ["our_step.py"],
+        "eager": ["peer_step.py"],
+        "eager, NCHW": ["peer_step.py", "--contiguous"],
+        "compile": ["peer_step.py", "--how", "compile"],
+    },
+}
+ALLOCATORS = {"ours": {", our malloc": True}, "default": {", default malloc": False}}
+ALLOCATORS["both"] = ALLOCATORS["ours"] | ALLOCATORS["default"]
+AGREE = {"float32": 2e-3, "bfloat16": 0.2}
+"""By how much answers may differ, as a share of the spread of the logits, or of the loss."""
+
+
+def make_weights(folder: Path) -> tuple[Path, Path]:
+    """Random weights, with statistics of batch norm that fit them: a state dict for the peers, and
+    the prefix of a checkpoint, made of it by `rn50 import`."""
+    torch.manual_seed(0)
+    model = peers.ResNet50()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = None  # the mean of all batches so far
+    with torch.no_grad():
+        model(torch.randn(16, 3, 64, 64))
+    file, prefix = folder / "weights.pth", folder / "weights"
+    torch.save(model.state_dict(), file)
+    command = [sys.executable, "-m", "rn50lib.cli", "import", "torchvision", file, "-o", prefix]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=with_library({**os.environ}))
+    return file, prefix
+
+
+def environment(args: argparse.Namespace, our_malloc: bool) -> dict[str, str]:
+    env = with_library(os.environ | {"OMP_NUM_THREADS": str(args.threads)})
+    env.pop("GLIBC_TUNABLES", None)
+    return env | ({"GLIBC_TUNABLES": ALLOCATOR} if our_malloc else {})
+
+
+def why_left_out(args: argparse.Namespace, name: str, dtype: str) -> str | None:
+    if name == "ONNX Runtime":
+        if dtype == "bfloat16":
+            return "it has no convolutions in bfloat16 for this kind of processor"
+        if not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+            return "`pip install onnx onnxruntime`"
+    return None
+
+
+def start(args: argparse.Namespace, batch: int, dtype: str) -> dict[str, Server]:
+    """The contestants, ready to work. Raises UserError when they do not agree."""
+    started: dict[str, Server] = {}
+    try:
+        for name, (script, *flags) in CONTESTANTS[args.job].items():
+            if args.only and name != "ours" and not any(part in name for part in args.only):
+                continue
+            why = why_left_out(args, name, dtype)
+            if why:
+                print(f"{name}: left out: {why}")
+                continue
+            given = ["--prefix", args.prefix] if name == "ours" else ["--weights", args.weights]
+            command = [sys.executable, str(ROOT / "benchmarks" / script), args.job, *flags, *given,
+                       "--size", str(args.size), "--batch", str(batch), "--dtype", dtype,
+                       "--threads", str(args.threads)]  # fmt: skip
+            for suffix, our_malloc in ALLOCATORS[args.allocator].items():
+                server = Server(command, environment(args, our_malloc))
+                started[name + suffix] = server
+                check_agree(started, name + suffix, dtype)
+    except BaseException:
+        stop(started)
+        raise
+    return started
+
+
+def check_agree(started: dict[str, Server], name: str, dtype: str) -> None:
+    """Raise UserError where a contestant's answer is not that of the first one."""
+    wanted, found = (np.asarray(started[x].answer, np.float64) for x in (next(iter(started)), name))
+    if wanted.ndim:  # probabilities: the logits but for a constant
+        wanted, found = np.log(wanted), np.log(found)
+    scale = wanted.std() or abs(wanted)
+    off = float(np.abs(wanted - found).max() / scale)
+    if not off <= AGREE[dtype]:
+        raise UserError(f"{name}: its answers differ from ours by {off:.2g} of their spread")
+
+
+def stop(started: dict[str, Server]) -> None:
+    for server in started.values():
+        server.stop()
+
+
+def summarise(args: argparse.Namespace, seconds: dict[str, list[float]], what: str) -> None:
+    """A line for each setting of the allocator: ours against the fastest of the others."""
+    for suffix in ALLOCATORS[args.allocator]:
+        own = f"ours{suffix}"
+        others = [name for name in seconds if name.endswith(suffix) and name != own]
+        if others:
+            best = min(others, key=lambda name: statistics.median(seconds[name]))
+            faster = spread(ratios(seconds, best, own))
+            print(f"SUMMARY {what}: ours / best peer ({best}) = {faster}, n = {args.rounds}")
+    sys.stdout.flush()
+
+
+def compare(args: argparse.Namespace, batch: int, dtype: str) -> None:
+    """One batch size in one precision."""
+    what = f"{args.job}, {args.size} px, batch {batch}, {dtype}, {args.threads} threads"
+    if dtype == "bfloat16" and not machine().bfloat16:
+        print(f"{what}: left out: this processor only imitates bfloat16")
+        return
+    print(what, flush=True)
+    started = start(args, batch, dtype)
+    try:
+        contestants = {
+            name: functools.partial(server.work, args.seconds) for name, server in started.items()
+        }
+        seconds = run_rounds(contestants, args.rounds)
+    finally:
+        stop(started)
+    print_table(seconds, next(iter(seconds)), batch, "img")
+    summarise(args, seconds, what)
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("job", choices=tuple(CONTESTANTS))
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32, in training 16")
+    parser.add_argument("--dtypes", nargs="+", choices=tuple(AGREE), default=list(AGREE))
+    parser.add_argument("--threads", type=int, default=machine().cores)
+    parser.add_argument("--allocator", choices=tuple(ALLOCATORS), default="ours")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of work in each turn")
+    parser.add_argument("--only", nargs="+", help="peers by a part of their name")
+    args = parser.parse_args()
+    batches = args.batches or ([1, 8, 32] if args.job == "predict" else [16])
+    with tempfile.TemporaryDirectory() as folder, stated_machine():
+        args.weights, args.prefix = map(str, make_weights(Path(folder)))
+        for batch, dtype in itertools.product(batches, args.dtypes):
+            compare(args, batch, dtype)
+
+
+if __name__ == "__main__":
+    main()
