@@ -1,4 +1,4 @@
-"""The bare peer: PyTorch's DataLoader with torchvision's transforms on Pillow, as in its reference.
+"""The peer: PyTorch's DataLoader with torchvision's transforms on Pillow, as in its reference.
 
     python benchmarks/peer_loader_torchvision.py ROOT --size 224 --workers 1
 

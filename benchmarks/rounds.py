@@ -14,13 +14,27 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
+from rn50lib.launch import ALLOCATOR, with_library
 
 ROOT = Path(__file__).resolve().parent.parent
+
+DEFAULT_MALLOC = ", default malloc"
+"""At the end of a contestant's name: without the allocator setting that `rn50 run` gives itself."""
+MALLOCS = {"ours": ("",), "default": (DEFAULT_MALLOC,), "both": ("", DEFAULT_MALLOC)}
+"""What --allocator may say, and how the names of the contestants then end."""
+
+
+def environment(name: str, threads: int) -> dict[str, str]:
+    """The environment of a contestant."""
+    # `rn50 run` leaves a glibc.malloc setting of the user's own alone; this one is the default
+    malloc = "glibc.malloc.tcache_count=7" if name.endswith(DEFAULT_MALLOC) else ALLOCATOR
+    return with_library(os.environ | {"GLIBC_TUNABLES": malloc, "OMP_NUM_THREADS": str(threads)})
+
 
 CHILD = """
 import os, sys
@@ -87,11 +101,11 @@ class Server:
         last = self.errors.read().splitlines()[-1:] or ["it said nothing"]
         raise UserError(f"{' '.join(map(str, self.process.args))} has ended: {last[0]}")
 
-    def work(self, seconds: float) -> float:
-        """Seconds of one call, from as many as fill `seconds`."""
+    def work(self, seconds: float, measure: str) -> float:
+        """Seconds of one call, from as many as fill `seconds`; see `timed`."""
         assert self.process.stdin is not None
         print(seconds, file=self.process.stdin, flush=True)
-        return self.read()["seconds"]
+        return self.read()[measure]
 
     def stop(self) -> None:
         self.process.kill()
@@ -122,12 +136,20 @@ def ratios(seconds: dict[str, list[float]], peer: str, own: str) -> list[float]:
     return [a / b for a, b in zip(seconds[peer], seconds[own], strict=True)]
 
 
+def summarise(seconds: dict[str, list[float]], pairs: Iterable[tuple[str, str]], what: str) -> None:
+    """A line for each pair, ours and a peer, of which both took part."""
+    for own, peer in pairs:
+        if own in seconds and peer in seconds:
+            faster = spread(ratios(seconds, peer, own))
+            print(f"SUMMARY {what}: {own} / {peer} = {faster}, n = {len(seconds[own])}", flush=True)
+
+
 def print_table(seconds: dict[str, list[float]], base: str, count: int, unit: str) -> None:
     """Medians with rates, then each contestant's time over that of ``base``, round by round."""
     width = max(map(len, seconds))
     for name, values in seconds.items():
         middle = statistics.median(values)
-        print(f"{name:{width}}  {middle:8.4f} s  {count / middle:9,.1f} {unit}/s")
+        print(f"{name:{width}}  {middle:9.4g} s  {count / middle:9,.1f} {unit}/s")
     for name in seconds:
         if name != base:
             times = spread(ratios(seconds, name, base))

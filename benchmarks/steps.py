@@ -24,11 +24,21 @@ from pathlib import Path
 import numpy as np
 import peers
 import torch
-from rounds import ROOT, Server, print_table, ratios, run_rounds, spread, stated_machine
+from rounds import (
+    DEFAULT_MALLOC,
+    MALLOCS,
+    ROOT,
+    Server,
+    environment,
+    print_table,
+    run_rounds,
+    stated_machine,
+    summarise,
+)
 
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
-from rn50lib.launch import ALLOCATOR, with_library
+from rn50lib.launch import with_library
 
 CONTESTANTS = {
     "predict": {
@@ -48,8 +58,6 @@ CONTESTANTS = {
         "compile": ["peer_step.py", "--how", "compile"],
     },
 }
-ALLOCATORS = {"ours": {", our malloc": True}, "default": {", default malloc": False}}
-ALLOCATORS["both"] = ALLOCATORS["ours"] | ALLOCATORS["default"]
 AGREE = {"float32": 2e-3, "bfloat16": 0.2}
 """By how much answers may differ, as a share of the spread of the logits, or of the loss."""
 
@@ -69,12 +77,6 @@ def make_weights(folder: Path) -> tuple[Path, Path]:
     command = [sys.executable, "-m", "rn50lib.cli", "import", "torchvision", file, "-o", prefix]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=with_library({**os.environ}))
     return file, prefix
-
-
-def environment(args: argparse.Namespace, our_malloc: bool) -> dict[str, str]:
-    env = with_library(os.environ | {"OMP_NUM_THREADS": str(args.threads)})
-    env.pop("GLIBC_TUNABLES", None)
-    return env | ({"GLIBC_TUNABLES": ALLOCATOR} if our_malloc else {})
 
 
 def why_left_out(args: argparse.Namespace, name: str, dtype: str) -> str | None:
@@ -101,10 +103,9 @@ def start(args: argparse.Namespace, batch: int, dtype: str) -> dict[str, Server]
             command = [sys.executable, str(ROOT / "benchmarks" / script), args.job, *flags, *given,
                        "--size", str(args.size), "--batch", str(batch), "--dtype", dtype,
                        "--threads", str(args.threads)]  # fmt: skip
-            for suffix, our_malloc in ALLOCATORS[args.allocator].items():
-                server = Server(command, environment(args, our_malloc))
-                started[name + suffix] = server
-                check_agree(started, name + suffix, dtype)
+            for full_name in (name + end for end in MALLOCS[args.allocator]):
+                started[full_name] = Server(command, environment(full_name, args.threads))
+                check_agree(started, full_name, dtype)
     except BaseException:
         stop(started)
         raise
@@ -127,18 +128,6 @@ def stop(started: dict[str, Server]) -> None:
         server.stop()
 
 
-def summarise(args: argparse.Namespace, seconds: dict[str, list[float]], what: str) -> None:
-    """A line for each setting of the allocator: ours against the fastest of the others."""
-    for suffix in ALLOCATORS[args.allocator]:
-        own = f"ours{suffix}"
-        others = [name for name in seconds if name.endswith(suffix) and name != own]
-        if others:
-            best = min(others, key=lambda name: statistics.median(seconds[name]))
-            faster = spread(ratios(seconds, best, own))
-            print(f"SUMMARY {what}: ours / best peer ({best}) = {faster}, n = {args.rounds}")
-    sys.stdout.flush()
-
-
 def compare(args: argparse.Namespace, batch: int, dtype: str) -> None:
     """One batch size in one precision."""
     what = f"{args.job}, {args.size} px, batch {batch}, {dtype}, {args.threads} threads"
@@ -146,16 +135,23 @@ def compare(args: argparse.Namespace, batch: int, dtype: str) -> None:
         print(f"{what}: left out: this processor only imitates bfloat16")
         return
     print(what, flush=True)
+    measure = "cpu_seconds" if args.cpu else "seconds"
     started = start(args, batch, dtype)
     try:
         contestants = {
-            name: functools.partial(server.work, args.seconds) for name, server in started.items()
+            name: functools.partial(server.work, args.seconds, measure)
+            for name, server in started.items()
         }
         seconds = run_rounds(contestants, args.rounds)
     finally:
         stop(started)
     print_table(seconds, next(iter(seconds)), batch, "img")
-    summarise(args, seconds, what)
+    pairs = []
+    for end in MALLOCS[args.allocator]:
+        own = f"ours{end}"
+        others = [x for x in seconds if x != own and x.endswith(DEFAULT_MALLOC) == bool(end)]
+        pairs += [(own, x) for x in sorted(others, key=lambda x: statistics.median(seconds[x]))[:1]]
+    summarise(seconds, pairs, f"{what}, best peer")
 
 
 def main() -> None:
@@ -167,8 +163,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32, in training 16")
     parser.add_argument("--dtypes", nargs="+", choices=tuple(AGREE), default=list(AGREE))
     parser.add_argument("--threads", type=int, default=machine().cores)
-    parser.add_argument("--allocator", choices=tuple(ALLOCATORS), default="ours")
+    parser.add_argument("--allocator", choices=tuple(MALLOCS), default="ours")
     parser.add_argument("--seconds", type=float, default=1.0, help="of work in each turn")
+    parser.add_argument(
+        "--cpu", action="store_true", help="compare processor seconds; sensible with --threads 1"
+    )
     parser.add_argument("--only", nargs="+", help="peers by a part of their name")
     args = parser.parse_args()
     batches = args.batches or ([1, 8, 32] if args.job == "predict" else [16])
