@@ -123,7 +123,8 @@ def table(args: argparse.Namespace) -> None:
     pairs = [(a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS]
     print(what, flush=True)
     if args.side_by_side:
-        beside(args, pairs, what)
+        with stated_machine():
+            beside(args, pairs, what)
         return
     seconds = run_rounds(contestants(args), args.rounds)
     print_table(seconds, next(iter(seconds)), 1, "img")
@@ -166,10 +167,9 @@ def main() -> None:
     args = parser.parse_args()
     count, stored = loader_images.make(args.root, args.images)
     print(f"{count:,} JPEGs of {stored / 1000:.1f} KB, {args.rounds} rounds")
-    with stated_machine():
-        for size, cores in itertools.product(args.sizes, args.cores):
-            args.size, args.core_count = size, cores
-            table(args)
+    for size, cores in itertools.product(args.sizes, args.cores):
+        args.size, args.core_count = size, cores
+        table(args)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from rounds import (
     environment,
     print_table,
     run_rounds,
-    stated_machine,
     summarise,
 )
 
@@ -90,13 +89,12 @@ def main() -> None:
         for end in MALLOCS[args.allocator]
         if not args.only or any(part in name for part in args.only)
     }
-    with stated_machine():
-        what = f"2 workers, {args.size} px, batch {args.batch} per worker, {args.dtype}"
-        print(f"seconds a step, {what}")
-        seconds = run_rounds(contestants, args.rounds)
-        print_table(seconds, next(iter(contestants)), args.batch, "img")
-        pairs = ((a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS)
-        summarise(seconds, pairs, what)
+    what = f"2 workers, {args.size} px, batch {args.batch} per worker, {args.dtype}"
+    print(f"seconds a step, {what}")
+    seconds = run_rounds(contestants, args.rounds)
+    print_table(seconds, next(iter(contestants)), args.batch, "img")
+    pairs = ((a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS)
+    summarise(seconds, pairs, what)
 
 
 if __name__ == "__main__":

@@ -60,22 +60,41 @@ def timed(command: list[str], measure: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1])[measure])
 
 
+@contextlib.contextmanager
+def stated_machine() -> Iterator[None]:
+    """Print the date, the processor and how busy it is, before and after."""
+    here = machine()
+    print(
+        f"{datetime.date.today()}, {here.processor}, {here.bfloat16 or 'no bfloat16'},"
+        f" {here.cores} cores to use of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+    yield
+    print(f"load at the end {os.getloadavg()[0]:.1f}")
+
+
 def run_rounds(
     contestants: dict[str, Callable[[], float]],
     rounds: int,
     between: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; the first round only warms the cache."""
+    """Seconds of each contestant in each round; an uncounted one before them warms the cache.
+
+    Raises UserError where there is nobody to run.
+    """
+    if not contestants:
+        raise UserError("nobody is left to compare: --only takes parts of the contestants' names")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
-        order = list(contestants)
-        random.Random(number).shuffle(order)
-        for name in order:
-            between()
-            value = contestants[name]()
-            os.sync()  # no contestant pays for what another left to be written
-            if number:
-                seconds[name].append(value)
+    with stated_machine():
+        for number in range(rounds + 1):
+            order = list(contestants)
+            random.Random(number).shuffle(order)
+            for name in order:
+                between()
+                value = contestants[name]()
+                os.sync()  # no contestant pays for what another left to be written
+                if number:
+                    seconds[name].append(value)
     return seconds
 
 
@@ -111,19 +130,6 @@ class Server:
         self.process.kill()
         self.process.communicate()
         self.errors.close()
-
-
-@contextlib.contextmanager
-def stated_machine() -> Iterator[None]:
-    """Print the date, the processor and how busy it is, before and after."""
-    here = machine()
-    print(
-        f"{datetime.date.today()}, {here.processor}, {here.bfloat16 or 'no bfloat16'},"
-        f" {here.cores} cores to use of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
-    yield
-    print(f"load at the end: {os.getloadavg()[0]:.1f}")
 
 
 def spread(values: list[float]) -> str:

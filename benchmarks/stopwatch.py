@@ -37,5 +37,5 @@ def serve(work: Callable[[], object], answer: object) -> None:
         while calls < 2 or time.perf_counter() - begin < float(line):
             work()
             calls += 1
-        each = (time.perf_counter() - begin) / calls, (used() - cpu) / calls
-        print(json.dumps(dict(zip(("seconds", "cpu_seconds"), each))), flush=True)
+        seconds, cpu = (time.perf_counter() - begin) / calls, (used() - cpu) / calls
+        print(json.dumps({"seconds": seconds, "cpu_seconds": cpu}), flush=True)
