@@ -47,8 +47,8 @@ OURS = {  # name: loader, backend
     "dali": ("dali", "torch"),
 }
 PEERS = {
-    "simplejpeg + OpenCV": ["peer_loader_opencv.py"],
-    "torchvision": ["peer_loader_torchvision.py"],
+    "simplejpeg + OpenCV": ["peer_loader_pytorch.py", "--opencv"],
+    "torchvision": ["peer_loader_pytorch.py"],
     "tf.data": ["peer_loader_tensorflow.py"],
     "bare DALI": ["peer_loader_dali.py"],  # its batches are only looked at
     "DALI's iterator": ["peer_loader_dali.py", "--iterator"],  # tensors to keep, as ours

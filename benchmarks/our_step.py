@@ -1,6 +1,6 @@
 """Our step, or our prediction, as `rn50 run` and `rn50 predict` have it, for steps.py.
 
-python benchmarks/our_step.py predict --prefix CHECKPOINT --batch 1
+python benchmarks/our_step.py predict CHECKPOINT --batch 1
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rn50lib.pipelines import Batch
 
 parser = argparse.ArgumentParser()
 parser.add_argument("job", choices=("train", "predict"))
-parser.add_argument("--prefix", required=True)
+parser.add_argument("prefix")
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--dtype", default="float32")

@@ -66,7 +66,7 @@ def peer(args: argparse.Namespace, name: str) -> float:
                str(HERE / "peer_parallel.py"), transport, "--size", str(args.size), "--batch",
                str(args.batch), "--dtype", args.dtype, "--steps", str(args.steps)]  # fmt: skip
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=environment(args.plain)
+        command, check=True, capture_output=True, text=True, env=environment(name, 1)
     )
     line = next(x for x in done.stdout.splitlines() if "seconds [" in x)
     return statistics.fmean(json.loads(line[line.index("[", line.index("seconds")) :]))

@@ -1,6 +1,6 @@
 """The peer of our step and of our prediction: PyTorch or ONNX Runtime as a good user runs them.
 
-    python benchmarks/peer_step.py predict --how frozen --weights FILE.pth --batch 1
+    python benchmarks/peer_step.py predict FILE.pth --how frozen --batch 1
 
 Started by steps.py, which says when to work. From a batch of uint8 NHWC images, which NumPy holds,
 to class probabilities, which NumPy gets; or to weights that were updated once.
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 parser = argparse.ArgumentParser()
 parser.add_argument("job", choices=("train", "predict"))
+parser.add_argument("weights", help="a state dict")
 parser.add_argument("--how", choices=("eager", "compile", "frozen", "jit", "onnx"), default="eager")
 parser.add_argument("--contiguous", action="store_true", help="NCHW instead of channels_last")
-parser.add_argument("--weights", required=True)
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")

@@ -39,24 +39,16 @@ from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.launch import with_library
 
-CONTESTANTS = {
-    "predict": {
-        "ours": ["our_step.py"],
-        "eager": ["peer_step.py"],
-        "eager, NCHW": ["peer_step.py", "--contiguous"],
-        "compile": ["peer_step.py", "--how", "compile"],
-        "compile, frozen": ["peer_step.py", "--how", "frozen"],
-        "jit": ["peer_step.py", "--how", "jit"],
-        "jit, NCHW": ["peer_step.py", "--how", "jit", "--contiguous"],
-        "ONNX Runtime": ["peer_step.py", "--how", "onnx", "--contiguous"],
-    },
-    "train": {
-        "ours": ["our_step.py"],
-        "eager": ["peer_step.py"],
-        "eager, NCHW": ["peer_step.py", "--contiguous"],
-        "compile": ["peer_step.py", "--how", "compile"],
-    },
+PEERS = {  # the flags of peer_step.py
+    "eager": [],
+    "eager, NCHW": ["--contiguous"],
+    "compile": ["--how", "compile"],
+    "compile, frozen": ["--how", "frozen"],
+    "jit": ["--how", "jit"],
+    "jit, NCHW": ["--how", "jit", "--contiguous"],
+    "ONNX Runtime": ["--how", "onnx", "--contiguous"],
 }
+TRAINING = ("eager", "eager, NCHW", "compile")
 AGREE = {"float32": 1e-3, "bfloat16": 0.2}
 """By how much answers may differ, as a share of the logits about their mean, or of the loss."""
 
@@ -91,15 +83,17 @@ def start(args: argparse.Namespace, batch: int, dtype: str) -> dict[str, Server]
     """The contestants, ready to work. Raises UserError when they do not agree."""
     started: dict[str, Server] = {}
     try:
-        for name, (script, *flags) in CONTESTANTS[args.job].items():
+        for name in ("ours", *(TRAINING if args.job == "train" else PEERS)):
             if args.only and name != "ours" and not any(part in name for part in args.only):
                 continue
             why = why_left_out(args, name, dtype)
             if why:
                 print(f"{name}: left out: {why}")
                 continue
-            given = ["--prefix", args.prefix] if name == "ours" else ["--weights", args.weights]
-            command = [sys.executable, str(ROOT / "benchmarks" / script), args.job, *flags, *given,
+            script = ["our_step.py", args.prefix]
+            if name != "ours":
+                script = ["peer_step.py", args.weights, *PEERS[name]]
+            command = [sys.executable, f"{ROOT}/benchmarks/{script[0]}", args.job, *script[1:],
                        "--size", str(args.size), "--batch", str(batch), "--dtype", dtype,
                        "--threads", str(args.threads)]  # fmt: skip
             for full_name in (name + end for end in MALLOCS[args.allocator]):
@@ -155,7 +149,7 @@ def compare(args: argparse.Namespace, batch: int, dtype: str) -> None:
 def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("job", choices=tuple(CONTESTANTS))
+    parser.add_argument("job", choices=("train", "predict"))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32, in training 16")

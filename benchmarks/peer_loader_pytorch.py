@@ -1,32 +1,30 @@
-"""The peer by hand: simplejpeg decodes, OpenCV makes small, in the workers of PyTorch's DataLoader.
+"""The peers in PyTorch's DataLoader: torchvision's transforms on Pillow, as in its reference; or,
+by hand, simplejpeg to decode and OpenCV to make small.
 
-    python benchmarks/peer_loader_opencv.py ROOT --size 224 --workers 1
+    python benchmarks/peer_loader_pytorch.py ROOT --size 224 --workers 1 [--opencv]
 
-A picture of which the crop holds more than is needed is decoded at a half, a quarter or an eighth.
+By hand, a picture of which the crop holds more than is needed is decoded at a fraction of its size.
 Prints the seconds an image of each epoch of class folders in ROOT/train, without its first batch.
 """
 
 import argparse
-import glob
 import json
 import math
-import os
 import random
 import time
+from pathlib import Path
 
-import cv2
-import numpy as np
-import simplejpeg
+import peers
 import torch
 
 parser = argparse.ArgumentParser()
-parser.add_argument("root")
+parser.add_argument("root", type=Path)
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--workers", type=int, default=1)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--epochs", type=int, default=1, help="prints a line after each")
+parser.add_argument("--opencv", action="store_true", help="simplejpeg and OpenCV")
 args = parser.parse_args()
-cv2.setNumThreads(0)
 torch.set_num_threads(1)
 
 
@@ -41,19 +39,17 @@ def crop(height, width):
     return 0, 0, width, height
 
 
-class Images(torch.utils.data.Dataset):
-    """Class folders."""
+class ByHand(torch.utils.data.Dataset):
+    """Class folders, through simplejpeg and OpenCV."""
 
     def __init__(self):
-        self.paths = sorted(glob.glob(f"{args.root}/train/*/*.jpg"))
-        self.labels = [int(os.path.basename(os.path.dirname(path))) for path in self.paths]
+        self.paths = sorted(args.root.glob("train/*/*.jpg"))
 
     def __len__(self):
         return len(self.paths)
 
     def __getitem__(self, i):
-        with open(self.paths[i], "rb") as file:
-            data = file.read()
+        data = self.paths[i].read_bytes()
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         left, top, w, h = crop(height, width)
         ratio = next(r for r in (8, 4, 2, 1) if r == 1 or min(w, h) >= r * args.size)
@@ -66,11 +62,30 @@ class Images(torch.utils.data.Dataset):
         small = cv2.resize(pixels[y : y + h, x : x + w], (args.size, args.size), interpolation=how)
         if random.random() < 0.5:
             small = cv2.flip(small, 1)
-        return torch.from_numpy(np.ascontiguousarray(small)), self.labels[i]
+        return torch.from_numpy(small), int(self.paths[i].parent.name)
 
 
+if args.opencv:
+    import cv2
+    import simplejpeg
+
+    cv2.setNumThreads(0)
+    images = ByHand()
+else:
+    with peers.missing_operators_allowed():
+        from torchvision import datasets, transforms
+    images = datasets.ImageFolder(
+        f"{args.root}/train",
+        transforms.Compose(
+            [
+                transforms.RandomResizedCrop(args.size, scale=(0.05, 1.0)),
+                transforms.RandomHorizontalFlip(),
+                transforms.PILToTensor(),
+            ]
+        ),
+    )
 loader = torch.utils.data.DataLoader(
-    Images(), args.batch, shuffle=True, num_workers=args.workers, drop_last=True, prefetch_factor=4,
+    images, args.batch, shuffle=True, num_workers=args.workers, drop_last=True, prefetch_factor=4,
     persistent_workers=True,
 )  # fmt: skip
 for _ in range(args.epochs):
