@@ -49,7 +49,7 @@ PEERS = {  # the flags of peer_step.py
     "ONNX Runtime": ["--how", "onnx", "--contiguous"],
 }
 TRAINING = ("eager", "eager, NCHW", "compile")
-AGREE = {"float32": 1e-3, "bfloat16": 0.2}
+AGREE = {"float32": 1e-3, "bfloat16": 0.1}
 """By how much answers may differ, as a share of the logits about their mean, or of the loss."""
 
 
@@ -58,9 +58,11 @@ def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
     the prefix of a checkpoint, made of it by `rn50 import`."""
     torch.manual_seed(0)
     model = peers.ResNet50()
-    for module in model.modules():
+    for name, module in model.named_modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = None  # the mean of all batches so far
+            if name.endswith("bn3"):  # as in a trained network: else it makes much of each rounding
+                torch.nn.init.constant_(module.weight, 0.2)
     with torch.no_grad():
         model((torch.rand(8, 3, size, size) - 0.45) / 0.226)
     file, prefix = folder / "weights.pth", folder / "weights"
