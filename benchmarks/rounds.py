@@ -23,7 +23,7 @@ from rn50lib.launch import ALLOCATOR, with_library
 
 ROOT = Path(__file__).resolve().parent.parent
 
-DEFAULT_MALLOC = ", default malloc"
+DEFAULT_MALLOC = " (default malloc)"
 """At the end of a contestant's name: without the allocator setting that `rn50 run` gives itself."""
 MALLOCS = {"ours": ("",), "default": (DEFAULT_MALLOC,), "both": ("", DEFAULT_MALLOC)}
 """What --allocator may say, and how the names of the contestants then end."""

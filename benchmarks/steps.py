@@ -41,14 +41,14 @@ from rn50lib.launch import with_library
 
 PEERS = {  # the flags of peer_step.py
     "eager": [],
-    "eager, NCHW": ["--contiguous"],
+    "eager NCHW": ["--contiguous"],
     "compile": ["--how", "compile"],
-    "compile, frozen": ["--how", "frozen"],
+    "compile frozen": ["--how", "frozen"],
     "jit": ["--how", "jit"],
-    "jit, NCHW": ["--how", "jit", "--contiguous"],
+    "jit NCHW": ["--how", "jit", "--contiguous"],
     "ONNX Runtime": ["--how", "onnx", "--contiguous"],
 }
-TRAINING = ("eager", "eager, NCHW", "compile")
+TRAINING = ("eager", "eager NCHW", "compile")
 AGREE = {"float32": 1e-3, "bfloat16": 0.1}
 """By how much answers may differ, as a share of the logits about their mean, or of the loss."""
 
