@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import shlex
@@ -25,6 +26,8 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 
 REPORT = "\x1e"  # begins the line that tells how a worker ended
+SIGN = "\x1f"  # begins the line that says, every SIGN_S, that a rank is there and on which host;
+SIGN_S = 5  # without a host it is the last
 NAMES = {  # by launcher: where it tells a worker its rank, size, local rank and local size
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -133,13 +136,14 @@ def main(command: list[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)
-    threading.Thread(target=watch, args=(worker,), daemon=True).start()
+    threading.Thread(target=watch, args=(worker, rank), daemon=True).start()
     last: deque[str] = deque(maxlen=KEPT)
     pump = threading.Thread(target=repeat, args=(worker, rank, last), daemon=True)
     pump.start()
     status = worker.wait()
     ended = time.time()
     pump.join(DRAIN_S)
+    write(f"{SIGN}{rank}\n")
     if status != 0:
         report(End(rank, status, ended, list(last)))
     return 128 - status if status < 0 else status
@@ -170,26 +174,58 @@ def report(end: End) -> None:
         time.sleep(0.5)
 
 
-def write(text: str) -> None:
-    """One write for a whole line: lines of several workers do not mix."""
-    with contextlib.suppress(OSError):  # the launcher is gone: nobody reads
+def write(text: str) -> bool:
+    """One write for a whole line: lines of several workers do not mix. Whether anybody reads."""
+    try:
         os.write(1, text.encode())
+        return True
+    except OSError:  # the launcher is gone
+        return False
 
 
-def watch(worker: subprocess.Popen) -> None:
-    """End the worker when the `rn50 run` that started it is gone, however it went."""
+def watch(worker: subprocess.Popen, rank: int) -> None:
+    """Tell the `rn50 run` that started the worker that it is there, and if it stands still. End it
+    when that run is gone, however it went."""
     host, _, pid = os.environ.get(LAUNCHING, "").rpartition(":")
-    if host != socket.gethostname():
-        return
-    while worker.poll() is None:
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
+    here, told = socket.gethostname(), False
+    for second in itertools.count():
+        if worker.poll() is not None:
+            return
+        if host == here and not exists(int(pid)):
             worker.kill()
             return
-        except PermissionError:
-            pass
+        if second % SIGN_S == 0:
+            if not write(f"{SIGN}{rank} {here}\n") and host != here:
+                worker.kill()
+                return
+            stopped = is_stopped(worker.pid)
+            if stopped and not told:
+                write(
+                    f"rank {rank} | stands still, and the others wait for it: process {worker.pid}"
+                    f" on {here} was stopped; `kill -CONT {worker.pid}` there lets it go on\n"
+                )
+            told = stopped
         time.sleep(1)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process (Linux)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

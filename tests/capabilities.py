@@ -115,12 +115,30 @@ def _package_index() -> bool:
     return asked.returncode == 0
 
 
+def _two_hosts() -> bool:
+    programs = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
+    if not all(map(shutil.which, programs)):
+        return False
+    tried = "mount -t tmpfs none /run && ip link add t0 type bridge && ip link add t1 type veth"
+    new = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc"]
+    return subprocess.run([*new, "sh", "-c", tried], capture_output=True).returncode == 0
+
+
+def _slow_link() -> bool:
+    if shutil.which("tc") is None:
+        return False
+    tried = "tc qdisc add dev lo root tbf rate 5mbit burst 32kbit latency 1s"
+    return subprocess.run(["unshare", "--net", *tried.split()], capture_output=True).returncode == 0
+
+
 DETECTORS = {
     "gpu": _gpu,
     "torch": lambda: _module("torch"),
     "slurm": lambda: (
         os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "sbatch")))
     ),
+    "two_hosts": _two_hosts,
+    "slow_link": _slow_link,
     "debootstrap": lambda: os.geteuid() == 0 and shutil.which("debootstrap") is not None,
     "timm": lambda: _module("timm") and _module("torchvision"),
     "tensorflow": lambda: _module("tensorflow"),
@@ -141,6 +159,7 @@ DETECTORS = {
     "wandb": lambda: _module("wandb"),
     "pyarrow": lambda: _module("pyarrow"),
     "simplejpeg": lambda: _module("simplejpeg"),
+    "triton": lambda: _module("triton"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),
     "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),

@@ -26,9 +26,10 @@ from tests.skips import (  # noqa: F401 - pytest finds its hooks here
     pytest_runtest_setup,
     pytest_terminal_summary,
 )
+from workshop.load_order import load_triton_first
 
 ROOT = Path(__file__).resolve().parent.parent
-
+load_triton_first()  # tests of both frameworks share a process
 
 # Several tests compute at once: threads that spin while they wait would take the cores from each
 # other's work (a step of 25 ms took 10 s so). The frameworks' OpenMP reads this when it loads.

@@ -78,7 +78,7 @@ HOMES = {
     ),
     "horovod": (
         "rn50lib/comm/horovod.py",
-        "rn50lib/backends/torch/exchange.py",
+        "rn50lib/backends/torch/parallel.py",
         "rn50lib/backends/tensorflow/exchange.py",
     ),
     # a lesson takes the graph apart

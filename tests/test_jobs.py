@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import pytest
 import yaml
 
 from tests.conftest import clean_environment
+from tests.launch.slurm import ask, configure, free_port, until
 from tests.support import TINY, Ended, Photos, strict_json
 
 SCHEMAS = json.loads((Path(__file__).parent / "fixtures" / "kubeflow.json").read_text())
@@ -158,12 +158,6 @@ def in_environment(**more: str) -> dict[str, str]:
     return clean_environment(PATH=path, **more)
 
 
-def free_port() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return str(taken.getsockname()[1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
@@ -195,33 +189,7 @@ def test_the_job_s_command_trains_and_is_taken_up_again(
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A Slurm of one node with 8 GPUs that it believes in; the environment that reaches it."""
     home, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().partition(".")[0]
-    for name in ("state", "spool"):
-        (home / name).mkdir()
-    for i in range(8):
-        (home / f"gpu{i}").touch()
-    (home / "gres.conf").write_text(f"Name=gpu File={home}/gpu[0-7]\n")
-    (home / "slurm.conf").write_text(f"""ClusterName=rn50
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmctldPort={free_port()}
-SlurmdPort={free_port()}
-AuthType=auth/none
-CredType=cred/none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SlurmctldPidFile={home}/slurmctld.pid
-SlurmdPidFile={home}/slurmd.pid
-StateSaveLocation={home}/state
-SlurmdSpoolDir={home}/spool
-SelectType=select/cons_tres
-SlurmdParameters=config_overrides
-ReturnToService=2
-GresTypes=gpu
-NodeName={host} NodeAddr=127.0.0.1 CPUs=128 Gres=gpu:8
-PartitionName=all Nodes=ALL Default=YES State=UP
-""")
-    env = in_environment(SLURM_CONF=str(home / "slurm.conf"))
+    env = in_environment(SLURM_CONF=str(configure(home, host, {host: "127.0.0.1"}, gpus=8)))
     running = [
         subprocess.Popen([program, "-D"], env=env, stderr=subprocess.DEVNULL)
         for program in ("slurmctld", "slurmd")
@@ -233,18 +201,6 @@ PartitionName=all Nodes=ALL Default=YES State=UP
         for process in running:
             process.terminate()
             process.wait(30)
-
-
-def ask(env: dict[str, str], *command: str) -> str:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    return done.stdout + done.stderr
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.2)
 
 
 @pytest.mark.slow

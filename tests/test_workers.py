@@ -420,6 +420,22 @@ def test_the_worker_that_is_killed_is_named_and_none_stays(launcher: str, group:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("launcher", once("horovodrun"))
+def test_a_worker_that_stands_still_is_named_and_may_go_on(launcher: str, group: Callable) -> None:
+    run = group(launcher)
+    worker = run.worker(1)
+    worker.suspend()
+    told = f"`kill -CONT {worker.pid}` there lets it go on"
+    run.wait_for(lambda: told in run.output.read_text())
+    (line,) = [x for x in run.output.read_text().splitlines() if told in x]
+    assert line.startswith("rank 1 | stands still, and the others wait for it")
+    earlier = run.progress.read_text().count('"epoch"')
+    worker.resume()
+    run.wait_for(lambda: run.progress.read_text().count('"epoch"') > earlier + 1)
+    assert run.worker(1).pid == worker.pid and not run.errors()
+
+
+@pytest.mark.slow
 @pytest.mark.needs("horovod")
 @pytest.mark.parametrize(
     "number",

@@ -7,6 +7,7 @@ from workshop.checks.ask import CheckFailed, check, hint, solution
 from workshop.checks.use import use
 from workshop.course.progress_page import progress, summary
 from workshop.errors import RunFailed
+from workshop.load_order import load_triton_first
 from workshop.map import course_map
 from workshop.output import explore, figure, images, table
 from workshop.programs import run_script
@@ -14,6 +15,8 @@ from workshop.runs import Run, train
 from workshop.session import Session, has, hide_single_gpu, start
 from workshop.source import show
 from workshop.try_script.command import try_script
+
+load_triton_first()
 
 __all__ = [
     "CheckFailed",

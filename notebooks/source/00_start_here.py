@@ -104,7 +104,7 @@ run = workshop.train(
 # ## What a run leaves behind
 #
 # Each run has a folder, and in it a report. Its keys are those of the published ResNet-50 v1.5 for
-# MXNet, with a list per metric that has one value per epoch. What this project adds stands under
+# MXNet, with a list per metric that has one value per epoch. What this project adds is under
 # the one further key `env`: the machine, the versions, and for each setting the reason why it was
 # chosen.
 

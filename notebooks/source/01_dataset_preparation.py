@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 01 · Dataset preparation
 #
-# After this notebook you can bring a folder of pictures into the record files that training reads, check by hand what stands in them, and say what ImageNet costs in disk and hours.
+# After this notebook you can bring a folder of pictures into the record files that training reads, check by hand what is in them, and say what ImageNet costs in disk and hours.
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about half a minute to run
 
@@ -19,7 +19,7 @@ session = workshop.start("01", profile)
 # %% [markdown]
 # ## Look at the data
 #
-# A model learns what stands in the files, which is not always what one believes to stand there. Ten minutes of looking are the cheapest part of a training run, so the notebook begins with that.
+# A model learns what is in the files, which is not always what one believes to be there. Ten minutes of looking are the cheapest part of a training run, so the notebook begins with that.
 #
 # The layout is ImageNet's: a folder for each split, in it a folder for each class, and in that the pictures. Nothing more is needed to feed a network. Here is a whole data set for PyTorch, without any help: a length, and a way to get picture number `i` with its label. The cell is yours to change.
 
@@ -425,7 +425,7 @@ hexdump(
     [
         ("magic", 4, f"{record['magic']}, the same in every record"),
         ("kind and length", 4, f"kind {record['kind']} (a whole record), {length:,} bytes follow"),
-        ("flag", 4, f"{record['flag']}: there is one label, and it stands in the next field"),
+        ("flag", 4, f"{record['flag']}: there is one label, and it is in the next field"),
         ("label", 4, f"{record['label']} as a 32-bit float: {classes[label]}"),
         ("id", 8, f"{record['key']}, the picture's number in the list"),
         ("id2", 8, f"{record['key2']}, not used"),
@@ -762,7 +762,7 @@ workshop.images(crops, columns=6, alt="Six random crops of one picture, all of t
 workshop.show(recipe.random_crop_box)
 
 # %% [markdown]
-# Turn the knobs. The numbered boxes are the crops of six epochs; beside them stands what the model gets. How often is the sign gone with a smallest area of 5 %, how often with 35 %, and what is left to vary at 100 %?
+# Turn the knobs. The numbered boxes are the crops of six epochs; beside them is what the model gets. How often is the sign gone with a smallest area of 5 %, how often with 35 %, and what is left to vary at 100 %?
 
 # %%
 from ipywidgets import Dropdown, FloatSlider, IntSlider

@@ -451,7 +451,7 @@ if session.profile != "ci":
 from rn50lib.records import order
 
 workshop.show(order.shard)
-workshop.show("rn50lib.backends.torch.exchange:HorovodExchange")
+workshop.show("rn50lib.backends.torch.parallel:HorovodExchange")
 
 # %% [markdown]
 # Look at *when* the exchange begins. A gradient is ready long before the backward pass is over, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for. See for yourself in which order they become ready:
@@ -675,7 +675,7 @@ nccl_log.table(together.log if "NCCL INFO" in together.log else None)
 #
 # ## Does it learn as well?
 #
-# Speed is worth nothing if the accuracy suffers. A whole training takes five to twelve minutes on two cores, so it is not run here. This is what it gave when it was: the recipe of notebook 02 with ResNet-50 in bfloat16, on one worker with a batch of 32 and on two with 16 each, in every way that this course starts workers. Below it stands what *ResNet-50 v1.5 for MXNet* reports for ImageNet.
+# Speed is worth nothing if the accuracy suffers. A whole training takes five to twelve minutes on two cores, so it is not run here. This is what it gave when it was: the recipe of notebook 02 with ResNet-50 in bfloat16, on one worker with a batch of 32 and on two with 16 each, in every way that this course starts workers. Below it is what *ResNet-50 v1.5 for MXNet* reports for ImageNet.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun"]

@@ -695,7 +695,7 @@ if TF and session.profile != "ci":
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Here is your own answer, for the two devices of this notebook. Below it stands what others measured on eight V100, where a good input makes the difference between idle and busy GPUs. *Synthetic* stands for pictures that cost nothing, so it is the ceiling.
+# Here is your own answer, for the two devices of this notebook. Below it is what others measured on eight V100, where a good input makes the difference between idle and busy GPUs. *Synthetic* stands for pictures that cost nothing, so it is the ceiling.
 
 # %%
 rows = []

@@ -271,7 +271,7 @@ swept = {reduced: sweeps.run(files[reduced], *training, "--dtype", reduced)}
 swept["float32"] = sweeps.run(files["float32"], *training, "--dtype", "float32")
 
 # %% [markdown]
-# ### What stands in the file
+# ### What is in the file
 #
 # The file has the keys of NVIDIA's `benchmark.py` in its order, so that a program written for it reads yours. `metrics` holds one number a cell: the **harmonic mean over the epochs** that were not left out. Everything else that was noted about a cell stands under one more key, `env`.
 
@@ -360,7 +360,7 @@ print("for a run that never started.")
 #
 # ### 6. A failed cell that counts
 #
-# Now a sweep in which a cell fails. In the place of the model stands a wait as long as the GPU of the second cell would need (`--step paced:RATE`), and there are 24 images. With a batch of 24 an epoch has a single iteration. The first iteration is never timed, so there is nothing to report. What should stand in the file? NVIDIA's program writes `NaN`, which is not even JSON. Zero would be worse.
+# Now a sweep in which a cell fails. In the place of the model is a wait as long as the GPU of the second cell would need (`--step paced:RATE`), and there are 24 images. With a batch of 24 an epoch has a single iteration. The first iteration is never timed, so there is nothing to report. What should stand in the file? NVIDIA's program writes `NaN`, which is not even JSON. Zero would be worse.
 
 # %%
 paced = ["--network", "tiny", "--image-shape", 32, "--loader", "synthetic", "--threads", 1]
@@ -378,7 +378,7 @@ print(f"With the failed cell as 0 the arithmetic mean says {zeros:.1f}. Nothing 
 print("and the harmonic mean cannot even be computed.")
 
 # %% [markdown]
-# In our file the cell is `null`, the reason stands beside it, the other cells go on, and the exit status is not 0, so that a script notices.
+# In our file the cell is `null`, the reason is given beside it, the other cells go on, and the exit status is not 0, so that a script notices.
 #
 # ## Curves
 #
@@ -742,8 +742,16 @@ workshop.table(
 )  # fmt: skip
 
 # %% [markdown]
-# None of them can be repeated on a laptop: `rn50 run --preset goyal2017 --dry-run` shows what it would take.
-#
+# None of them can be repeated on a laptop: `rn50 run --preset goyal2017 --dry-run` shows what it would take. This is how long such a training takes those who try hardest:
+
+# %%
+records = [item for key, item in found.items() if key.startswith("published.minutes.")]
+workshop.table(
+    [[x.hardware, x.what.split("until ")[1], f"{x.value:g}", x.source] for x in records],
+    columns=["hardware", "accuracy", "minutes", "source"], caption="Time to accuracy, published",
+)  # fmt: skip
+
+# %% [markdown]
 # LARS is used with a warm-up too, and the published run with 32,768 changed more than the optimizer: its batch norm, for example, took the statistics of several devices together. So it is not "the same with LARS"; it shows that the loss of accuracy is no law of nature.
 #
 # For your own plan remember the order. Up to about 8,192 images the plain recipe will do. 512 GPUs with 208 images each make 106,496, more than any row of the table. Whoever has so many GPUs gives each a smaller batch, and you have just seen what that does to the efficiency.

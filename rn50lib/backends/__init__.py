@@ -1,4 +1,4 @@
-"""The frameworks: each has `model`, `step` and `parallel`; the loop sees only the `Step`."""
+"""The frameworks: each has `model`, `step` and `exchange`; the loop sees only the `Step`."""
 
 from __future__ import annotations
 

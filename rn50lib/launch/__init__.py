@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from types import FrameType
 from rn50lib.config import Config, Experiment
 from rn50lib.config.checks import check
 from rn50lib.config.kinds import slots
+from rn50lib.config.workers import is_local
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.hardware import machine
 from rn50lib.launch import launchers
@@ -154,7 +157,8 @@ def run(config: Config, run_dir: Path) -> int:
         outcome = run_once(config, run_dir)
         if outcome.status in (0, 2, 130, TERMINATED):  # done, bad input, or the user ended it
             return outcome.status
-        left = left_of(config.experiment, outcome.lost)
+        lost = outcome.lost or out_of_reach(config.experiment)
+        left = left_of(config.experiment, lost)
         if left is None and restarts == 0:
             return outcome.status
         if left is None:
@@ -166,6 +170,37 @@ def run(config: Config, run_dir: Path) -> int:
             reasons["n"] = f"left of {config.experiment.n}, as a worker was lost"
         experiment = replace(left, resume=True, load_epoch=None)
         config = replace(config, experiment=experiment, reasons=reasons)
+
+
+def out_of_reach(experiment: Experiment) -> tuple[int, ...]:
+    """The ranks on hosts that do not answer any more; the user is told of them. Nobody else says
+    it: the workers that are left complain of what they were just doing, and so does the launcher.
+    """
+    if is_local(experiment.hosts) or shutil.which("ssh") is None:
+        return ()
+    ask = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    lost: list[int] = []
+    first = 0
+    for host, number in slots(experiment.hosts or "").items():
+        command = [*ask, host, "true"]
+        if (
+            not is_here(host)
+            and subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode
+        ):
+            say(f"{host} does not answer: `{' '.join(command)}` fails")
+            lost += range(first, min(first + number, experiment.n))
+        first += number
+    return tuple(lost)
+
+
+def is_here(host: str) -> bool:
+    """Whether a host's name is this machine's."""
+    with socket.socket() as any_port:
+        try:
+            any_port.bind((host, 0))
+            return True
+        except OSError:
+            return False
 
 
 def left_of(experiment: Experiment, lost: tuple[int, ...]) -> Experiment | None:

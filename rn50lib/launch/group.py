@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -26,13 +27,15 @@ import psutil
 
 from rn50lib.errors import TERMINATED
 from rn50lib.launch.launchers import SAVE_S, Outcome, killed
-from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, End, follow_parent
+from rn50lib.rank import ENDS, KEPT, LAUNCHING, REPORT, SIGN, End, follow_parent
 
 JOB = "RN50_JOB"  # marks every process of a job, whatever launcher is between
 PREFIX = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>:")  # what horovodrun puts before a line
 WATCHER = ["-m", "rn50lib.rank"]
 LINE = re.compile(r"^rank \d+ \| ")
 FOLLOW_S = 2.0  # the others have this long to end by themselves after the first has failed
+SILENT_S = 30.0  # a worker of which there was no sign for so long is lost: each gives one every 5 s
+LOOK_S = 0.05
 TERM_S = 1.0  # between asking processes to end and ending them
 
 
@@ -45,6 +48,9 @@ class Job:
     folder: Path  # where workers of this machine report their end
     launcher: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
     reported: list[End] = field(default_factory=list)  # by workers of other machines
+    waited: float = 0.0  # seconds; a time in which this process was stopped is none
+    # by rank: its host, and what `waited` was at its last sign
+    signs: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def ends(self) -> list[End]:
         """The workers that have failed so far, the first one first; those that were asked to end,
@@ -52,6 +58,14 @@ class Job:
         here = [End(**json.loads(file.read_text())) for file in self.folder.glob("*.json")]
         on_request = (-signal.SIGTERM, TERMINATED)
         return sorted([*here, *self.reported], key=lambda end: (end.status in on_request, end.time))
+
+    def silent(self) -> dict[int, str]:
+        """The ranks that give no sign, once one has given none for SILENT_S, with their hosts."""
+        ages = {rank: self.waited - at for rank, (_, at) in sorted(self.signs.copy().items())}
+        if max(ages.values(), default=0) < SILENT_S:
+            return {}
+        # the others of its host were heard of a moment later
+        return {rank: self.signs[rank][0] for rank, age in ages.items() if age > SILENT_S / 2}
 
 
 def run(command: list[str], env: dict[str, str], show: Callable[[str], None]) -> Outcome:
@@ -113,6 +127,11 @@ def read(job: Job, show: Callable[[str], None]) -> None:
             with contextlib.suppress(ValueError, TypeError):
                 job.reported.append(End(**json.loads(text[text.index(REPORT) + 1 :])))
             continue
+        if SIGN in text:
+            with contextlib.suppress(ValueError):  # a launcher may cut a line
+                rank, *host = text[text.index(SIGN) + 1 :].split()
+                job.signs[int(rank)] = ("".join(host), job.waited if host else math.inf)
+            continue
         if LINE.match(text):
             show(text)
         else:
@@ -120,14 +139,16 @@ def read(job: Job, show: Callable[[str], None]) -> None:
 
 
 def wait(job: Job) -> None:
-    """Return when the launcher has ended, or when a worker failed and the rest had its time."""
-    while job.process.poll() is None:
+    """Return when the launcher has ended, when a worker failed and the rest had its time, or when
+    one gives no sign any more."""
+    while job.process.poll() is None and not job.silent():
         if ends := job.ends():
             if ends[0].status >= 0:  # it has said why; the others may add to it
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     job.process.wait(FOLLOW_S)
             return
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
+        job.waited += LOOK_S
 
 
 def ask_to_stop(job: Job) -> None:
@@ -173,6 +194,8 @@ def account(job: Job) -> Outcome:
     """How it ended: the exit status for the user, what failed, and who was lost."""
     status = job.process.returncode
     ends = job.ends()
+    if silent := job.silent():
+        return Outcome(1, no_sign(silent), tuple(silent))
     if status == 0 and not ends:
         return Outcome(0, None)
     if not ends:  # the launcher failed before any worker did
@@ -188,6 +211,16 @@ def account(job: Job) -> Outcome:
         return Outcome(2, f"rank {first.rank}: {lines[-1].removeprefix('error: ')}")
     whole = [f"rank {first.rank} ended with status {first.status}:", *traceback_of(lines)]
     return Outcome(first.status, "\n".join(whole), lost)
+
+
+def no_sign(silent: dict[int, str]) -> str:
+    """What the user is told of workers that are not heard of."""
+    ranks = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}"
+    return (
+        f"no sign of {ranks} on {' and '.join(sorted(set(silent.values())))} for {SILENT_S:.0f} s:"
+        " the host is down, or the network to it; go on with --resume (with --elastic the others go"
+        " on by themselves)"
+    )
 
 
 def traceback_of(lines: list[str]) -> list[str]:

@@ -3,9 +3,11 @@
 Files are read by number, in the order that `records.order` lays down. RecordIO and TFRecord are
 read by DALI's own readers as streams, through a shuffle buffer. These promise what tf.data's
 streams do: no image twice in an epoch, on whichever rank; equal steps on all ranks; the same
-batches again for the same (seed, epoch); and validation on every image exactly once. For that the
-graph is built anew for each epoch, with a seed of its own. Crops are DALI's, with the recipe's
-numbers: other ones than the other loaders draw, by the same rule.
+batches again for the same (seed, epoch); and validation on every image exactly once. For that each
+epoch has a graph of its own: DALI fixes files and seeds when a graph is built, and one that went on
+from epoch to epoch would give a resumed run other batches. The next epoch's is built while the last
+batches of this one are used, so that short epochs do not wait for it. Crops are DALI's, with the
+recipe's numbers: other ones than the other loaders draw, by the same rule.
 
 Both backends get their batches from the same loop. PyTorch on a GPU gets tensors there, copied from
 DALI's buffers and never through the host. TensorFlow gets them through host memory: DALI's plugin
@@ -15,6 +17,7 @@ for it exists for some pairs of versions only, and not for 1.34 with TensorFlow 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -63,6 +66,9 @@ class Dali:
         reader = Numbered if source.format == "files" else Stream
         self.reader: Numbered | Stream = reader(source, plan)
         self.ordered = isinstance(self.reader, Numbered)
+        self.beside = experiment.data_nthreads > 0  # else the training process makes the batches
+        self.builder = ThreadPoolExecutor(1, "dali-build")
+        self.ahead: dict[int, Future] = {}  # the next epoch's graph
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -76,7 +82,8 @@ class Dali:
         steps = len(valid)
         gpu, step = self.gpu(), 0
         on_gpu = gpu is not None
-        graph = self.build(epoch, gpu, skip=skip)
+        built = self.ahead.pop(epoch, None)
+        graph = built.result() if built and not skip else self.build(epoch, gpu, skip)
         try:
             graph.schedule_run()  # the first call fills the queue
             left = steps - graph.prefetch_queue_depth
@@ -88,28 +95,35 @@ class Dali:
                 graph.release_outputs()  # it is copied: DALI may work on while the batch is used
                 if step < left:  # its own `run` would go on past the end, and be waited for
                     graph.schedule_run()
+                elif step == max(left, 0):
+                    self.build_ahead(epoch + 1, gpu)
                 if made is not None:
                     yield made
         except RuntimeError as error:
             raise self.explain(error, epoch, step) from error
 
     def close(self) -> None:
+        self.builder.shutdown(cancel_futures=True)
+        self.ahead.clear()
         self.reader.close()
+
+    def build_ahead(self, epoch: int, gpu: int | None) -> None:
+        """Begin with the graph of an epoch that is to come, if it is."""
+        if self.beside and epoch < self.experiment.num_epochs:
+            self.ahead = {epoch: self.builder.submit(self.build, epoch, gpu)}
 
     def build(self, epoch: int, gpu: int | None, skip: int = 0) -> Any:
         """The graph for an epoch without its first `skip` images, ready to run."""
-        threads = self.experiment.data_nthreads
-        beside = threads > 0  # else batches are made while the training process waits for them
         graph = (training if self.plan.train else validation)(
             lambda: self.reader.read(epoch, skip),
             self.look(gpu),
             batch_size=self.plan.batch_size,
-            num_threads=max(1, threads),
+            num_threads=max(1, self.experiment.data_nthreads),
             device_id=gpu,
             seed=order.image_seed(self.experiment.seed, epoch, self.plan.rank) % 2**31,
-            exec_pipelined=beside,
-            exec_async=beside,
-            prefetch_queue_depth=BATCHES_AHEAD if beside else 1,
+            exec_pipelined=self.beside,
+            exec_async=self.beside,
+            prefetch_queue_depth=BATCHES_AHEAD if self.beside else 1,
         )
         try:
             graph.build()

@@ -26,9 +26,6 @@ JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))
 """Capabilities of the GPUs that decode JPEGs beside their other work: A100 and A30, H100 and H200,
 B200. They decode whole images only."""
 
-ENGINE_SHARE = 0.65
-"""Of the images that such an engine gets; the GPU's other units decode the rest meanwhile."""
-
 
 @dataclass(frozen=True)
 class Look:
@@ -127,14 +124,24 @@ def resampling(look: Look) -> dict[str, Any]:
 
 def decoding(look: Look, operator: Callable) -> dict[str, Any]:
     """How to decode. The careful way is libjpeg's own, on a GPU too, so that all loaders see the
-    same picture in validation."""
-    return {
-        "device": "mixed" if look.gpu else "cpu",
-        "output_type": types.RGB,
-        "use_fast_idct": look.quick,
-        "jpeg_fancy_upsampling": not look.quick,
-        "hw_decoder_load": ENGINE_SHARE if look.engine else 0.0,
-    } | as_stored(operator)
+    same picture in validation.
+
+    How many images go to the JPEG engine, while the GPU's other units decode the rest, is left to
+    DALI, whose own default has changed (0.65, 0.9). Nothing is allocated ahead (`preallocate_*`):
+    that would take a batch of the largest image, and what the decoder takes comes from DALI's pool,
+    which outlives a graph.
+    """
+    engine = {} if look.engine else {"hw_decoder_load": 0.0}
+    return (
+        {
+            "device": "mixed" if look.gpu else "cpu",
+            "output_type": types.RGB,
+            "use_fast_idct": look.quick,
+            "jpeg_fancy_upsampling": not look.quick,
+        }
+        | engine
+        | as_stored(operator)
+    )
 
 
 def as_stored(operator: Callable) -> dict[str, Any]:

@@ -160,14 +160,19 @@ def texts(data: np.ndarray, features: Spans) -> Spans:
 
 def _bytes(data: np.ndarray, starts: np.ndarray, count: int) -> np.ndarray:
     """The `count` bytes from each place on, uint8 of shape (places, count)."""
-    return data[np.minimum(starts[:, None] + np.arange(count), len(data) - 1)]
+    return _byte(data, starts[:, None] + np.arange(count))
+
+
+def _byte(data: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The byte at each place, uint8; that at the end for places behind it."""
+    return data.take(at, mode="clip")
 
 
 def _bodies(data: np.ndarray, at: np.ndarray, tag: int) -> Spans:
     """Where the bytes of the field with this tag stand that begins at each place."""
-    has = _bytes(data, at, 1)[:, 0] == tag
+    has = (_byte(data, at) == tag) & (at >= 0)
     size, start = _varints(data, at + 1)
-    return Spans(start, np.where(has & (at >= 0) & (size >= 0), start + size, -1))
+    return Spans(start, np.where(has & (size >= 0), start + size, -1))
 
 
 def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,8 +180,10 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     value, stop = np.zeros(len(at), np.int64), at.copy()
     more = np.ones(len(at), bool)
     for shift in range(0, 35, 7):
-        byte = _bytes(data, stop, 1)[:, 0].astype(np.int64)
+        byte = _byte(data, stop).astype(np.int64)
         value += np.where(more, (byte & 0x7F) << shift, 0)
         stop += more
         more &= byte >= 0x80
+        if not more.any():
+            break
     return np.where(more, -1, value), stop

@@ -32,6 +32,7 @@ from rn50lib.records.tfrecord import SPLIT_PREFIX, Shard, TFRecordReader, find_s
 
 IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
 RAW, RAW_LABEL, HEIGHT, WIDTH = "img_raw", "label", "height", "width"
+LARGE_INDEX = 1_000_000  # bytes, of some 60,000 records: half a second's work
 OPEN_SHARDS = 64  # mapped at the same time: each takes a file descriptor
 
 
@@ -148,7 +149,7 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
 
 
 def _contents(folder: Path, split: str, shards: list[Shard]) -> kept.Arrays:
-    """What is found out about a split; where the shards are large it is kept (see `kept`).
+    """What is found out about a split; of large shards, or many records, it is kept (see `kept`).
 
     `offsets` and `labels` of all records, int64 and int32; the number of the first record of each
     shard, and of the records in all, as `firsts`; the ids of the classes, where there are some, as
@@ -156,7 +157,8 @@ def _contents(folder: Path, split: str, shards: list[Shard]) -> kept.Arrays:
     """
     files = [path for shard in shards for path in (shard.path, shard.index) if path]
     find_out = partial(_find_contents, shards)
-    if sum(file.stat().st_size for file in files) < kept.LARGE:
+    indexes = sum(shard.index.stat().st_size for shard in shards if shard.index)
+    if indexes < LARGE_INDEX and sum(file.stat().st_size for file in files) < kept.LARGE:
         return find_out()
     return kept.kept(folder / f"{SPLIT_PREFIX[split]}.labels", files, find_out)
 
@@ -240,16 +242,21 @@ def _set_labels(
     named = (found[SYNSET].stop < 0) | (names.stop > names.start)
     usual &= (numbers > 0) & (numbers < 2**31) & named
     labels[usual] = numbers[usual] - 1
-    sizes = np.where(usual, names.stop - names.start, 0)
-    for size in np.unique(sizes[sizes > 0]).tolist():
-        rows = np.flatnonzero(sizes == size)
-        at = names.start[rows][:, None] + np.arange(size)
-        both = np.column_stack([labels[rows].astype(">i4").view(np.uint8).reshape(-1, 4), data[at]])
-        _, first = np.unique(both, axis=0, return_index=True)
-        for row in rows[first].tolist():
-            text = data[names.start[row] : names.stop[row]].tobytes().decode("utf-8", "replace")
-            name = f"{reader.path}: record {row} at offset {int(reader.offsets[row]):,}"
-            _add_id(ids, int(labels[row]), text, name)
+    rows = np.flatnonzero(usual & (names.stop > names.start))
+    # The first record of each class stands for it; of the others those that name it otherwise.
+    _, first, class_of = np.unique(labels[rows], return_index=True, return_inverse=True)
+    start, size = names.start[rows], (names.stop - names.start)[rows]
+    other = size != size[first][class_of]
+    for width in np.unique(size).tolist():
+        same = np.flatnonzero(~other & (size == width))
+        at, reference = start[same], start[first][class_of[same]]
+        steps = np.arange(width)
+        other[same] = (data[at[:, None] + steps] != data[reference[:, None] + steps]).any(axis=1)
+    for k in [*first.tolist(), *np.flatnonzero(other).tolist()]:
+        row = int(rows[k])
+        text = data[start[k] : start[k] + size[k]].tobytes().decode("utf-8", "replace")
+        name = f"{reader.path}: record {row} at offset {int(reader.offsets[row]):,}"
+        _add_id(ids, int(labels[row]), text, name)
 
 
 def _add_id(ids: dict[int, str], label: int, found: str, name: str) -> None:

@@ -59,6 +59,39 @@ def velocities(step: Any) -> dict[str, np.ndarray]:
 # --- the rule -------------------------------------------------------------------------------------
 
 
+FLAGS = """
+import torch
+from rn50lib.backends.torch import precision
+cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+torch.set_float32_matmul_precision("high")  # as an NGC container may
+torch.backends.fp32_precision = "tf32"
+cudnn.conv.fp32_precision = "tf32"
+for dtype in ("float32", "tf32", "float16", "float32"):
+    precision.configure("cuda", dtype)
+    old = cudnn.allow_tf32, matmul.allow_tf32, torch.get_float32_matmul_precision()
+    print(dtype, *old, cudnn.conv.fp32_precision, matmul.fp32_precision)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_old_and_new_settings_of_tf32_agree() -> None:
+    """torch.compile reads the old ones, and PyTorch refuses that where the new ones differ."""
+    import torch
+
+    if not hasattr(torch.backends.cudnn, "conv"):  # before PyTorch 2.9 there are only the old ones
+        return
+    done = subprocess.run(
+        [sys.executable, "-c", FLAGS], env=clean_environment(), capture_output=True, text=True
+    )
+    plain = "False False highest ieee ieee"
+    wanted = [
+        f"float32 {plain}", "tf32 True False highest tf32 ieee", f"float16 {plain}",
+        f"float32 {plain}",
+    ]  # fmt: skip
+    assert done.stdout.splitlines() == wanted, done.stderr
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
     """Through 300 steps, one in five of them bad, at both ends of the range too."""

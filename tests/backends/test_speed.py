@@ -157,14 +157,22 @@ def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_gpu_s_full_memory_is_told_too() -> None:
-    """The error that a GPU's allocator raises, raised by hand: what remains is ours."""
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB."),
+        ("AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be reported"),
+        ("RuntimeError", "NCCL error: unhandled cuda error. Cuda failure 2 'out of memory'"),
+    ],
+)
+def test_a_gpu_s_full_memory_is_told_too(kind: str, text: str) -> None:
+    """The errors of a GPU's allocator, its driver and NCCL, raised by hand: the rest is ours."""
     import torch
 
     step = build("torch")
 
     def no_room(*given: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        raise getattr(torch, kind, RuntimeError)(text)
 
     step.model.layer2.register_forward_hook(no_room)
     with pytest.raises(UserError, match=r"^--batch-size 4: .* is full: use -b 2"):

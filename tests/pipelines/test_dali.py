@@ -207,6 +207,25 @@ def test_an_epoch_of_files_begins_behind_any_image(photos: Photos, textured: Pat
             assert len(shown) == (len(source) - done) // 4 * 4
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_epochs_in_turn_are_those_that_stand_alone(
+    textured: Path, data_format: str, split: str
+) -> None:
+    """A run has graphs built ahead; one that resumes at an epoch does not."""
+    source = open_source(textured, split, data_format)
+    experiment = full(loader="dali", batch_size=4, num_epochs=3, data_nthreads=2)
+    for rank, size in ((0, 1), (1, 2)):
+        running = open_pipeline(experiment, source, split, rank, size)
+        for epoch in range(3):
+            resumed = open_pipeline(experiment, source, split, rank, size)
+            found, wanted = list(running.epoch(epoch)), list(resumed.epoch(epoch))
+            assert labels(found) == labels(wanted) and len(found) == len(running)
+            np.testing.assert_array_equal(pixels(found), pixels(wanted))
+            resumed.close()
+        running.close()
+
+
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_epochs_and_seeds_differ(packed: Path, data_format: str) -> None:
     source = open_source(packed, "train", data_format)

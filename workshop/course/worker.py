@@ -72,7 +72,8 @@ def execute(job: dict[str, Any]) -> int:
         say("failed", error=f"{error.ename}: {error.evalue}")
         return 1
     except DeadKernelError:
-        say("failed", error="the kernel died (the system ends a process that takes all memory)")
+        why = "out of memory, or a library crashed: `dmesg` knows"
+        say("failed", error=f"the kernel died ({why})")
         return 1
     return 0
 

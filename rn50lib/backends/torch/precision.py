@@ -34,14 +34,13 @@ def configure(device: str, dtype: str) -> torch.dtype:
         return AUTOCAST[dtype]
     torch.backends.cudnn.benchmark = True
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    if hasattr(cudnn, "conv"):
-        # NGC's containers set another one, and PyTorch refuses to read two that disagree
-        torch.set_float32_matmul_precision("highest")
-        cudnn.conv.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
-        matmul.fp32_precision = "ieee"  # the last layer stays in float32
-    else:  # before PyTorch 2.9
-        cudnn.allow_tf32 = dtype == "tf32"
-        matmul.allow_tf32 = False
+    # The old settings first: PyTorch refuses to read them (and torch.compile does) where they say
+    # otherwise than the new ones, as in NGC's containers. The last layer stays in float32.
+    cudnn.allow_tf32 = dtype == "tf32"
+    torch.set_float32_matmul_precision("highest")
+    if hasattr(cudnn, "conv"):  # from PyTorch 2.9 on
+        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+        matmul.fp32_precision = "ieee"
     return AUTOCAST[dtype]
 
 

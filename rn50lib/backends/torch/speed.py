@@ -150,6 +150,10 @@ class Recorded:
         self.graph.replay()
 
 
+MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
+"""What an error says where the memory is full: on the GPU that of PyTorch's allocator, the driver's
+(of cuDNN, of pinned memory: `AcceleratorError`) and NCCL's, in host memory the allocator's."""
+
 COMPILERS = ("torch._dynamo", "torch._inductor")
 """The modules whose errors say that torch.compile has failed."""
 
@@ -161,9 +165,10 @@ def explain_errors(step: Any, training: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # on the GPU, or in host memory
-        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
-            capacity = torch.cuda.mem_get_info()[1] if step.device == "cuda" else None
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL):
+            capacity = None
+            with contextlib.suppress(RuntimeError):  # some of these leave the GPU unusable
+                capacity = torch.cuda.mem_get_info()[1] if step.device == "cuda" else None
             raise memory_full(step.experiment, step.net, capacity, training) from None
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error

@@ -8,6 +8,7 @@ processor, in `onednn`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rn50lib import comm as groups
 from rn50lib import overrides
 from rn50lib.backends.torch import onednn, precision, speed
-from rn50lib.backends.torch.exchange import exchange_for
+from rn50lib.backends.torch.exchange import Exchange, OverriddenExchange
 from rn50lib.backends.torch.inference import Predictor
 from rn50lib.backends.torch.model import ResNet, freeze, load_arrays, tensors
 from rn50lib.backends.torch.trace import Spans, recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
-from rn50lib.comm.gpu import choose_gpu
 from rn50lib.config import Experiment
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
@@ -39,7 +40,10 @@ class TorchStep:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = precision.configure(self.device, experiment.dtype)
         torch.set_num_threads(experiment.threads)
-        choose_gpu("torch", comm.local_rank)
+        if self.device == "cuda":
+            from rn50lib.comm.gpu import choose_gpu
+
+            choose_gpu("torch", comm.local_rank)
         self.experiment, self.net = experiment, net
         self.model = ResNet(net)
         start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
@@ -224,3 +228,19 @@ class TorchStep:
 def to_array(tensor: Tensor) -> np.ndarray:
     """A float32 copy in plain (contiguous) memory."""
     return tensor.detach().float().contiguous().cpu().numpy().copy()
+
+
+def exchange_for(
+    experiment: Experiment, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
+) -> Exchange:
+    """The exchange for a group of workers. `named` holds the parameters by canonical name."""
+    function = overrides.get("exchange_gradients")
+    if function is not groups.average:
+        return OverriddenExchange(function, comm, model)
+    if comm.size == 1:
+        return Exchange(model)
+    from rn50lib.backends.torch.parallel import DdpExchange, HorovodExchange
+
+    if hasattr(comm, "hvd"):
+        return HorovodExchange(experiment, comm, model, named)
+    return DdpExchange(experiment, model)

@@ -31,7 +31,7 @@ def graded(where: Path, *flags: str, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "rn50lib.cli", "workshop", "grade", str(where / "handed-in"),
          *map(str, where.glob("export*.zip")), "-o", str(where / "class.html"), *flags],
-        cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=1200,
+        cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

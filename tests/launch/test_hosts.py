@@ -1,0 +1,225 @@
+"""A group of workers on two hosts, over ssh and a network that can fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50lib import launch
+from tests.conftest import clean_environment
+from tests.launch.hosts import ADDRESSES, Host, two_hosts
+from tests.launch.slurm import ask, configure, until
+from tests.support import TINY, Photos, strict_json
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("two_hosts")]
+PATIENCE = 120.0  # seconds for things that take a few when the machine is idle
+# batch norm over more than a few values: else rounding, which differs between the ways to add up
+# over a network, decides the sign of what comes out of it
+SAME = ("-n", "4", "-b", "4", "--image-shape", "64", "-e", "1", "--seed", "3", "--lr", "0.01",
+        "--warmup-epochs", "0")  # fmt: skip
+ENDLESS = ("-n", "4", "--hosts", "h1:2,h2:2", "-b", "2", "-e", "100000", "--disp-batches", "1",
+           "--no-val", "--run-dir", "run")  # fmt: skip
+HOROVOD = ("--comm", "horovod", "--launcher")
+LARGE = pytest.mark.acceptance
+WAYS = [
+    pytest.param("horovodrun", marks=pytest.mark.needs("horovod")),
+    pytest.param("mpirun", marks=[pytest.mark.needs("horovod_mpi"), LARGE]),
+]
+SLOW = """
+import time
+from rn50lib.recipe import learning_rate
+
+def schedule(progress, global_batch, recipe):
+    time.sleep(0.1)
+    return learning_rate(progress, global_batch, recipe)
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Host]]:
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as found:
+        yield found
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return clean_environment(PATH=path, TMPDIR=Host.temporary)
+
+
+def argv_of(photos: Photos, *flags: str) -> list[str]:
+    return [*launch.program("run"), "--data-root", str(photos.root), *TINY, *flags]
+
+
+def finish(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
+
+
+def losses(report: Path) -> list[float]:
+    metrics = strict_json(report)["metrics"]
+    return [*metrics["train.loss"], *metrics["val.loss"]]
+
+
+@pytest.mark.parametrize("launcher", WAYS)
+def test_two_hosts_train_what_one_does(
+    launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    for where in ("localhost:4", "h1:2,h2:2"):
+        name = f"{where[:2]}.json"
+        argv = argv_of(photos, *SAME, *HOROVOD, launcher, "--hosts", where, "--report", name)
+        done = finish(hosts["h1"].inside(argv, tmp_path), tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "h1.json") == pytest.approx(losses(tmp_path / "lo.json"), rel=1e-3)
+    assert strict_json(tmp_path / "h1.json")["env"]["weights_apart"] == 0.0
+    assert hosts["h2"].received() > 4 * 10**5  # two of the four were there
+
+
+@pytest.mark.needs("torch")
+def test_torchrun_meets_as_it_was_told(
+    hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    """What `rn50 run` says is to be typed on each host is typed there."""
+    argv = argv_of(photos, *SAME, "--comm", "ddp", "--report")
+    one = finish([*argv, "one.json", "--hosts", "localhost:4"], tmp_path)
+    assert one.returncode == 0, one.stderr
+    told = finish([*argv, "two.json", "--hosts", "h1:2,h2:2"], tmp_path)
+    (line,) = re.findall("on h1 and h2 `(.*?)`", told.stderr)
+    running = [
+        subprocess.Popen(host.inside(["bash", "-c", line], tmp_path), env=environment(), text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for host in hosts.values()
+    ]  # fmt: skip
+    said = [process.communicate(timeout=PATIENCE)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert losses(tmp_path / "two.json") == losses(tmp_path / "one.json")
+    assert hosts["h2"].received() > 4 * 10**5
+
+
+class Run:
+    """A `rn50 run` on h1, with two workers there and two on h2, that goes on until it is ended."""
+
+    def __init__(self, host: Host, photos: Photos, folder: Path, *flags: str) -> None:
+        self.output, self.progress = folder / "output", folder / "run" / "progress.jsonl"
+        (folder / "slow.py").write_text(SLOW)
+        argv = argv_of(photos, *ENDLESS, "--override", "schedule=slow.py:schedule", *flags)
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(
+                host.inside(argv, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output,
+            )  # fmt: skip
+        self.wait_for(lambda: self.epochs() >= 2)
+
+    def epochs(self) -> int:
+        return self.progress.read_text().count('"epoch", ') if self.progress.exists() else 0
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, what: Callable[[], Any]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < end and self.process.poll() is None, self.text()
+            time.sleep(0.1)
+
+    def goes_on(self) -> None:
+        """Wait until the two workers of h1 have done an epoch without the others."""
+        self.wait_for(lambda: "2 workers go on from the newest checkpoint" in self.text())
+        earlier = self.epochs()
+        self.wait_for(lambda: self.epochs() > earlier)
+
+
+@pytest.mark.parametrize("launcher", WAYS)
+def test_a_link_that_drops_is_told_with_the_seconds(
+    launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, launcher)
+    hosts["h2"].unplug()
+    assert run.process.wait(PATIENCE) == 1, run.text()
+    errors = [line for line in run.text().splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and errors[0].startswith("error: no sign of ranks 2, 3 on h2 for 30 s")
+    assert "Traceback" not in run.text()
+    assert not [p for p in hosts["h1"].processes() if "rn50lib.rank" in p.cmdline()]
+
+
+@pytest.mark.needs("horovod", "slow_link")
+def test_a_slow_link_slows_the_run_and_no_more(
+    hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun")
+    hosts["h2"].slow_down("40mbit")
+    earlier, received = run.epochs(), hosts["h1"].received()
+    run.wait_for(lambda: run.epochs() > earlier + 1)
+    assert hosts["h1"].received() > received
+    assert "error" not in run.text() and "no sign" not in run.text()
+
+
+@pytest.mark.parametrize("launcher", WAYS)
+@pytest.mark.parametrize("how", [Host.end, pytest.param(Host.die, marks=LARGE)])
+def test_an_elastic_run_goes_on_when_a_host_dies(
+    how: Callable[[Host], None], launcher: str, hosts: dict[str, Host], photos: Photos,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Crashed, so that its connections are closed, or without power."""
+    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, launcher, "--elastic")
+    how(hosts["h2"])
+    run.goes_on()
+    assert ("h2 does not answer" if how is Host.end else "no sign of ranks 2, 3") in run.text()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(PATIENCE) != 0
+
+
+@pytest.fixture
+def cluster(
+    hosts: dict[str, Host], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., str]]:
+    """Slurm on both hosts, each with two GPUs that it believes in; what asks it, from h1."""
+    home = tmp_path_factory.mktemp("slurm")
+    file = configure(home, "h1", ADDRESSES, gpus=2)
+    env = environment() | {"SLURM_CONF": str(file)}
+
+    def ask_from_h1(*command: str) -> str:
+        return ask(env, *hosts["h1"].inside(command, home))
+
+    running = [
+        subprocess.Popen(hosts[host].inside(daemon), env=env, stderr=subprocess.DEVNULL)
+        for host, *daemon in (
+            ("h1", "slurmctld", "-D"), ("h1", "slurmd", "-D", "-N", "h1"),
+            ("h2", "slurmd", "-D", "-N", "h2"),
+        )
+    ]  # fmt: skip
+    until(lambda: ask_from_h1("sinfo", "-h", "-o", "%D %T").split() == ["2", "idle"])
+    yield ask_from_h1
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("slurm", "torch")
+def test_a_job_on_two_nodes_of_slurm_s_trains_what_one_host_does(
+    cluster: Callable[..., str], hosts: dict[str, Host], photos: Photos, tmp_path: Path
+) -> None:
+    """`rn50 run --print slurm`, given to sbatch: rank and size come from srun."""
+    argv = argv_of(photos, *SAME, "--comm", "ddp")
+    one = finish([*argv, "--report", "one.json", "--hosts", "localhost:4"], tmp_path)
+    assert one.returncode == 0, one.stderr
+    flags = ("--hosts", "h1:2,h2:2", "--run-dir", str(tmp_path / "run"), "--print", "slurm")
+    script = tmp_path / "job.sh"
+    script.write_text(finish([*argv, *flags], tmp_path).stdout)
+    log = tmp_path / "job.log"
+    number = cluster("sbatch", "--parsable", f"--output={log}", f"--chdir={tmp_path}", str(script))
+    until(lambda: number.strip() not in cluster("squeue", "-h", "-o", "%i").split())
+    report = tmp_path / "run" / "report.json"
+    assert report.exists(), log.read_text()
+    assert losses(report) == losses(tmp_path / "one.json")
+    assert strict_json(report)["ngpus"] == 4
+    assert hosts["h2"].received() > 4 * 10**5
