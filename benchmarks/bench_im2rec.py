@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rounds import ROOT, child, print_table, run_rounds, timed
+from rounds import ROOT, child, print_table, run_rounds, summarise, timed
 
 
 def make_images(folder: Path, count: int) -> int:
@@ -90,6 +90,8 @@ def run(args: argparse.Namespace, work: Path) -> None:
     seconds = run_rounds(contestants, args.rounds, clear)
     print(f"{args.images:,} files, {total / 1e6:,.0f} MB, {args.rounds} rounds, {measure}")
     print_table(seconds, "ours, 1 thread", args.images, "images")
+    pairs = [(f"ours, {threads}", f"MXNet, {threads}") for threads in ("1 thread", "2 threads")]
+    summarise(seconds, pairs, f"im2rec, {measure}")
     single = ["--quiet", *pack, "1", str(work / "s"), str(tiny)]
     begin = start_up([sys.executable, "-m", "data_prep.im2rec", *single])
     tool = "import numpy, runpy; runpy.run_module('data_prep.im2rec', run_name='__main__')"
@@ -98,7 +100,7 @@ def run(args: argparse.Namespace, work: Path) -> None:
     if args.mxnet_python:
         tool = "import mxnet, os, runpy; p = os.path.dirname(mxnet.__file__) + '/tools/im2rec.py'; "
         command = [args.mxnet_python, "-c", tool + "runpy.run_path(p, run_name='__main__')"]
-        print(f", MXNet {start_up([*command, *single[2:]]):.2f} s", end="")
+        print(f", MXNet {start_up([*command, *single[1:]]):.2f} s", end="")
     print()
     if args.report:
         args.report.write_text(json.dumps({"images": args.images, measure: seconds}, indent=4))

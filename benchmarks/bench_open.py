@@ -21,6 +21,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from rounds import stated_machine
+
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
 from rn50lib.records.framing import pack_header
@@ -92,7 +94,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--bytes", type=int, default=1800)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, stated_machine():
         root = Path(folder)
         write(root, args.format, args.records, args.bytes)
         stored = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from rounds import ROOT, child, print_table, run_rounds, timed
+from rounds import ROOT, child, print_table, run_rounds, summarise, timed
 
 SETUP = (
     "import random, zlib\n"
@@ -42,7 +42,9 @@ def main() -> None:
         }
         contestants = {name: (lambda c=c: timed(c, measure)) for name, c in commands.items()}
         print(f"{count:,} records, {'in' if how == 'order' else 'at'} {how}, {measure}")
-        print_table(run_rounds(contestants, args.rounds), "ours", count, "records")
+        seconds = run_rounds(contestants, args.rounds)
+        print_table(seconds, "ours", count, "records")
+        summarise(seconds, [("ours", "MXNet")], f"reading, {how}, {measure}")
 
 
 if __name__ == "__main__":

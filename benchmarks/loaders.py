@@ -1,15 +1,17 @@
-"""Our loaders beside bare scripts: images per second from 500 x 375 JPEGs, in turns.
+"""Our loaders beside other people's scripts: images per second from 500 x 375 JPEGs, in turns.
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
     python benchmarks/loaders.py --rounds 3 --side-by-side 30   # for a machine that others use
     python benchmarks/loaders.py --images 4800   # longer epochs: their start counts less
 
-Every contestant decodes the same files (drawn on first use), crops 5 to 100 % of their area at
-random, makes that small and delivers batches of 64 as uint8; the first batch is not timed. Ours
-start anew with each epoch, as training needs, and the bare scripts do not. All are held to the same
-cores. Contestants of one table do the same work: antialiased, or, with --fast,
-without; all but torchvision, which cannot, decode in libjpeg's quick way. The bare torchvision
-script needs torchvision 0.28 (see timm in tests/capabilities.toml).
+Every contestant reads the same files (drawn on first use), crops 5 to 100 % of their area at
+random, makes that small and delivers batches of 64 as uint8; the first batch is not timed. All are
+held to the same cores and, unless --allocator says otherwise, have the same allocator setting. What
+they do is not the same to the bit: ours start anew with each epoch, as training needs, and the
+others do not; ours, OpenCV's and TensorFlow's decode in libjpeg's quick way, and at a fraction of
+the size where the crop holds more than is needed, but torchvision's loader can do neither, and
+DALI's no fraction; OpenCV averages over areas, the rest antialias with a triangle. With --fast
+nothing is antialiased, and only those that can do without take part.
 """
 
 from __future__ import annotations
@@ -21,17 +23,22 @@ import itertools
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import loader_images
-from rounds import interval, run_rounds
+from rounds import (
+    DEFAULT_MALLOC,
+    MALLOCS,
+    environment,
+    print_table,
+    run_rounds,
+    stated_machine,
+    summarise,
+)
 from side_by_side import Program, seconds_a_share
-
-from rn50lib.launch import ALLOCATOR
 
 HERE = Path(__file__).resolve().parent
 OURS = {  # name: loader, backend
@@ -39,32 +46,37 @@ OURS = {  # name: loader, backend
     "native, tensorflow": ("native", "tensorflow"),
     "dali": ("dali", "torch"),
 }
-BARE = {
-    "bare torchvision": ["peer_loader_torchvision.py"],
-    "bare tf.data": ["peer_loader_tensorflow.py"],
+PEERS = {
+    "simplejpeg + OpenCV": ["peer_loader_pytorch.py", "--opencv"],
+    "torchvision": ["peer_loader_pytorch.py"],
+    "tf.data": ["peer_loader_tensorflow.py"],
     "bare DALI": ["peer_loader_dali.py"],  # its batches are only looked at
     "DALI's iterator": ["peer_loader_dali.py", "--iterator"],  # tensors to keep, as ours
 }
-PAIRS = (  # ours, what it is measured against, by how much it should be faster
-    ("native, torch", "bare torchvision", 2.0),
-    ("native, torch", "bare tf.data", 1.2),
-    ("native, torch", "bare DALI", 1.2),
-    ("native, tensorflow", "bare tf.data", 1.0),
-    ("dali", "bare DALI", 1.0),
-    ("dali", "DALI's iterator", 1.0),
+NEEDS = {  # modules that may not be there, and how to get them
+    "simplejpeg + OpenCV": ("cv2", "pip install opencv-python-headless"),
+    "torchvision": ("torchvision", "pip install --no-deps torchvision==0.28.0"),
+}
+NO_FAST = ("native, torch", "simplejpeg + OpenCV", "torchvision")  # always antialiased
+PAIRS = (  # ours, what it is measured against
+    ("native, torch", "simplejpeg + OpenCV"),
+    ("native, torch", "torchvision"),
+    ("native, torch", "tf.data"),
+    ("native, torch", "bare DALI"),
+    ("native, tensorflow", "tf.data"),
+    ("dali", "bare DALI"),
+    ("dali", "DALI's iterator"),
 )
 
 
 def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str], dict[str, str]]:
-    """The command of a contestant, held to the cores, and its environment: ours has the allocator
-    setting of `rn50 run`."""
-    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    if name in OURS or args.same_allocator:
-        env["GLIBC_TUNABLES"] = ALLOCATOR
-    held = ["taskset", "-c", ",".join(str(core) for core in range(args.core_count))]
-    if name in BARE:
-        script, *flags = BARE[name]
+    """The command of a contestant, held to the cores, and its environment."""
+    env = environment(name, 1)
+    name = name.removesuffix(DEFAULT_MALLOC)
+    cores = sorted(os.sched_getaffinity(0))[: args.core_count]
+    held = ["taskset", "-c", ",".join(map(str, cores))]
+    if name in PEERS:
+        script, *flags = PEERS[name]
         call = [sys.executable, str(HERE / script), str(args.root), "--size", str(args.size),
                 "--workers", str(args.core_count), "--epochs", str(epochs), *flags]  # fmt: skip
         return held + call + ["--fast"] * args.fast, env
@@ -81,7 +93,7 @@ def seconds_an_image(args: argparse.Namespace, name: str) -> float:
     """Of one epoch of a contestant that has the cores to itself."""
     call, env = command(args, name, epochs=1)
     said = subprocess.run(call, check=True, capture_output=True, text=True, env=env).stdout
-    if name in BARE:
+    if name.removesuffix(DEFAULT_MALLOC) in PEERS:
         return json.loads(said.splitlines()[-1])["seconds"]
     rate = re.search(r"epoch 1: ([\d.]+) img/s", said)
     assert rate is not None
@@ -90,49 +102,48 @@ def seconds_an_image(args: argparse.Namespace, name: str) -> float:
 
 def contestants(args: argparse.Namespace) -> dict[str, Callable[[], float]]:
     found: dict[str, Callable[[], float]] = {}
-    for name in (*OURS, *BARE):
-        if args.fast and name in ("native, torch", "bare torchvision"):  # they have no fast variant
+    for name in (*OURS, *PEERS):
+        if args.fast and name in NO_FAST:
             continue
-        if "torchvision" in name and not importlib.util.find_spec("torchvision"):
-            print("torchvision is not installed: left out", file=sys.stderr)
+        if args.only and not any(part in name for part in args.only):
             continue
-        found[name] = functools.partial(seconds_an_image, args, name)
-    chosen = args.only or found
-    return {k: v for k, v in found.items() if any(part in k for part in chosen)}
+        module, remedy = NEEDS.get(name, ("numpy", ""))
+        if not importlib.util.find_spec(module):
+            print(f"{name}: left out: `{remedy}`")
+            continue
+        for end in MALLOCS[args.allocator]:
+            found[name + end] = functools.partial(seconds_an_image, args, name + end)
+    return found
 
 
 def table(args: argparse.Namespace) -> None:
     """One size on one number of cores."""
     how = "fast" if args.fast else "antialiased"
-    print(f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}", flush=True)
+    what = f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}"
+    pairs = [(a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS]
+    print(what, flush=True)
     if args.side_by_side:
-        beside(args)
+        with stated_machine():
+            beside(args, pairs, what)
         return
     seconds = run_rounds(contestants(args), args.rounds)
-    for name, values in seconds.items():
-        print(f"  {name:20} {1 / statistics.median(values):7,.0f} img/s")
-    for mine, peer, goal in PAIRS:
-        if mine in seconds and peer in seconds:
-            pairs = zip(seconds[mine], seconds[peer], strict=True)
-            middle, low, high = interval([other / own for own, other in pairs])
-            print(f"  {mine} / {peer}: {middle:.2f} ({low:.2f} to {high:.2f}), goal {goal}")
-    sys.stdout.flush()
+    print_table(seconds, next(iter(seconds)), 1, "img")
+    summarise(seconds, pairs, what)
 
 
-def beside(args: argparse.Namespace) -> None:
+def beside(args: argparse.Namespace, pairs: list[tuple[str, str]], what: str) -> None:
     """The pairs at the same time on the same cores: the ratio of their processor seconds."""
     there = contestants(args)
-    for mine, peer, goal in PAIRS:
-        if mine in there and peer in there:
-            ratios = []
+    for pair in pairs:
+        if set(pair) <= set(there):
+            seconds: dict[str, list[float]] = {name: [] for name in pair}
             for _ in range(args.rounds):
-                both = [(mine, "epoch "), (peer, "seconds")]
-                programs = [Program(*command(args, name, 100_000), mark) for name, mark in both]
-                own, other = seconds_a_share(programs, args.side_by_side)
-                ratios.append(other / own)
-            middle, low, high = interval(ratios)
-            print(f"  {mine} / {peer}: {middle:.2f} ({low:.2f} to {high:.2f}), goal {goal}")
-            sys.stdout.flush()
+                marks = zip(pair, ("epoch ", "seconds"), strict=True)
+                programs = [Program(*command(args, name, 100_000), mark) for name, mark in marks]
+                taken = seconds_a_share(programs, args.side_by_side)
+                for name, value in zip(pair, taken, strict=True):
+                    seconds[name].append(value)
+            summarise(seconds, [pair], f"{what}, side by side")
 
 
 def main() -> None:
@@ -151,7 +162,7 @@ def main() -> None:
         "--side-by-side", type=float, metavar="SECONDS",
         help="run the pairs at the same time, for so long, and compare their processor time",
     )  # fmt: skip
-    parser.add_argument("--same-allocator", action="store_true", help="give the bare scripts ours")
+    parser.add_argument("--allocator", choices=tuple(MALLOCS), default="ours")
     parser.add_argument("--only", nargs="+", help="contestants by a part of their name")
     args = parser.parse_args()
     count, stored = loader_images.make(args.root, args.images)

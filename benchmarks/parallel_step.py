@@ -1,14 +1,15 @@
-"""Two workers: ours beside bare scripts, Horovod beside DDP, and beside one worker; in turns.
+"""Two workers: ours beside scripts with Horovod or DDP, plain and tuned; in turns.
 
     python benchmarks/parallel_step.py --rounds 10 --size 64 --batch 16 --dtype float32
 
-All have one core a worker, the same batch per worker and the same allocator setting; images are
-synthetic. Needs timm (see tests/capabilities.toml).
+All have one core a worker, the same batch per worker and the same allocator setting (see
+--allocator); images are synthetic. `rn50 run` on one worker and one core shows what sharing costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -18,26 +19,30 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from rounds import print_table, run_rounds
-
-from rn50lib.launch import ALLOCATOR
+from rounds import (
+    DEFAULT_MALLOC,
+    MALLOCS,
+    environment,
+    print_table,
+    run_rounds,
+    summarise,
+)
 
 HERE = Path(__file__).resolve().parent
 LAUNCHERS = {
     "horovod": ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "--network-interface", "lo"],
     "ddp": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"],
 }
+OURS = {"rn50 DDP": (2, "ddp"), "rn50 Horovod": (2, "horovod"), "rn50, 1 worker": (1, "local")}
+PEERS = {"tuned DDP": "tuned-ddp", "plain DDP": "ddp", "plain Horovod": "horovod"}
+PAIRS = (
+    ("rn50 DDP", "tuned DDP"), ("rn50 DDP", "plain DDP"), ("rn50 Horovod", "plain Horovod"),
+)  # fmt: skip
 
 
-def environment() -> dict[str, str]:
-    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths), "GLIBC_TUNABLES": ALLOCATOR, "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-
-
-def ours(args: argparse.Namespace, n: int, comm: str) -> float:
+def ours(args: argparse.Namespace, name: str) -> float:
     """Seconds a step of `rn50 run`, the first one left out."""
+    n, comm = OURS[name.removesuffix(DEFAULT_MALLOC)]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "r.json"
         command = [sys.executable, "-m", "rn50lib.cli", "run", "--run-dir", folder, "--loader",
@@ -45,19 +50,24 @@ def ours(args: argparse.Namespace, n: int, comm: str) -> float:
                    str(args.size), "-b", str(args.batch), "--dtype", args.dtype, "-n", str(n),
                    "--benchmark-iters", str(args.steps + 1), "--report", str(report)]  # fmt: skip
         if n == 1:
-            command = ["taskset", "-c", "0", *command, "--threads", "1"]
+            command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
+            command += ["--threads", "1"]
         else:
             command += ["--comm", comm, "--bind", "core"]
-        subprocess.run(command, check=True, capture_output=True, env=environment())
+        subprocess.run(command, check=True, capture_output=True, env=environment(name, 1))
         return json.loads(report.read_text())["metrics"]["train.time"][0]
 
 
-def bare(args: argparse.Namespace, transport: str) -> float:
-    """Seconds a step of the bare script."""
-    command = [sys.executable, *LAUNCHERS[transport], sys.executable,
+def peer(args: argparse.Namespace, name: str) -> float:
+    """Seconds a step of the script of others."""
+    transport = PEERS[name.removesuffix(DEFAULT_MALLOC)]
+    launcher = LAUNCHERS["horovod" if transport == "horovod" else "ddp"]
+    command = [sys.executable, *launcher, sys.executable,
                str(HERE / "peer_parallel.py"), transport, "--size", str(args.size), "--batch",
                str(args.batch), "--dtype", args.dtype, "--steps", str(args.steps)]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment(name, 1)
+    )
     line = next(x for x in done.stdout.splitlines() if "seconds [" in x)
     return statistics.fmean(json.loads(line[line.index("[", line.index("seconds")) :]))
 
@@ -69,19 +79,22 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="per worker")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--allocator", choices=tuple(MALLOCS), default="ours")
     parser.add_argument("--only", nargs="+", help="contestants (default: all)")
     args = parser.parse_args()
     contestants: dict[str, Callable[[], float]] = {
-        "bare Horovod, 2 workers": lambda: bare(args, "horovod"),
-        "rn50 Horovod, 2 workers": lambda: ours(args, 2, "horovod"),
-        "bare DDP, 2 workers": lambda: bare(args, "ddp"),
-        "rn50 DDP, 2 workers": lambda: ours(args, 2, "ddp"),
-        "rn50, 1 worker, 1 core": lambda: ours(args, 1, "local"),
+        name + end: functools.partial(function, args, name + end)
+        for function, names in ((ours, OURS), (peer, PEERS))
+        for name in names
+        for end in MALLOCS[args.allocator]
+        if not args.only or any(part in name for part in args.only)
     }
-    if args.only:
-        contestants = {k: v for k, v in contestants.items() if any(o in k for o in args.only)}
-    print(f"seconds a step, {args.size} px, batch {args.batch} per worker, {args.dtype}")
-    print_table(run_rounds(contestants, args.rounds), next(iter(contestants)), args.batch, "img")
+    what = f"2 workers, {args.size} px, batch {args.batch} per worker, {args.dtype}"
+    print(f"seconds a step, {what}")
+    seconds = run_rounds(contestants, args.rounds)
+    print_table(seconds, next(iter(contestants)), args.batch, "img")
+    pairs = ((a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS)
+    summarise(seconds, pairs, what)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The bare peer: DALI in the best form that is known, from its file reader to a batch of uint8.
+"""The peer: DALI in the best form that is known, from its file reader to a batch of uint8.
 
     python benchmarks/peer_loader_dali.py ROOT --size 224 --workers 1 [--fast] [--iterator]
 

@@ -4,20 +4,12 @@ TFRecordWriter.
     python benchmarks/peer_tensorflow_write.py OUT < LIST
 """
 
-import json
 import os
-import resource
 import sys
-import time
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import stopwatch
 import tensorflow as tf
-
-
-def used():
-    """Processor seconds of this process and of its children."""
-    both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(sum(resource.getrusage(who)[:2]) for who in both)
 
 
 def feature(value):
@@ -28,25 +20,23 @@ def feature(value):
 
 
 images = [line.rstrip("\n").split("\t") for line in sys.stdin]
-start, cpu = time.perf_counter(), used()
-with tf.io.TFRecordWriter(sys.argv[1]) as writer:
-    for label, path in images:
-        with open(path, "rb") as file:
-            data = file.read()
-        values = {
-            "image/encoded": data,
-            "image/format": b"JPEG",
-            "image/colorspace": b"RGB",
-            "image/channels": 3,
-            "image/height": 375,
-            "image/width": 500,
-            "image/filename": os.path.basename(path).encode(),
-            "image/class/label": int(label) + 1,
-            "image/class/synset": b"n00000000",
-            "image/class/text": b"some words",
-        }
-        features = {name: feature(value) for name, value in values.items()}
-        example = tf.train.Example(features=tf.train.Features(feature=features))
-        writer.write(example.SerializeToString())
-seconds, cpu = time.perf_counter() - start, used() - cpu
-print(json.dumps({"seconds": seconds, "cpu_seconds": cpu}))
+with stopwatch.timed():
+    with tf.io.TFRecordWriter(sys.argv[1]) as writer:
+        for label, path in images:
+            with open(path, "rb") as file:
+                data = file.read()
+            values = {
+                "image/encoded": data,
+                "image/format": b"JPEG",
+                "image/colorspace": b"RGB",
+                "image/channels": 3,
+                "image/height": 375,
+                "image/width": 500,
+                "image/filename": os.path.basename(path).encode(),
+                "image/class/label": int(label) + 1,
+                "image/class/synset": b"n00000000",
+                "image/class/text": b"some words",
+            }
+            features = {name: feature(value) for name, value in values.items()}
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())

@@ -1,37 +1,57 @@
 """Interleaved rounds for the comparisons here: every contestant once a round, each time in another
-order, on the same machine in the same minute; then medians, and ratios with an interval.
+order, on the same machine in the same minute; then medians, and ratios with their range.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import os
 import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from rn50lib.errors import UserError
+from rn50lib.hardware import machine
+from rn50lib.launch import ALLOCATOR, with_library
 
 ROOT = Path(__file__).resolve().parent.parent
 
+DEFAULT_MALLOC = " (default malloc)"
+"""At the end of a contestant's name: without the allocator setting that `rn50 run` gives itself."""
+MALLOCS = {"ours": ("",), "default": (DEFAULT_MALLOC,), "both": ("", DEFAULT_MALLOC)}
+"""What --allocator may say, and how the names of the contestants then end."""
+
+
+def environment(name: str, threads: int) -> dict[str, str]:
+    """The environment of a contestant."""
+    # `rn50 run` leaves a glibc.malloc setting of the user's own alone; this one is the default
+    malloc = "glibc.malloc.tcache_count=7" if name.endswith(DEFAULT_MALLOC) else ALLOCATOR
+    return with_library(os.environ | {"GLIBC_TUNABLES": malloc, "OMP_NUM_THREADS": str(threads)})
+
+
 CHILD = """
-import json, os, resource, sys, time
-def used():
-    both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(sum(resource.getrusage(who)[:2]) for who in both)
+import os, sys
+sys.path.append({here!r})
+import stopwatch
 {setup}
-start, cpu = time.perf_counter(), used()
+with stopwatch.timed():
 {work}
-seconds, cpu = time.perf_counter() - start, used() - cpu
-print(json.dumps({{"seconds": seconds, "cpu_seconds": cpu}}))
 """
 """A process that times its work without its start-up."""
 
 
 def child(setup: str, work: str, *arguments: object, python: str = sys.executable) -> list[str]:
     """The command of such a process; the arguments are its sys.argv."""
-    return [python, "-c", CHILD.format(setup=setup, work=work), *map(str, arguments)]
+    here = str(ROOT / "benchmarks")
+    code = CHILD.format(here=here, setup=setup, work=textwrap.indent(work, "    "))
+    return [python, "-c", code, *map(str, arguments)]
 
 
 def timed(command: list[str], measure: str) -> float:
@@ -40,30 +60,94 @@ def timed(command: list[str], measure: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1])[measure])
 
 
+@contextlib.contextmanager
+def stated_machine() -> Iterator[None]:
+    """Print the date, the processor and how busy it is, before and after."""
+    here = machine()
+    print(
+        f"{datetime.date.today()}, {here.processor}, {here.bfloat16 or 'no bfloat16'},"
+        f" {here.cores} cores to use of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+    yield
+    print(f"load at the end {os.getloadavg()[0]:.1f}")
+
+
 def run_rounds(
     contestants: dict[str, Callable[[], float]],
     rounds: int,
     between: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; the first round only warms the cache."""
+    """Seconds of each contestant in each round; an uncounted one before them warms the cache.
+
+    Raises UserError where there is nobody to run.
+    """
+    if not contestants:
+        raise UserError("nobody is left to compare: --only takes parts of the contestants' names")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
-        order = list(contestants)
-        random.Random(number).shuffle(order)
-        for name in order:
-            between()
-            value = contestants[name]()
-            os.sync()  # no contestant pays for what another left to be written
-            if number:
-                seconds[name].append(value)
+    with stated_machine():
+        for number in range(rounds + 1):
+            order = list(contestants)
+            random.Random(number).shuffle(order)
+            for name in order:
+                between()
+                value = contestants[name]()
+                os.sync()  # no contestant pays for what another left to be written
+                if number:
+                    seconds[name].append(value)
     return seconds
 
 
-def interval(values: list[float]) -> tuple[float, float, float]:
-    """Median and a 95 % interval of it, from 2,000 bootstrap samples."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(2000))
-    return statistics.median(values), medians[50], medians[1949]
+class Server:
+    """A contestant that stays, and works when it is asked (see `stopwatch.serve`): its start-up and
+    its compiling are not paid for in every round."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            text=True,
+        )  # fmt: skip
+        self.answer = self.read()["answer"]
+
+    def read(self) -> dict:
+        """The next line of JSON. Raises UserError, with its last words, when it has ended."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith('{"'):
+                return json.loads(line)
+        self.errors.seek(0)
+        last = self.errors.read().splitlines()[-1:] or ["it said nothing"]
+        raise UserError(f"{' '.join(map(str, self.process.args))} has ended: {last[0]}")
+
+    def work(self, seconds: float, measure: str) -> float:
+        """Seconds of one call, from as many as fill `seconds`; see `timed`."""
+        assert self.process.stdin is not None
+        print(seconds, file=self.process.stdin, flush=True)
+        return self.read()[measure]
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+
+def spread(values: list[float]) -> str:
+    """The median and the range: "1.05 (1.01 to 1.09)"."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def ratios(seconds: dict[str, list[float]], peer: str, own: str) -> list[float]:
+    """How many times as fast `own` is as `peer`, round by round."""
+    return [a / b for a, b in zip(seconds[peer], seconds[own], strict=True)]
+
+
+def summarise(seconds: dict[str, list[float]], pairs: Iterable[tuple[str, str]], what: str) -> None:
+    """A line for each pair, ours and a peer, of which both took part."""
+    for own, peer in pairs:
+        if own in seconds and peer in seconds:
+            faster = spread(ratios(seconds, peer, own))
+            print(f"SUMMARY {what}: {own} / {peer} = {faster}, n = {len(seconds[own])}", flush=True)
 
 
 def print_table(seconds: dict[str, list[float]], base: str, count: int, unit: str) -> None:
@@ -71,9 +155,8 @@ def print_table(seconds: dict[str, list[float]], base: str, count: int, unit: st
     width = max(map(len, seconds))
     for name, values in seconds.items():
         middle = statistics.median(values)
-        print(f"{name:{width}}  {middle:8.3f} s  {count / middle:9,.0f} {unit}/s")
+        print(f"{name:{width}}  {middle:9.4g} s  {count / middle:9,.1f} {unit}/s")
     for name in seconds:
         if name != base:
-            pairs = zip(seconds[base], seconds[name], strict=True)
-            middle, low, high = interval([other / own for own, other in pairs])
-            print(f"time of {name} / time of {base}: {middle:.2f} ({low:.2f} to {high:.2f})")
+            times = spread(ratios(seconds, name, base))
+            print(f"time of {name} / time of {base}: {times}, n = {len(seconds[base])}")

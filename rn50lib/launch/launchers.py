@@ -29,8 +29,8 @@ FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM
 
 
 # glibc gives large blocks back to the kernel at every free, and a training step frees its
-# activations each time: keeping them spares the page faults. On two cores a step was measured to be
-# 10-30 % faster. In huge pages (2 MB instead of 4 kB) their addresses are found faster: 4 to 7 %.
+# activations each time: keeping them spares the page faults. In huge pages (2 MB instead of 4 kB)
+# their addresses are found faster. `benchmarks/steps.py --allocator both` shows what it is worth.
 ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")

@@ -47,9 +47,9 @@ def quick(experiment: Experiment, train: bool) -> bool:
     """Whether a JPEG is decoded in libjpeg's quick way: a coarser cosine transform, and stored
     colours repeated instead of interpolated.
 
-    It takes a thirteenth less time, and once a picture is small it is off by 0.9 of 255 in the mean
-    (at 96 px, of 500 x 375): nothing beside a random crop. Validation is careful, so that a network
-    gives the same answers behind every loader; unless it is asked to hurry by `--resample fast`.
+    It takes less time, and what it is off by, once a picture is small, is nothing beside a random
+    crop. Validation is careful, so that a network gives the same answers behind every loader;
+    unless it is asked to hurry by `--resample fast`.
     """
     return train or experiment.resample == "fast"
 

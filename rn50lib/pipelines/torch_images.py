@@ -1,12 +1,11 @@
 """Pictures for PyTorch's loader, faster: libjpeg-turbo itself decodes, PyTorch makes small.
 
 A validation image's pixels are Pillow's to within a rounding; training decodes quickly (see
-`images.quick`). Decoding carefully takes a fifth less time than in Pillow, which keeps a fourth
-byte for every pixel, and making small a third of Pillow's time, because PyTorch does it in the
-processor's vector unit. Rows below the crop are not decoded: the decoder is told that the image
-ends there, so damage further down goes unseen (`python -m data_prep.verify` reads all). What is no
-plain JPEG goes through Pillow, and so does all where simplejpeg, which brings libjpeg-turbo, is not
-installed.
+`images.quick`). Both are faster than in Pillow, which keeps a fourth byte for every pixel, and does
+not make small in the processor's vector unit. Rows below the crop are not decoded: the decoder is
+told that the image ends there, so damage further down goes unseen (`python -m data_prep.verify`
+reads all). What is no plain JPEG goes through Pillow, and so does all where simplejpeg, which
+brings libjpeg-turbo, is not installed.
 """
 
 from __future__ import annotations
