@@ -562,13 +562,14 @@ def elastic_run(group: Callable, launcher: str, backend: str, victim: int, pause
     run = group(launcher, "--backend", backend, "--elastic", "--checkpoint-steps", "2", "-e", "8",
                 "--warmup-epochs", "0", "--lr", "0.4", *SLOWLY,
                 files={"slow.py": SLOW})  # fmt: skip
+    run.wait_for(lambda: [*run.folder.glob("m-*.safetensors")])
     time.sleep(pause)
     run.worker(victim).kill()
     text = lambda: run.output.read_text()  # noqa: E731
     run.wait_for(lambda: "one worker goes on from the newest checkpoint" in text())
     (run.folder / "enough").touch()
     assert run.process.wait(10 * PATIENCE) == 0, text()
-    assert f"rank {victim} was killed by signal 9 (SIGKILL)" in text()
+    assert f"rank {victim} was killed by signal 9 (SIGKILL)" in text(), text()
     report = strict_json(run.folder / "r.json")
     assert report["ngpus"] == 1 and len(report["metrics"]["train.loss"]) == 8
     told = report["env"]["restarts"]
