@@ -213,7 +213,7 @@ RECIPE_TWO = [  # a part of the solution, what stands in its place, and the diag
     (".shard(size, rank)", "", "a picture is read twice in an epoch"),
     ("from_tensor_slices(shards)", "from_tensor_slices(shards[:2])", "a rank gives 10 batches"),
     (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank gives 5 batches"),
-    (".shuffle(1000, seed=seed)", "", "both epochs have the same order"),
+    (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
     ("seed=seed)", "seed=seed, reshuffle_each_iteration=False)", "have the same order"),
     ("shuffle(1000", "shuffle(8", "shuffle chooses among"),
     ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by -1"),
