@@ -152,7 +152,8 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
 
 
 def remove_drafts(prefix: Path) -> None:
-    """Remove what runs of this prefix left half written when they were killed."""
+    """Remove the checkpoints of this prefix, of any epoch and place in it, that runs left half
+    written when they were killed."""
     draft = re.compile(rf"\.{re.escape(prefix.name)}-\d{{4,}}(-\d{{8,}})?\.\d+\.tmp\.safetensors")
     for left in prefix.parent.glob(f".{glob.escape(prefix.name)}-*.tmp.safetensors"):
         if draft.fullmatch(left.name):
@@ -164,6 +165,8 @@ def write_atomic(
 ) -> None:
     """Write a file as `files.replacing` does. Raises UserError, which ends with `remedy`."""
     try:
+        for left in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
+            left.unlink(missing_ok=True)  # of a process that was killed here
         write_file(file, content)
     except OSError as error:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
