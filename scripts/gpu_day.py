@@ -31,7 +31,12 @@ PICTURES = (
     "import sys, pathlib, loader_images\n"
     "loader_images.make(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
 )
-GPU_TESTS = ["tests/test_hardware.py", "tests/backends/test_speed.py", "-k", "real_gpu or TestGpu"]
+GPU_TESTS = [
+    "tests/launch/test_hardware.py",
+    "tests/backends/test_speed.py",
+    "-k",
+    "real_gpu or TestGpu",
+]
 SYNTHETIC = ["--loader", "synthetic", "--num-classes", "1000"]
 QUERY = "--query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm"
 PACKAGES = ("torch", "tensorflow", "horovod", "numpy", "nvidia-dali")

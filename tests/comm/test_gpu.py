@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rn50lib.comm.gpu import own_gpu
-from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
+from tests.launch import fake_nvidia_smi as fake
 
 # PyTorch and TensorFlow of a machine with GPUs, as far as the choice of one goes: they take what
 # exists, and refuse the rest as the real ones do.

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import fake_nvidia_smi as fake
 from tests.conftest import clean_environment
+from tests.launch import fake_nvidia_smi as fake
 from tests.support import write_photo
 
 pytestmark = pytest.mark.slow

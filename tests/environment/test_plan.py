@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import fake_nvidia_smi
 from tests.environment import fake_site
+from tests.launch import fake_nvidia_smi
 
 bare: list[Path] = []  # a Python without any package: the tests' own may have a CUDA framework
 

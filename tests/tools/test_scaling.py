@@ -22,7 +22,7 @@ from rn50lib.tools.scaling import Cluster, Training, links, predict
 from rn50lib.tools.scaling.check import MODEL, fit, load, outcomes, parameter
 from rn50lib.tools.scaling.links import Link
 from rn50lib.tools.scaling.model import all_reduce_s, expected_max
-from tests.cluster_simulation import simulate
+from tests.launch.cluster_simulation import simulate
 
 Rn50 = Callable[..., Any]
 V100 = Training(1442.6, 208)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rn50lib import cli, hardware
-from tests import fake_nvidia_smi
+from tests.launch import fake_nvidia_smi
 
 MASTER = """# %% [markdown]
 # # 00 · Start here

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib.tools.doctor import gpu
-from tests import fake_nvidia_smi as fake
+from tests.launch import fake_nvidia_smi as fake
 
 
 @pytest.fixture

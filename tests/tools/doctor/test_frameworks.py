@@ -11,7 +11,7 @@ import pytest
 from rn50lib import nvidia
 from rn50lib.tools.doctor import frameworks, gpu
 from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check, ask
-from tests import fake_nvidia_smi as fake
+from tests.launch import fake_nvidia_smi as fake
 
 
 def test_a_probe_that_hangs_is_ended() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rn50lib.tools.doctor import frameworks, gpu
 from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check
-from tests import fake_nvidia_smi as fake
+from tests.launch import fake_nvidia_smi as fake
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rn50lib import comm, hardware
-from tests import fake_nvidia_smi as fake
+from tests.launch import fake_nvidia_smi as fake
 from workshop import session
 from workshop.lessons import figures
 from workshop.lessons.horovod import scaling, scripts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib.errors import UserError
-from tests import fake_nvidia_smi as fake
+from tests.launch import fake_nvidia_smi as fake
 from workshop.lessons.horovod import figures_topology, topology
 
 # As printed by drivers of 2018, 2023 and 2024 (for a terminal, underlined).

@@ -24,7 +24,7 @@ from tests.conftest import clean_environment
 from tests.launch.slurm import ask, configure, free_port, until
 from tests.support import TINY, Ended, Photos, strict_json
 
-SCHEMAS = json.loads((Path(__file__).parent / "fixtures" / "kubeflow.json").read_text())
+SCHEMAS = json.loads((Path(__file__).parents[1] / "fixtures" / "kubeflow.json").read_text())
 KINDS = {"mpijob": "MPIJob", "trainjob": "TrainJob"}
 TWO_HOSTS = ("-n", "4", "--hosts", "a:2,b:2", "--data-root", "/nas/imagenet")
 RUN = ("--run-dir", "/nas/runs/First_run")

@@ -1,6 +1,6 @@
 """A whole run through the command line: report, checkpoints, resume, and what each flag changes.
 
-Runs stand in this process where they can; tests/test_kills.py has those that are killed.
+Runs stand in this process where they can; tests/training/test_kills.py has those that are killed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import Photos, strict_json
 
-EARLIER = Path(__file__).parent / "fixtures" / "earlier"
+EARLIER = Path(__file__).parents[1] / "fixtures" / "earlier"
 
 
 @pytest.fixture

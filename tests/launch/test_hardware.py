@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib import hardware, nvidia
-from tests import fake_nvidia_smi as fake
+from tests.launch import fake_nvidia_smi as fake
 
 
 def lay_out(root: Path, files: dict[str, str]) -> Path:
