@@ -1,11 +1,12 @@
 """Pictures for PyTorch's loader, faster: libjpeg-turbo itself decodes, PyTorch makes small.
 
 A validation image's pixels are Pillow's to within a rounding; training decodes quickly (see
-`images.quick`). Both are faster than in Pillow, which keeps a fourth byte for every pixel, and does
-not make small in the processor's vector unit. Rows below the crop are not decoded: the decoder is
-told that the image ends there, so damage further down goes unseen (`python -m data_prep.verify`
-reads all). What is no plain JPEG goes through Pillow, and so does all where simplejpeg, which
-brings libjpeg-turbo, is not installed.
+`images.quick`), and its crops of what was decoded smaller begin and end at a pixel. Both are faster
+than in Pillow, which keeps a fourth byte for every pixel, and does not make small in the
+processor's vector unit. Rows below the crop are not decoded: the decoder is told that the image
+ends there, so damage further down goes unseen (`python -m data_prep.verify` reads all). What is no
+plain JPEG goes through Pillow, and so does all where simplejpeg, which brings libjpeg-turbo, is not
+installed.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ class TorchPictures(Pictures):
 
     def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
         super().__init__(source, train, experiment)
-        hurry = quick(experiment, train)
-        self.hurry = {"fastdct": hurry, "fastupsample": hurry}
+        self.quick = quick(experiment, train)
         self.memory = bytearray()  # holds what was decoded, also where a warning ends the call
 
     def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
@@ -66,13 +66,18 @@ class TorchPictures(Pictures):
             pixels = self.decode(data, (height, width), box[1] + box[3], ratio)
         except ValueError:  # damaged: Pillow says how, or shows what it can
             return super().part(data, epoch, index)
-        return shrink(pixels, box, ratio, self.size, mirror)
+        return self.shrink(pixels, box, ratio, mirror)
 
     def decode(self, data: bytes, shape: tuple[int, int], bottom: int, ratio: int) -> np.ndarray:
         """The rows above `bottom` at least of a JPEG of `shape` (height, width), at 1 / `ratio` of
         its size, uint8 HWC; valid until the next call. Raises ValueError where they are damaged."""
         height, width = shape
-        smaller = {"min_width": -(-width // ratio), "min_factor": ratio} | self.hurry
+        smaller = {
+            "min_width": -(-width // ratio),
+            "min_factor": ratio,
+            "fastdct": self.quick,
+            "fastupsample": self.quick,
+        }
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
@@ -92,28 +97,30 @@ class TorchPictures(Pictures):
         made_height = -(-height // ratio)
         return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
 
+    def shrink(self, pixels_HWC: np.ndarray, box: Box, ratio: int, mirror: bool) -> np.ndarray:
+        """The `box` of an image that was decoded at 1 / `ratio` of its size, as uint8 (size, size,
+        3), antialiased; a mirror image if `mirror`."""
+        left, top, width, height = box
+        if ratio > 1:  # the box begins and ends within pixels
+            right, bottom = (left + width) / ratio, (top + height) / ratio
+            if not self.quick:  # PyTorch cannot do that
+                x, y = left // ratio, top // ratio
+                part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
+                exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
+                made = part.resize((self.size, self.size), Image.Resampling.BILINEAR, box=exact)
+                return np.asarray(made)[:, ::-1] if mirror else np.asarray(made)
+            left, top = round(left / ratio), round(top / ratio)  # a shift that no crop minds
+            width, height = round(right) - left, round(bottom) - top
+        part_NHWC = torch.from_numpy(pixels_HWC[None, top : top + height, left : left + width])
+        # the fast kernel is that for channels_last without gaps, and what it makes is so, too:
+        # copying the crop costs less than it saves when the result is put into the batch
+        part_NCHW = part_NHWC.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+        small = F.interpolate(part_NCHW, (self.size, self.size), mode="bilinear", antialias=True)
+        if mirror:
+            small = small.flip(3)
+        return small[0].permute(1, 2, 0).numpy()
+
 
 def decoding_ratio(box: Box, size: int) -> int:
     """By how much smaller a picture is decoded whose `box` needs `size` pixels a side."""
     return next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * size)
-
-
-def shrink(pixels_HWC: np.ndarray, box: Box, ratio: int, size: int, mirror: bool) -> np.ndarray:
-    """The `box` of an image that was decoded at 1 / `ratio` of its size, as uint8 (size, size, 3),
-    antialiased; a mirror image if `mirror`."""
-    left, top, width, height = box
-    if ratio > 1:  # the box begins and ends within pixels, which PyTorch cannot do
-        x, y = left // ratio, top // ratio
-        right, bottom = (left + width) / ratio, (top + height) / ratio
-        part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
-        exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
-        made = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR, box=exact))
-        return made[:, ::-1] if mirror else made
-    part_NHWC = torch.from_numpy(pixels_HWC[None, top : top + height, left : left + width])
-    # the fast kernel is that for channels_last without gaps, and what it makes is so, too: copying
-    # the crop costs less than it saves when the result is put into the batch
-    part = part_NHWC.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-    small = F.interpolate(part, (size, size), mode="bilinear", antialias=True)
-    if mirror:
-        small = small.flip(3)
-    return small[0].permute(1, 2, 0).numpy()

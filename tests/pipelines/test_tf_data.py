@@ -108,10 +108,10 @@ def test_large_photographs_that_are_decoded_at_a_part_of_their_size(tmp_path: Pa
             path = tmp_path / split / "a" / f"{i}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image.astype(np.uint8)).save(path, quality=95)
-    for split in ("train", "val"):
+    for split, limit in (("train", 5), ("val", 3)):  # PyTorch's training crops begin at a pixel
         source = open_source(tmp_path, split, "files")
         torch = read(source, split, backend="torch", num_classes=1, data_nthreads=0)
-        assert different(pixels(read(source, split, num_classes=1)), pixels(torch)).max() < 3
+        assert different(pixels(read(source, split, num_classes=1)), pixels(torch)).max() < limit
 
 
 def test_fast_resampling_lets_fine_patterns_through(tmp_path: Path) -> None:

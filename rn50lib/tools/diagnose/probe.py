@@ -10,16 +10,18 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from rn50lib.config import Experiment, experiment_from
-from rn50lib.pipelines.images import Pictures
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
 from rn50lib.stop import die_with_parent
+
+if TYPE_CHECKING:
+    from rn50lib.pipelines.torch_images import TorchPictures
 
 MIN_IMAGES, MAX_IMAGES = 16, 512
 
@@ -36,7 +38,7 @@ def stages(done: Experiment, limit_s: float) -> dict[str, float]:
     return taken | {"copy": copy_seconds([image.copy() for _ in range(done.batch_size)])}
 
 
-def one_by_one(pictures: Pictures, images: int, limit_s: float) -> dict[str, float]:
+def one_by_one(pictures: TorchPictures, images: int, limit_s: float) -> dict[str, float]:
     """The stages of PyTorch's loader, image by image in the order of a run.
 
     Decoding is what is left of the time from bytes to pixels without the resizing and mirroring of
@@ -70,11 +72,11 @@ def copy_seconds(images: list[np.ndarray]) -> float:
     return (time.perf_counter() - begin + peak.copy_seconds(batch)) / len(images)
 
 
-def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
+def resize_seconds(pictures: TorchPictures, data: bytes, index: int) -> float:
     """Seconds to resize and mirror the crop of an image whose pixels are there."""
     import io
 
-    from rn50lib.pipelines.torch_images import decoding_ratio, shrink
+    from rn50lib.pipelines.torch_images import decoding_ratio
 
     with Image.open(io.BytesIO(data)) as header:
         width, height = header.size
@@ -82,7 +84,7 @@ def resize_seconds(pictures: Pictures, data: bytes, index: int) -> float:
     ratio = decoding_ratio(box, pictures.spare * pictures.size)
     decoded = np.zeros((-(-height // ratio), -(-width // ratio), 3), np.uint8)
     start = time.perf_counter()
-    np.ascontiguousarray(shrink(decoded, box, ratio, pictures.size, mirror))
+    np.ascontiguousarray(pictures.shrink(decoded, box, ratio, mirror))
     return time.perf_counter() - start
 
 
