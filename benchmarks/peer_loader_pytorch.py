@@ -1,10 +1,12 @@
 """The peers in PyTorch's DataLoader: torchvision's transforms on Pillow, as in its reference; or,
 by hand, simplejpeg to decode and OpenCV to make small.
 
-    python benchmarks/peer_loader_pytorch.py ROOT --size 224 --workers 1 [--opencv]
+    python benchmarks/peer_loader_pytorch.py ROOT --size 224 --workers 1 [--opencv | --decode]
 
 By hand, a picture of which the crop holds more than is needed is decoded at a fraction of its size.
 Prints the seconds an image of each epoch of class folders in ROOT/train, without its first batch.
+With --decode it does nothing but decode, in this process, files that are in memory: the part of the
+work by hand that no loader is rid of.
 """
 
 import argparse
@@ -24,6 +26,7 @@ parser.add_argument("--workers", type=int, default=1)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--epochs", type=int, default=1, help="prints a line after each")
 parser.add_argument("--opencv", action="store_true", help="simplejpeg and OpenCV")
+parser.add_argument("--decode", action="store_true", help="simplejpeg alone")
 args = parser.parse_args()
 torch.set_num_threads(1)
 
@@ -48,8 +51,8 @@ class ByHand(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.paths)
 
-    def __getitem__(self, i):
-        data = self.paths[i].read_bytes()
+    def decode(self, data):
+        """The picture, and the crop in it as left, top, width and height."""
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         left, top, w, h = crop(height, width)
         ratio = next(r for r in (8, 4, 2, 1) if r == 1 or min(w, h) >= r * args.size)
@@ -57,7 +60,10 @@ class ByHand(torch.utils.data.Dataset):
             data, min_height=-(-height // ratio), min_width=-(-width // ratio), min_factor=ratio,
             fastdct=True, fastupsample=True,
         )  # fmt: skip
-        x, y, w, h = left // ratio, top // ratio, w // ratio, h // ratio
+        return pixels, (left // ratio, top // ratio, w // ratio, h // ratio)
+
+    def __getitem__(self, i):
+        pixels, (x, y, w, h) = self.decode(self.paths[i].read_bytes())
         how = cv2.INTER_AREA if min(w, h) > args.size else cv2.INTER_LINEAR
         small = cv2.resize(pixels[y : y + h, x : x + w], (args.size, args.size), interpolation=how)
         if random.random() < 0.5:
@@ -65,6 +71,17 @@ class ByHand(torch.utils.data.Dataset):
         return torch.from_numpy(small), int(self.paths[i].parent.name)
 
 
+if args.decode:
+    import simplejpeg
+
+    images = ByHand()
+    files = [path.read_bytes() for path in images.paths]
+    for _ in range(args.epochs):
+        begin = time.perf_counter()
+        for data in files:
+            images.decode(data)
+        print(json.dumps({"seconds": (time.perf_counter() - begin) / len(files)}), flush=True)
+    raise SystemExit
 if args.opencv:
     import cv2
     import simplejpeg
