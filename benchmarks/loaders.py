@@ -11,8 +11,8 @@ they do is not the same to the bit: ours start anew with each epoch, as training
 others do not; ours, OpenCV's and TensorFlow's decode in libjpeg's quick way, and at a fraction of
 the size where the crop holds more than is needed, but torchvision's loader can do neither, and
 DALI's no fraction; OpenCV averages over areas, the rest antialias with a triangle. With --fast
-nothing is antialiased, and only those that can do without take part. What decoding alone takes (all rows of
-the pictures, by the fastest decoder here) says how much is left to gain.
+nothing is antialiased, and only those that can do without take part. What decoding alone takes (all
+rows of the pictures, by the fastest decoder here) says how much is left to gain.
 """
 
 from __future__ import annotations
