@@ -75,6 +75,13 @@ def read(path: str, name: str | None = None) -> Side:
     return side
 
 
+def side_of(benchmark: dict[str, Any]) -> Side:
+    """A benchmark that has just been measured, for its tables."""
+    side = Side("this sweep")
+    read_benchmark(side, benchmark)
+    return side
+
+
 def read_benchmark(side: Side, content: dict[str, Any]) -> None:
     reasons = content.get("env", {}).get("cells", {})
     for n, cells in content["metrics"].items():
@@ -168,7 +175,7 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
                  for side in sides]  # fmt: skip
         rows.append([str(cell[1]), str(cell[2]), *shown, *map(number, ratios)])
     title = f"{key}, images per second"
-    if all(row[-len(others) :] == ["-"] * len(others) for row in rows):
+    if others and all(row[-len(others) :] == ["-"] * len(others) for row in rows):
         title += " (no workers and batch in common, so there is no ratio)"
     return "\n".join([title, *aligned([head, *rows])])
 
