@@ -7,7 +7,6 @@ import platform
 import shutil
 import socket
 import tempfile
-from dataclasses import dataclass
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from rn50lib import hardware, launch
 from rn50lib.config.defaults import data_home, default_data_root
 from rn50lib.tools.doctor.check import Check, note, ok, problem, size
 
-PAGE = "see docs/platforms.md"
 MEMORY_LEAST = 2 * 2**30  # below it, the road-signs recipe does not fit
 MEMORY_COMFORTABLE = 4 * 2**30
 SHARED_COMFORTABLE = 2**30
@@ -23,46 +21,20 @@ DATA_ROOM = 2**30  # the built-in pictures, their records and room to write besi
 RUN_ROOM = 2**30  # three checkpoints of ResNet-50: the newest two, and one being written
 
 
-@dataclass(frozen=True)
-class Platform:
-    """An operating system, as docs/platforms.md shows it. `lacks`: what a learner misses there."""
-
-    name: str
-    dali: bool  # whether there is a wheel for every machine of this kind
-    tried: bool
-    lacks: str = ""
-
-
-LINUX = Platform("Linux x86_64", dali=True, tried=True)
-LINUX_ARM = Platform("Linux arm64", False, False, "DALI needs a driver for CUDA 13")
-WSL = Platform("Windows", True, False)  # inside WSL2; outside it is not supported
-MACOS = Platform("macOS", False, False, "there is no DALI, and Horovod is not built")
-PLATFORMS = (LINUX, LINUX_ARM, WSL, MACOS)
-
-
-def this_platform() -> Platform | None:
-    """The platform of this machine, None for one that the workbook knows nothing of."""
-    system, machine = platform.system(), platform.machine()
-    if system == "Darwin":
-        return MACOS
-    if system != "Linux":
-        return None
-    if "microsoft" in platform.release().lower() or os.environ.get("WSL_DISTRO_NAME"):
-        return WSL
-    return {"x86_64": LINUX, "aarch64": LINUX_ARM}.get(machine)
+def has_every_wheel() -> bool:
+    """Whether this is a system and a processor for which all packages of the workbook are built."""
+    return (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 
 def system() -> Check:
-    """The platform and what it means for the workbook."""
+    """The platform, and whether the workbook has been tried there."""
     name = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    here = this_platform()
-    if here is None:
-        return note("system", f"{name}: not a platform of the workbook", PAGE)
-    remarks = [here.lacks] if here.lacks else []
-    remarks += [] if here.tried else ["the workbook has not been tried here yet"]
-    if remarks:
-        return note("system", f"{name}: {'; '.join(remarks)}", PAGE)
-    return ok("system", name)
+    wsl = "microsoft" in platform.release().lower()
+    if has_every_wheel() and not wsl:
+        return ok("system", name)
+    name += " in WSL2" if wsl else ""
+    remedy = "docs/platforms.md says what differs there"
+    return note("system", f"{name}: the workbook has not been tried here yet", remedy)
 
 
 def cores(root: Path = hardware.ROOT) -> Check:
