@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import signal
@@ -218,7 +219,8 @@ def killed_at_random(photos: Photos, folder: Path, rng: random.Random) -> int:
             kills += 1
             seen = psutil.Process(process.pid).children(recursive=True)
             for victim in [process, *seen] if rng.random() < 0.5 else [process]:
-                victim.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it came to its end meanwhile
+                    victim.kill()
             process.wait()
             psutil.wait_procs(seen, timeout=60)  # the others end by themselves
             assert not [p for p in seen if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
