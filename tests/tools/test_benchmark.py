@@ -127,6 +127,8 @@ def test_a_table_for_each_key_on_stderr(swept) -> None:
     rows = [line.split() for line in ended.err.splitlines()]
     assert ["1", "4", f"{read(file)[1, 4, 'train.total_ips']:,.1f}"] in rows
     assert ["1", "24", "failed"] in rows
+    low, high = strict_json(file)["env"]["cells"]["1"]["4"]["train.total_ips"]["spread"]
+    assert f"n 1, batch 4, train.total_ips: {low:,.1f} to {high:,.1f}" in ended.err
 
 
 # --- what fails -----------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
     }
     found = result.to_dict(cells, keys, dropped, more)
     write_json(own.output, found)
-    launch.say(compare.text([compare.side_of(found)]))
+    launch.say(compare.text([compare.side_of(found)]) + "\n" + result.spreads(found))
     print(own.output)
     return status or int(any(cell.reason for cell in cells))
 

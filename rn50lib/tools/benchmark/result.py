@@ -89,3 +89,16 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any]:
 def percentile(ordered: list[float], per_cent: float) -> float:
     """The smallest of the ordered values that `per_cent` of them do not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(len(ordered) * per_cent / 100) - 1)]
+
+
+def spreads(found: dict[str, Any]) -> str:
+    """A line for each figure of a benchmark's file: the quartiles of its iterations."""
+    lines = [
+        f"  n {n}, batch {batch}, {key}: {cell[key]['spread'][0]:,.1f} to"
+        f" {cell[key]['spread'][1]:,.1f}"
+        for n, row in found["env"]["cells"].items()
+        for batch, cell in row.items()
+        for key in found["metric_keys"]
+        if key in cell
+    ]
+    return "\n".join(["half of the iterations were between (images per second)", *lines])
