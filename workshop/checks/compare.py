@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -29,6 +30,22 @@ class Wrong(Exception):
 def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
     """Say what is wrong with the answer, and what to do about it."""
     raise Wrong(diagnosis, remedy, share)
+
+
+def known(
+    got: Any,
+    mistakes: Iterable[tuple[Any, str, str]],
+    same: Callable[[Any, Any], Any] = operator.eq,
+    cases: Sequence[tuple] | None = None,
+) -> None:
+    """Raise Wrong for the first of the `mistakes` that gives what was got.
+
+    A mistake is what comes of it, its diagnosis and the remedy. With `cases` it is a function, and
+    `got` holds what the answer gave for each of these arguments.
+    """
+    for result, diagnosis, remedy in mistakes:
+        if same(got, result if cases is None else [result(*case) for case in cases]):
+            wrong(diagnosis, remedy)
 
 
 def beside(function: Callable[..., T]) -> Callable[..., T]:

@@ -507,12 +507,12 @@ RING = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
 RING_MS = {n: 2 * (n - 1) * (0.02 + 8 / n) for n in (2, 8, 512)}
 
 CLOSE = [
-    ("ex01.frame", gives_up_at_an_odd_magic, "the magic at offset 2, which stays, and at offset 8"),
+    ("ex01.frame", gives_up_at_an_odd_magic, "at offset 2, where it stays, and at offset 8"),
     ("ex01.frame", misses_the_last_word, "a reader that looks for the next record"),
     ("ex01.frame", text_of_bytes, "of type str, not bytes"),
     ("ex01.crc", only_turned, "no constant is added"),
     ("ex01.crc", only_added, "nothing is rotated"),
-    ("ex01.crc", turned_left, "the first checksum of 9 bytes of data is wrong"),
+    ("ex01.crc", turned_left, "of 9 bytes of data is wrong from byte 8 on"),
     ("ex01.index", stops_at_an_empty_record, "3 records gives 0 entries"),
     ("ex01.index", only_offsets, "no list of pairs"),
     ("ex01.index", as_a_dictionary, "no list of pairs"),

@@ -85,7 +85,7 @@ def test_no_line_of_a_solution_is_in_the_copy(copy):
 @pytest.mark.slow
 def test_what_the_copy_tells_of_solutions_is_said(rn50, tmp_path):
     """Lines of solutions that hints hold stay in the copy, and whoever makes it is told."""
-    hints = (ROOT / "workshop" / "checks" / "hints.py").read_text(encoding="utf-8")
+    hints = (ROOT / "workshop" / "checks" / "hints.md").read_text(encoding="utf-8")
     assert any(line in hints for line in secrets())
     status, out, _ = rn50(ROOT, "workshop", "release", tmp_path / "copy", "--no-solutions")
     assert status == 0 and "a third hint is nearly the answer" in out
