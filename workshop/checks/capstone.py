@@ -1,7 +1,7 @@
 """The capstone's measurement: training scripts run under observation, and what was seen of them.
 
     case = pictures(folder)               # a small part of the road signs
-    seen = observe(case, [script])[0]     # in a process of its own; `workshop.in_torch.watch` looks
+    seen = observe(case, [script])[0]     # in a process of its own; `workshop.checks.watch` looks
     seen.ips, seen.trained, seen.report
 
 Nothing that a script prints is believed: the pictures that went into the network are known again by
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import linecache
 import os
 import shutil
 import signal
@@ -30,13 +29,13 @@ import numpy as np
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
 from workshop import output, paths
-from workshop.checks import compare
+from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 PER_CLASS = {"train": 20, "val": 9}
-CELLS = 8  # as `workshop.in_torch.watch` has them
+CELLS = 8  # as `workshop.checks.watch` has them
 LIMIT_S = 240.0
 SAY_S = 2.0
 Say = Callable[[str], None] | None
@@ -159,7 +158,9 @@ def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen |
 def run_answer(answer: Callable[..., Any], folder: str, say: Say = None) -> dict[str, Any]:
     """What is seen of a run of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
-        return watched([written(answer, Path(out))], folder, Path(out), say)[0]
+        script = Path(out, "your_script.py")
+        script.write_text(alone.cell_of(answer), encoding="utf-8")
+        return watched([script], folder, Path(out), say)[0]
 
 
 def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dict[str, Any]]:
@@ -208,7 +209,7 @@ def _wait(process: subprocess.Popen[bytes], limit: float, say: Say) -> None:
 
 
 def found_in(out: Path) -> dict[str, Any]:
-    """What `workshop.in_torch.watch` has left in a folder, and the script's report."""
+    """What `workshop.checks.watch` has left in a folder, and the script's report."""
     if (out / "failed.json").exists():
         failed: dict[str, Any] = json.loads((out / "failed.json").read_text())
         return failed
@@ -243,21 +244,6 @@ def baseline() -> Path:
     path = root / "exercises/capstone/train_slow.py" if root else Path("train_slow.py")
     if not path.exists():
         raise UserError(f"{path} is missing: it belongs to the exercises of the course")
-    return path
-
-
-def written(function: Callable[..., Any], folder: Path) -> Path:
-    """The learner's cell as a file, whole but for calls of the workshop's own functions."""
-    source = "".join(linecache.getlines(function.__code__.co_filename))
-    lines = source.splitlines()  # an empty line for each that goes: their numbers stay
-    kept = ["" if line.startswith("workshop.") else line for line in lines]
-    if f"def {function.__name__}(" not in source:
-        wrong(
-            "the cell that defines `train` was not found.",
-            "The whole script stands in one cell, and defines `train(data, out)`.",
-        )
-    path = folder / "your_script.py"
-    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
     return path
 
 

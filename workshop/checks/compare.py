@@ -186,13 +186,14 @@ def dictionary(value: Any, example: str) -> dict[Any, Any]:
     return dict(value)
 
 
-def by_number(value: Any, example: str, of: str) -> dict[int, float]:
-    """A dictionary of finite numbers by whole ones, such as {2: 1.0}; a key may be "2"."""
-    found = {}
-    for key, item in dictionary(value, example).items():
-        key = int(key) if isinstance(key, str) and key.strip().isdecimal() else key
-        found[whole(key, of)] = number(item, f"the prediction for {key}")
-    return found
+def predictions(value: Any, keys: Sequence[int], of: str) -> list[float]:
+    """The finite numbers that a dictionary such as {2: 1.0} has for the `keys`, which count what
+    `of` says; a key may be "2" too."""
+    example = "{" + ", ".join(f"{key}: …" for key in keys) + "}"
+    found = {str(key): item for key, item in dictionary(value, example).items()}
+    if missing := [key for key in keys if str(key) not in found]:
+        wrong(f"there is no prediction for {missing[0]} {of}.", f"Write one for each: {example}.")
+    return [number(found[str(key)], f"the prediction for {key}") for key in keys]
 
 
 def max_difference(a: Any, b: Any) -> float:

@@ -530,7 +530,7 @@ WRONG_FEEDS = [
     ("ex04.feed", changed(shuffle=False), "in the order of the files"),
     ("ex04.feed", changed(shuffle="same"), "both epochs have the same order"),
     ("ex04.feed", changed(scale=False), "the pictures are uint8"),
-    ("ex04.feed", changed(drop=False, take=False), "a batch has not 3 pictures"),
+    ("ex04.feed", changed(drop=False, take=False), "a batch of pictures is (2, 4, 4, 3)"),
     ("ex04.feed", changed(take=False), "the ranks take 2, 1 steps"),
     ("ex04.feed", changed(ahead=False), "nothing is read ahead"),
     ("ex04.feed", forever, "never ends"),
@@ -546,5 +546,5 @@ WRONG_FEEDS = [
     ("ex04.feed", changed(kind="float64"), "the pictures are float64"),
     ("ex04.feed", changed(scale=256), "not their bytes divided by 255"),
     ("ex04.feed", around_zero, "not their bytes divided by 255"),
-    ("ex04.feed", changed(shape=(3, 4, 4)), "a picture is (3, 4, 4)"),
+    ("ex04.feed", changed(shape=(3, 4, 4)), "a batch of pictures is (4, 3, 4, 4)"),
 ]
