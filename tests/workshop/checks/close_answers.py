@@ -295,12 +295,6 @@ def counts_on_at_the_top(scale, good_steps, finite, growth_steps):
     return loss_scale_update(scale, good_steps, finite, growth_steps)
 
 
-def stands_still_at_the_top(scale, good_steps, finite, growth_steps):
-    if finite and good_steps + 1 >= growth_steps and scale * 2 > 2**24:
-        return scale, good_steps
-    return loss_scale_update(scale, good_steps, finite, growth_steps)
-
-
 def halves_whole_numbers(scale, good_steps, finite, growth_steps):
     if finite:
         return loss_scale_update(scale, good_steps, finite, growth_steps)
@@ -560,7 +554,6 @@ CLOSE = [
     ("ex06.memory", megabytes(14, 2, images=(96, 1)), "the batches are exchanged"),
     ("ex06.memory", list(megabytes(14, 2).values()), "of type list, not a dictionary"),
     ("ex06.scaler", counts_on_at_the_top, "at 2^24 the good steps do not begin at 0 again"),
-    ("ex06.scaler", stands_still_at_the_top, "at 2^24 the good steps do not begin at 0 again"),
     ("ex06.scaler", halves_whole_numbers, "loss_scale_update(3, 1, False, 3) gives (1, 0)"),
     ("ex06.layout", pads_nhwc_only, "in NCHW the channels are not padded"),
     ("ex06.layout", strides_divided, "20.5, and should be a whole number"),
