@@ -28,9 +28,10 @@ import numpy as np
 
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
-from workshop import output, paths
+from workshop import paths
 from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
+from workshop.try_script.command import progress_line
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -38,8 +39,6 @@ PER_CLASS = {"train": 20, "val": 9}
 CELLS = 8  # as `workshop.checks.watch` has them
 LIMIT_S = 240.0
 SAY_S = 2.0
-Say = Callable[[str], None] | None
-
 FAR = 0.15  # in units of STD, root mean square: further than any decoder takes a picture
 
 
@@ -147,23 +146,25 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
-def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen | dict[str, str]]:
+def observe(case: Case, scripts: Sequence[Path], doing: str = "") -> list[Seen | dict[str, str]]:
     """Run the scripts one after the other in a process; a Seen for each, or a dict with its
-    `error`. Raises compare.Wrong when they take longer than LIMIT_S each."""
+    `error`. In a notebook a line tells how long it takes, and what is `doing`. Raises compare.Wrong
+    when they take longer than LIMIT_S each."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
-        return [understood(case, raw) for raw in watched(scripts, str(case.folder), Path(out), say)]
+        found = watched(scripts, str(case.folder), Path(out), doing)
+        return [understood(case, raw) for raw in found]
 
 
 @compare.beside
-def run_answer(answer: Callable[..., Any], folder: str, say: Say = None) -> dict[str, Any]:
+def run_answer(answer: Callable[..., Any], folder: str, doing: str = "") -> dict[str, Any]:
     """What is seen of a run of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
         script = Path(out, "your_script.py")
         script.write_text(alone.cell_of(answer), encoding="utf-8")
-        return watched([script], folder, Path(out), say)[0]
+        return watched([script], folder, Path(out), doing)[0]
 
 
-def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dict[str, Any]]:
+def watched(scripts: Sequence[Path], data: str, out: Path, doing: str) -> list[dict[str, Any]]:
     """Run the scripts under observation; for each what was seen, as plain data."""
     folders = [out / str(i) for i in range(len(scripts))]
     words = [data]
@@ -180,8 +181,18 @@ def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dic
             [sys.executable, "-m", "workshop.checks.watch", *words],
             env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
+    began, say = time.monotonic(), progress_line()
     try:
-        _wait(process, LIMIT_S * len(scripts), say)
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SAY_S)
+            seconds = time.monotonic() - began
+            say(f"{doing}: {seconds:.0f} s")
+            if seconds > LIMIT_S * len(scripts):
+                wrong(
+                    f"the script was stopped after {seconds:.0f} seconds.",
+                    "Look for a loop that does not end.",
+                )
     finally:  # its workers too, and also when the cell is interrupted
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -191,21 +202,6 @@ def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dic
         how = f"status {process.returncode}" + "".join(f": {line}" for line in last)
         return [{"error": f"the end of its process, {how}"} for _ in scripts]
     return [found_in(folder) for folder in folders]
-
-
-def _wait(process: subprocess.Popen[bytes], limit: float, say: Say) -> None:
-    began = time.monotonic()
-    while process.poll() is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SAY_S)
-        seconds = time.monotonic() - began
-        if say:
-            say(f"{seconds:.0f} s")
-        if seconds > limit:
-            wrong(
-                f"the script was stopped after {limit:.0f} seconds.",
-                "Look for a loop that does not end.",
-            )
 
 
 def found_in(out: Path) -> dict[str, Any]:
@@ -245,19 +241,3 @@ def baseline() -> Path:
     if not path.exists():
         raise UserError(f"{path} is missing: it belongs to the exercises of the course")
     return path
-
-
-def progress(doing: str) -> Say:
-    """A line in the notebook that says what is going on; None outside of one."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    if get_ipython() is None:
-        return None
-    slot = output.Slot()
-
-    def say(text: str) -> None:
-        slot.html(f'<div class="dim">{doing}: {text}</div>', f"{doing}: {text}")
-
-    return say

@@ -223,9 +223,8 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
     """A run of the learner's script, found to keep all the rules."""
-    say = None if hasattr(type(answer), "beside") else script.progress(doing)
     before = script.contents(case.folder)
-    seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), say)))
+    seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
     if changed := before.items() ^ script.contents(case.folder).items():
         wrong(
             f"the script has changed the folder of the pictures: {Path(min(changed)[0]).name}.",
@@ -238,7 +237,7 @@ def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> scr
 
 
 def _slow_run(case: script.Case, doing: str) -> script.Seen:
-    return _ended(script.observe(case, [script.baseline()], script.progress(doing))[0])
+    return _ended(script.observe(case, [script.baseline()], doing)[0])
 
 
 def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
@@ -261,7 +260,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         if function is None:
             seen = _slow_run(case, "the slow script")
         else:
-            raw = script.run_answer(function, str(case.folder), script.progress("your script"))
+            raw = script.run_answer(function, str(case.folder), "your script")
             seen = _ended(script.understood(case, raw))
     print(f"{seen.trained.sum():,} pictures were trained on in {seen.seconds:.1f} s:"
           f" {seen.ips:.0f} a second.")  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workshop import try_script
-from workshop.checks import alone, capstone, compare
+from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 
@@ -148,7 +148,6 @@ def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
                 steps=MORE_STEPS,
                 single=end == CALL,
                 env={"CUDA_VISIBLE_DEVICES": ""},
-                say=capstone.progress("your script"),
             )
         except RunFailed as problem:
             return told(problem, script)

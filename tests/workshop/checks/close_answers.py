@@ -94,17 +94,9 @@ def only_offsets(shard):
     return [at for at, _ in walk(shard)]
 
 
-def as_a_dictionary(shard):
-    return dict(right_index(shard))
-
-
 def generated_index(shard):
     for at, length in walk(shard):
         yield [at, np.int64(length + 16)]
-
-
-def lines_of_text(shard):
-    return [f"{at} {size}" for at, size in right_index(shard)]
 
 
 def object_sets(split, names=NAMES):
@@ -189,13 +181,6 @@ def kinds_anywhere(names):
     return [n for n in names if n not in plain], plain
 
 
-def takes_from_the_list(names):
-    decayed = [n for n in names if n.endswith(".weight")]
-    for name in decayed:
-        names.remove(name)
-    return decayed, names
-
-
 def by_part(names):
     yes, no = [], []
     for name in tuple(names):
@@ -220,17 +205,6 @@ def right_shard(order, rank, size, batch):
 def stacked(order, rank, size, batch):
     group, steps = size * batch, len(order) // (size * batch)
     return np.array([order[s * group :][rank * batch : (rank + 1) * batch] for s in range(steps)])
-
-
-def sorts_the_order(order, rank, size, batch):
-    order.sort()
-    return right_shard(order, rank, size, batch)
-
-
-def reshapes_in_place(order, rank, size, batch):
-    steps = len(order) // (size * batch)
-    order.resize((steps, size, batch), refcheck=False)
-    return order[:, rank].copy()
 
 
 def filled_with_floats(order, rank, size, batch):
@@ -336,11 +310,6 @@ def share_first(seconds, per_cent):
     return sorted(seconds)[max(0, math.ceil(per_cent / 100 * len(seconds)) - 1)]
 
 
-def share_first_by_numpy(seconds, per_cent):
-    place = max(1, int(np.ceil(np.float64(per_cent / 100) * len(seconds))))
-    return np.sort(seconds)[place - 1]
-
-
 def to_the_next_rank(seconds, per_cent):
     return sorted(seconds)[min(len(seconds), max(1, round(len(seconds) * per_cent / 100))) - 1]
 
@@ -350,12 +319,6 @@ def percentile_by_counting(seconds, per_cent):
         if sum(one <= value for one in seconds) * 100 >= per_cent * len(seconds):
             return value
     return max(seconds)
-
-
-def percentile_of_float32(seconds, per_cent):
-    array = np.array(seconds, np.float32)
-    array.sort()
-    return array[max(0, -(-len(array) * per_cent // 100) - 1)]
 
 
 def percentile_of_fractions(seconds, per_cent):
@@ -449,15 +412,6 @@ def right_rate(images, seconds, warmup):
     return sum(images[warmup:]) / took if took else None
 
 
-def forgets_to_return(images, seconds, warmup):
-    right_rate(images, seconds, warmup)
-
-
-def cuts_the_lists(images, seconds, warmup):
-    del images[:warmup], seconds[:warmup]
-    return right_rate(images, seconds, 0)
-
-
 def mean_over_iterations(images, seconds, warmup):
     return sum(images[warmup:]) / len(images[warmup:]) if images[warmup:] else None
 
@@ -474,13 +428,6 @@ def rate_of_arrays(images, seconds, warmup):
 
 def last_bucket_only(compute, ready, takes):
     return compute / max(compute, ready[-1] + takes[-1] if ready else 0)
-
-
-def pops_the_buckets(compute, ready, takes):
-    free = 0.0
-    while ready:
-        free = max(free, ready.pop(0)) + takes.pop(0)
-    return compute / max(compute, free)
 
 
 def exposed_over_compute(compute, ready, takes):
@@ -506,57 +453,40 @@ CLOSE = [
     ("ex01.crc", turned_left, "of 9 bytes of data is wrong from byte 8 on"),
     ("ex01.index", stops_at_an_empty_record, "3 records gives 0 entries"),
     ("ex01.index", only_offsets, "no list of pairs"),
-    ("ex01.index", as_a_dictionary, "no list of pairs"),
-    ("ex01.index", lines_of_text, "no list of pairs"),
     ("ex01.leak", one_half_only, "the training half is empty"),
     ("ex01.leak", counts_only, "one picture is missing and another one is there twice"),
     ("ex01.leak", says_whether, "your test returns False"),
     ("ex01.leak", share_expected, "fails a split that is right"),
     ("ex02.stride", zero_for_none, "has a projection"),
     ("ex02.stride", first_stage_shortcut_halved, "block (0, 0) gives (1, 1, 1, 2)"),
-    ("ex02.work", float("nan"), "the answer is nan"),
-    ("ex02.work", "6", "of type str, not a number"),
-    ("ex02.work", [6], "of type list, not a number"),
     ("ex02.schedule", warm_up_unscaled, "after 1 epochs, with a batch of 1664"),
     ("ex02.schedule", decays_after_warm_up, "counted from the end of the warm-up"),
     ("ex02.schedule", tenth_each_time, "with a batch of 64, the rate is 0.02"),
     ("ex02.decay", weight_anywhere, "weighting.bn.gamma is decayed"),
     ("ex02.decay", kinds_anywhere, "gamma.weight is not decayed"),
-    ("ex02.decay", takes_from_the_list, "`names` is changed"),
     ("ex02.tune", (0.72, 0.03), "are the two exchanged"),
     ("ex02.tune", (0.03, -0.5), "turns back at every step"),
-    ("ex02.tune", (0.03, float("nan")), "the momentum is nan"),
     ("ex02.tune", {"lr": 0.03, "momentum": 0.72}, "no pair of numbers"),
     ("ex03.shard", stacked, "the shape is (0,)"),
-    ("ex03.shard", sorts_the_order, "`order` is changed"),
-    ("ex03.shard", reshapes_in_place, "`order` is changed"),
     ("ex03.shard", filled_with_floats, "are float64, which selects nothing"),
     ("ex03.shard", last_rank_short, "a step has 2 images for each rank"),
     ("ex03.shard", rank_from_one, "rank 0 takes what is rank 1's"),
-    ("ex03.ring", RING | {64: float("nan")}, "the prediction for 64 is nan"),
-    ("ex03.ring", RING | {8: None}, "the prediction for 8 is None"),
     ("ex03.ring", {n: 2 * n for n in RING}, "with 2 workers each sends 1"),
     ("ex04.hunt", LINES - {61} | {62}, "there is no line 62"),
     ("ex04.hunt", {n + 1 for n in LINES}, "line 20 is right"),
-    ("ex04.hunt", 19, "of type int"),
     ("ex04.order", set(STAGES), "of type set, which has no order"),
     ("ex04.order", ", ".join(STAGES), "of type str, which has no order"),
-    ("ex05.bottleneck", rates(cores=float("nan")), "'cores' is nan"),
-    ("ex05.bottleneck", rates(overlapped="1000"), "'overlapped' is of type str"),
     ("ex05.bottleneck", rates(cores=7), "cores: 7 is more"),
     ("ex05.exact", divided_with_a_slash, "5.5, and should be a whole number"),
     ("ex05.exact", last_batch_missing, "the ranks make"),
     ("ex05.exact", rows_in_all, "of type int"),
-    ("ex06.memory", megabytes(14, float("nan")), "float16: 2 of 2 numbers are nan"),
     ("ex06.memory", megabytes(14, 2, images=(96, 1)), "the batches are exchanged"),
-    ("ex06.memory", list(megabytes(14, 2).values()), "of type list, not a dictionary"),
     ("ex06.scaler", counts_on_at_the_top, "at 2^24 the good steps do not begin at 0 again"),
     ("ex06.scaler", halves_whole_numbers, "loss_scale_update(3, 1, False, 3) gives (1, 0)"),
     ("ex06.layout", pads_nhwc_only, "in NCHW the channels are not padded"),
     ("ex06.layout", strides_divided, "20.5, and should be a whole number"),
     ("ex06.layout", three_of_four, "what comes back is (20, 5, 1)"),
     ("ex07.percentile", share_first, "7 / 100 * 100 is 7.000000000000001"),
-    ("ex07.percentile", share_first_by_numpy, "7 / 100 * 100 is 7.000000000000001"),
     ("ex07.percentile", to_the_next_rank, "too few of them"),
     ("ex07.fold", on_layers(folds_in_place), "`conv` is changed"),
     ("ex07.fold", on_layers(nan_bias), "the bias: 1 of 4 numbers are nan"),
@@ -578,15 +508,10 @@ CLOSE = [
     ("ex07.likeliest", on_tensors(classes_as_floats), "the classes are float64"),
     ("ex07.likeliest", on_tensors(one_array), "no pair"),
     ("ex07.likeliest", on_tensors(unsorted), "their order is not"),
-    ("ex08.rate", forgets_to_return, "is a `return` missing?"),
-    ("ex08.rate", cuts_the_lists, "`images` is changed"),
     ("ex08.rate", mean_over_iterations, "images per iteration"),
     ("ex08.rate", nan_rate, "says np.float64(nan)"),
-    ("ex08.ring", RING_MS | {8: float("inf")}, "the prediction for 8 is inf"),
-    ("ex08.ring", list(RING_MS.values()), "of type list, not a dictionary"),
     ("ex08.ring", {n: t * n for n, t in RING_MS.items()}, "with 2 workers it takes 8.04 ms"),
     ("ex08.overlap", last_bucket_only, "only the last bucket counts"),
-    ("ex08.overlap", pops_the_buckets, "`ready` is changed"),
     ("ex08.overlap", exposed_over_compute, "it says 0.7 (compute 0.1"),
 ]
 
@@ -596,29 +521,21 @@ OTHER_WAYS = [
     ("ex01.index", generated_index),
     ("ex01.leak", raises_itself),
     ("ex02.stride", stride_list),
-    ("ex02.work", np.float32(6)),
-    ("ex02.work", np.array(5.99)),
     ("ex02.work", Fraction(6)),
     ("ex02.schedule", by_bisection),
     ("ex02.decay", by_part),
     ("ex02.decay", own_copy_emptied),
-    ("ex02.tune", [0.03, 0.72]),
-    ("ex02.tune", np.array([0.03, 0.72])),
     ("ex03.shard", shard_by_index),
     ("ex03.shard", shard_into_empty),
-    ("ex03.ring", {str(n): np.float32(value) for n, value in RING.items()}),
     ("ex04.hunt", sorted(LINES)),
     ("ex04.hunt", np.array([*LINES])),
     ("ex04.order", tuple(STAGES)),
     ("ex05.bottleneck", OrderedDict(rates(cores=np.int64(6), in_turn=np.float32(590.6)))),
     ("ex05.exact", right_rows),
     ("ex05.exact", rows_as_array),
-    ("ex06.memory", {n: tuple(v) for n, v in megabytes(14, 2).items()}),
-    ("ex06.memory", {n: np.array(v, np.float32) for n, v in megabytes(14, 2).items()}),
     ("ex06.scaler", scale_by_shifting),
     ("ex06.layout", strides_by_numpy),
     ("ex07.percentile", percentile_by_counting),
-    ("ex07.percentile", percentile_of_float32),
     ("ex07.percentile", percentile_of_fractions),
     ("ex07.fold", on_layers(fold_of_float32)),
     ("ex07.fold", on_layers(fold_of_an_own_copy)),
@@ -626,6 +543,5 @@ OTHER_WAYS = [
     ("ex07.likeliest", on_tensors(likeliest_of_float32)),
     ("ex08.rate", right_rate),
     ("ex08.rate", rate_of_arrays),
-    ("ex08.ring", OrderedDict((n, np.float64(t)) for n, t in RING_MS.items())),
     ("ex08.overlap", overlap_from_the_end),
 ]

@@ -41,11 +41,6 @@ def from_the_slow_end(seconds, per_cent):
     return sorted(seconds, reverse=True)[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)]
 
 
-def sorts_the_callers(seconds, per_cent):
-    seconds.sort()
-    return seconds[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)]
-
-
 def folded(factor=None, bias=None, axis=0):
     """The right folding with one thing changed."""
 
@@ -193,7 +188,6 @@ WRONG_07_08 = [
     ("ex07.percentile", rounds_down, "too few of them"),
     ("ex07.percentile", interpolated, "was never measured"),
     ("ex07.percentile", from_the_slow_end, "counts from the slowest"),
-    ("ex07.percentile", sorts_the_callers, "`seconds` is changed by your function"),
     ("ex07.fold", on_layers(folded(axis=1)), "the factor is put on the channels in"),
     ("ex07.fold", on_layers(folded(lambda g, v, e: g / np.sqrt(v))), "eps is forgotten"),
     (
