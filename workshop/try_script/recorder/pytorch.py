@@ -178,7 +178,6 @@ class Watch:
             "optimizer": type(optimizer).__name__,
             "rates": [float(group["lr"]) for group in optimizer.param_groups],
             "hash": digest(self.bytes_of(w.cpu().contiguous()) for w in weights),
-            "weights": [self.sample(w) for w in weights],
             "given": [None if p.grad is None else self.sample(p.grad) for p in parameters],
             "local": [self.local.get(id(p)) for p in parameters],
             "device": name,

@@ -238,7 +238,6 @@ class Watch:
                 optimizer=name,
                 rates=[] if rate is None or float(rate) < 0 else [float(rate)],
                 hash=digest(w.tobytes() for w in weights),
-                weights=[sample_of(w) for w in weights],
                 given=[g.tolist() for g in given],
                 local=before_exchange,
                 device=self.device(),
@@ -287,8 +286,3 @@ class Watch:
         gpus = [gpu.name for gpu in self.tf.config.get_visible_devices("GPU")]
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         return f"{', '.join(gpus)} of {seen}" if gpus else "cpu"
-
-
-def sample_of(array: Any) -> list[float]:
-    flat = array.reshape(-1).astype("float64")
-    return [float(flat.sum()), *flat[:: stride(flat.size)].tolist()]
