@@ -132,14 +132,15 @@ def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[
     except Wrong as problem:
         found = {"wrong": [problem.diagnosis, problem.remedy]}
     except (Exception, SystemExit) as error:
-        own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
         found = {
             "error": type(error).__name__,
             "text": str(error).strip().split("\n")[0],
-            "place": f"In {own[-1].name}: `{own[-1].line}`." if own else "",
+            "place": f"In {lines[-1].name}: `{lines[-1].line}`." if lines else "",
         }
         # what Gloo says on a rank whose partners do not come, or have gone
-        if any(word in traceback.format_exc() for word in ("ransport", "imed out", "by peer")):
+        words = ("ransport", "imed out", "closed by peer")
+        if isinstance(error, RuntimeError) and any(w in traceback.format_exc() for w in words):
             found = {STUCK: True}
     (folder / f"{number}-{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # the end of the group, also for those who still wait

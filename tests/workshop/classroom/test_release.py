@@ -49,7 +49,12 @@ def library() -> str:
         "scripts",
     )
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    paths += [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("exercises/*/*.md")]
+    paths += [
+        ROOT / "workshop/checks/hints.md",
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *ROOT.glob("exercises/*/*.md"),
+    ]
     paths += [path for path in ROOT.glob("exercises/*/*.py") if path.parent.name != "source"]
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
