@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,10 @@ from rn50lib.records.imageinfo import LFS_POINTER
 
 RUN_BYTES = 512 << 10
 """Bytes of images that a thread reads and frames before they are written."""
+
+FIRST_RUNS = 16
+"""So many runs show whether files are waited for: threads take turns in Python, so that they save
+that and nothing else."""
 
 Bad = list[tuple[str, str]]
 """Images that cannot be packed: path and reason."""
@@ -93,8 +98,24 @@ class Packer:
     def pack(
         self, entries: list[Entry], sizes: list[int], threads: int, progress: Progress
     ) -> None:
-        """Append all images. Raises UserError if a file is not as it was when the work began."""
+        """Append all images. Raises UserError if a file is not as it was when the work began.
+
+        Files that are in memory already are packed by one thread, which is faster than several.
+        """
         runs = list(_cut(entries, sizes))
+        first = 0
+        if self.transform is None and threads > 1:
+            first = FIRST_RUNS
+            start, start_busy = time.perf_counter(), time.thread_time()
+            self._append(runs[:first], 1, progress)
+            busy = time.thread_time() - start_busy
+            if busy > (time.perf_counter() - start) / 2:
+                threads = 1
+        self._append(runs[first:], threads, progress)
+
+    def _append(
+        self, runs: list[list[tuple[Entry, int]]], threads: int, progress: Progress
+    ) -> None:
         for images, records in zip(runs, in_order(self._frame, runs, threads), strict=True):
             for (entry, _), (record, checksum) in zip(images, records, strict=True):
                 if record:

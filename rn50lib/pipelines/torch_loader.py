@@ -40,8 +40,8 @@ class Shared:
     """Memory for as many batches as are under way at a time, shared with the workers.
 
     A row is free again when nothing refers to its batch any more. Where a batch finds none (its
-    reader keeps them) it gets memory of its own. New memory for each would cost a tenth of the time
-    that a worker takes for an image of 224 pixels.
+    reader keeps them) it gets memory of its own. New memory for each would be cleared by the
+    kernel, and faulted in page by page.
     """
 
     def __init__(self, rows: int, shape: tuple[int, ...]) -> None:
