@@ -102,10 +102,10 @@ RULE_MISTAKES: tuple[tuple[Rule, str, str], ...] = (
      "Halve it when a gradient was not finite."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n) if finite else (scale, 0),
      "after an overflow the scale stays: the next step will overflow too.", "Halve it."),
-    (lambda scale, good, finite, n: (updated(scale, good, finite, n)[0], 0 if finite and
-                                     good + 1 >= n else good + finite),
+    (lambda scale, good, finite, n: updated(scale, good, finite, n) if finite
+     else (max(scale / 2, 1.0), good),
      "an overflow does not end the row of good steps.", "Return 0 good steps after it."),
-    (lambda scale, good, finite, n: (updated(scale, good, finite, n)[0], (good + 1) * finite),
+    (lambda scale, good, finite, n: (updated(scale, good, finite, n)[0], good + 1 if finite else 0),
      "the count goes on after doubling: from then on every step doubles.",
      "Begin to count at 0 again."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n + 1),

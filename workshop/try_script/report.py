@@ -168,7 +168,7 @@ def called(ranks: list[Rank], words: tuple[str, ...]) -> list[str]:
     """The names of the calls, on every rank, that hold one of `words`."""
     names = [{n for u in rank.updates[-1:] for n in u["calls"]} for rank in ranks]
     both = set.intersection(*names) if names else set()
-    found = sorted(n for n in both if any(word in n for word in words) and "(" not in n)
+    found = sorted(n for n in both if any(word in n for word in words))
     # what the script calls, rather than what that calls in turn
     return [name for name in found if not name.endswith("_") and "async" not in name] or found
 
