@@ -159,7 +159,7 @@ def test_exercise_of_a_group_in_full(name, cases, right):
 RECIPE = {  # what is missing: the line of the solution, what stands in its place, the diagnosis
     "1": ("    hvd.init()  # change 1\n", "", "Horovod has not been initialized"),
     "2": ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
-    "2, own order": ("manual_seed(0)", "manual_seed(hvd.rank())", "the data were not shared out"),
+    "2, own order": ("manual_seed(0)", "manual_seed(hvd.rank())", "of them on another too"),
     "3": ("0.02 * hvd.size()", "0.02", "not scaled, while each update took 2 times as many"),
     "4": ("hvd.DistributedOptimizer(optimizer, net.named_parameters())", "optimizer",
           "each rank updated with its own gradients"),
