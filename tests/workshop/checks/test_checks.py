@@ -265,7 +265,7 @@ def test_every_check_has_its_wrong_answers():
     count["ex03.recipe"], count["ex04.recipe"] = len(RECIPE), len(RECIPE_TWO)
     count["ex08.capstone"] = len(CAPSTONES)  # test_capstone.py runs them
     assert set(count) == set(NAMES)
-    assert min(count.values()) >= 6, count
+    assert min(count.values()) >= 4, count
 
 
 def test_table_and_masters_agree():
