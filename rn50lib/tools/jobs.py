@@ -14,6 +14,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from string import Template
 from textwrap import indent
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ ASK_S = int(SAVE_S) + 30  # before the end of a job: its workers write a checkpo
 CORES = {True: 8, False: 2}  # of a worker, with a GPU and without, where no flag says how many
 SHARED_GIB = 8  # of /dev/shm for a worker: its loader's processes hand batches over there
 RESTARTS = 3
+MANIFESTS = Path(__file__).resolve().parents[1] / "data"  # the files of Kubeflow's jobs
 ALONE: dict[str, Any] = dict.fromkeys(("n", "hosts", "launcher", "min_np"))  # theirs to say
 ALONE |= {"elastic": False, "max_restarts": 0}
 
@@ -197,86 +199,31 @@ def mpijob(job: Job) -> str:
     command += ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1"]
     for name in ("PATH", "LD_LIBRARY_PATH", *job.env):
         command += ["-x", name]
-    return f"""apiVersion: kubeflow.org/v2beta1
-kind: MPIJob
-metadata:
-  name: {job.name}
-spec:
-  slotsPerWorker: {job.local}
-  mpiImplementation: OpenMPI
-  runPolicy:
-    cleanPodPolicy: Running
-    backoffLimit: {RESTARTS}
-  mpiReplicaSpecs:
-    Launcher:
-      replicas: 1
-      restartPolicy: OnFailure
-      template:
-        spec:
-          containers:
-          - name: launcher
-            image: {json.dumps(job.image)}
-            env: {environment(job)}
-            command: {json.dumps(job.worker([*command, "rn50", "train"]))}
-    Worker:
-      replicas: {job.nodes}
-      restartPolicy: OnFailure
-      template:
-        spec:
-          terminationGracePeriodSeconds: {ASK_S}
-          containers:
-          - name: worker
-            image: {json.dumps(job.image)}
-            env: {environment(job)}
-            resources:
-              limits: {limits(job)}
-{indent(volumes(job), " " * 10)}"""
+    return kubeflow_job("mpijob", job, [*command, "rn50", "train"], " " * 10)
 
 
 def trainjob(job: Job) -> str:
     """For Kubeflow Trainer v2 and its runtime `torch-distributed`, which tells torchrun by PET_*
     variables who is where, and starts a pod that has failed again."""
-    return f"""apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata:
-  name: {job.name}
-spec:
-  runtimeRef:
-    kind: ClusterTrainingRuntime
-    name: torch-distributed
-  trainer:
-    image: {json.dumps(job.image)}
-    command: {json.dumps(job.worker(["torchrun", "--no-python", "rn50", "train"]))}
-    env: {environment(job)}
-    numNodes: {job.nodes}
-    numProcPerNode: {job.local}
-    resourcesPerNode:
-      limits: {limits(job)}
-  runtimePatches:
-  - manager: rn50/run
-    trainingRuntimeSpec:
-      template:
-        spec:
-          replicatedJobs:
-          - name: node
-            template:
-              spec:
-                template:
-                  spec:
-                    terminationGracePeriodSeconds: {ASK_S}
-                    containers:
-                    - name: node
-{indent(volumes(job), " " * 20)}"""
+    return kubeflow_job("trainjob", job, ["torchrun", "--no-python", "rn50", "train"], " " * 20)
 
 
-def environment(job: Job) -> str:
-    return json.dumps([{"name": name, "value": value} for name, value in job.env.items()])
-
-
-def limits(job: Job) -> str:
-    """Of a pod, which holds the workers of a node."""
+def kubeflow_job(engine: str, job: Job, command: list[str], margin: str) -> str:
+    """`data/ENGINE.yaml` with this run in it; the volumes of a pod stand behind `margin` there."""
+    template = Template((MANIFESTS / f"{engine}.yaml").read_text(encoding="utf-8"))
     gpus = {"nvidia.com/gpu": job.local} if job.gpus else {}
-    return json.dumps({"cpu": job.local * job.cores} | gpus)
+    return template.substitute(
+        name=job.name,
+        image=json.dumps(job.image),
+        command=json.dumps(job.worker(command)),
+        env=json.dumps([{"name": name, "value": value} for name, value in job.env.items()]),
+        limits=json.dumps({"cpu": job.local * job.cores} | gpus),  # of a pod, all workers of a node
+        nodes=job.nodes,
+        local=job.local,
+        restarts=RESTARTS,
+        grace_s=ASK_S,
+        volumes=indent(volumes(job), margin).rstrip(),
+    )
 
 
 def volumes(job: Job) -> str:
