@@ -134,9 +134,9 @@ def broken_step(model, images, targets, optimizer, scaler):
     scaler.update()
 
 
-from workshop.checks import ex06_step
+from workshop.checks import ex06
 
-ex06_step.show(broken_step)
+ex06.show_steps(broken_step)
 
 # %% [markdown]
 # Copy it into the next cell as `train_step` and mend it. A small gradient should be used as it is, a large one clipped to a length of 1, and an overflow should change nothing but the scale. Two good steps double the scale here.

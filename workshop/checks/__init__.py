@@ -4,5 +4,5 @@ and the checks themselves (`ex01` …).
 
 A check is the function of an exercise's name in its notebook's module: `ex03.shard` is
 `checks/ex03.py:shard`. It takes the learner's answer, raises `compare.Wrong` with a diagnosis, and
-returns a sentence on what it saw to be right. The hints of all exercises are in `hints`.
+returns a sentence on what it saw to be right. The hints of all exercises are in `hints.md`.
 """

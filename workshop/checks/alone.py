@@ -1,18 +1,45 @@
-"""Whether a file of answers works away from its notebook: `python -m …alone FILE NAME…`.
+"""Answers away from their notebook: the cell of a function as a file, and whether such a file works
+by itself, `python -m workshop.checks.alone FILE NAME…`.
 
-It imports the file and looks for names that its functions use and nobody defines there, which
+That imports the file and looks for names that its functions use and nobody defines there, which
 Python itself would find only when the line is reached, in the middle of a run.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import dis
 import importlib.util
+import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
+
+from rn50lib.errors import UserError
+
+
+def cell_of(function: Callable[..., Any]) -> str:
+    """The source of the whole cell that defines a function; lines that only show or call something
+    are empty, so that the others keep their numbers. Raises UserError where it is not to be had."""
+    source = "".join(linecache.getlines(function.__code__.co_filename))
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        tree = ast.Module([], [])
+    if function.__name__ not in {getattr(node, "name", None) for node in tree.body}:
+        raise UserError(
+            f"the cell that defines {function.__name__} was not found, or holds a line that is not"
+            " Python: define it with `def` in a cell of its own"
+        )
+    lines = source.splitlines()
+    for node in tree.body:
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            first, last = node.lineno - 1, node.end_lineno or node.lineno
+            lines[first:last] = [""] * (last - first)
+    return "\n".join(lines) + "\n"
 
 
 def load(path: Path) -> ModuleType:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from workshop import output, paths
-from workshop.checks import engine, records, table
+from workshop.checks import engine, records, status, table
 from workshop.errors import show_user_errors_plainly
 
 
@@ -102,21 +102,14 @@ def solution_source(exercise: table.Exercise) -> str:
 
 def show_exercises(notebook: str) -> None:
     """The exercises of a notebook as a table, with what has been passed."""
-    found = records.load(notebook)
     rows = [
-        [state(found.get(item.name, {})), item.name, item.kind, item.difficulty,
-         f"{item.minutes}\N{NO-BREAK SPACE}min", f"You {item.goal}."]
-        for item in table.of_notebook(notebook)
+        [status.state(entry), entry["exercise"], entry["kind"], entry["difficulty"],
+         f"{entry['minutes']}\N{NO-BREAK SPACE}min", f"You {entry['goal']}."]
+        for entry in status.collect()["exercises"]
+        if entry["notebook"] == notebook
     ]  # fmt: skip
     columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
     say(output.table_html(rows, columns), output.table_text(rows, columns))
-
-
-def state(record: Mapping[str, Any]) -> str:
-    """'✓ passed', 'tried', or nothing."""
-    if record.get("passed_at"):
-        return "✓ passed"
-    return "tried" if record.get("tries") else ""
 
 
 def say(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:

@@ -1,7 +1,7 @@
 """The capstone's measurement: training scripts run under observation, and what was seen of them.
 
     case = pictures(folder)               # a small part of the road signs
-    seen = observe(case, [script])[0]     # in a process of its own; `workshop.in_torch.watch` looks
+    seen = observe(case, [script])[0]     # in a process of its own; `workshop.checks.watch` looks
     seen.ips, seen.trained, seen.report
 
 Nothing that a script prints is believed: the pictures that went into the network are known again by
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import linecache
 import os
 import shutil
 import signal
@@ -29,18 +28,17 @@ import numpy as np
 
 from rn50lib import hardware, launch
 from rn50lib.errors import UserError
-from workshop import output, paths
-from workshop.checks import compare
+from workshop import paths
+from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
+from workshop.try_script.command import progress_line
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 PER_CLASS = {"train": 20, "val": 9}
-CELLS = 8  # as `workshop.in_torch.watch` has them
+CELLS = 8  # as `workshop.checks.watch` has them
 LIMIT_S = 240.0
 SAY_S = 2.0
-Say = Callable[[str], None] | None
-
 FAR = 0.15  # in units of STD, root mean square: further than any decoder takes a picture
 
 
@@ -148,21 +146,25 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
-def observe(case: Case, scripts: Sequence[Path], say: Say = None) -> list[Seen | dict[str, str]]:
+def observe(case: Case, scripts: Sequence[Path], doing: str = "") -> list[Seen | dict[str, str]]:
     """Run the scripts one after the other in a process; a Seen for each, or a dict with its
-    `error`. Raises compare.Wrong when they take longer than LIMIT_S each."""
+    `error`. In a notebook a line tells how long it takes, and what is `doing`. Raises compare.Wrong
+    when they take longer than LIMIT_S each."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
-        return [understood(case, raw) for raw in watched(scripts, str(case.folder), Path(out), say)]
+        found = watched(scripts, str(case.folder), Path(out), doing)
+        return [understood(case, raw) for raw in found]
 
 
 @compare.beside
-def run_answer(answer: Callable[..., Any], folder: str, say: Say = None) -> dict[str, Any]:
+def run_answer(answer: Callable[..., Any], folder: str, doing: str = "") -> dict[str, Any]:
     """What is seen of a run of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:
-        return watched([written(answer, Path(out))], folder, Path(out), say)[0]
+        script = Path(out, "your_script.py")
+        script.write_text(alone.cell_of(answer), encoding="utf-8")
+        return watched([script], folder, Path(out), doing)[0]
 
 
-def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dict[str, Any]]:
+def watched(scripts: Sequence[Path], data: str, out: Path, doing: str) -> list[dict[str, Any]]:
     """Run the scripts under observation; for each what was seen, as plain data."""
     folders = [out / str(i) for i in range(len(scripts))]
     words = [data]
@@ -179,8 +181,18 @@ def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dic
             [sys.executable, "-m", "workshop.checks.watch", *words],
             env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
+    began, say = time.monotonic(), progress_line()
     try:
-        _wait(process, LIMIT_S * len(scripts), say)
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SAY_S)
+            seconds = time.monotonic() - began
+            say(f"{doing}: {seconds:.0f} s")
+            if seconds > LIMIT_S * len(scripts):
+                wrong(
+                    f"the script was stopped after {seconds:.0f} seconds.",
+                    "Look for a loop that does not end.",
+                )
     finally:  # its workers too, and also when the cell is interrupted
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -192,23 +204,8 @@ def watched(scripts: Sequence[Path], data: str, out: Path, say: Say) -> list[dic
     return [found_in(folder) for folder in folders]
 
 
-def _wait(process: subprocess.Popen[bytes], limit: float, say: Say) -> None:
-    began = time.monotonic()
-    while process.poll() is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SAY_S)
-        seconds = time.monotonic() - began
-        if say:
-            say(f"{seconds:.0f} s")
-        if seconds > limit:
-            wrong(
-                f"the script was stopped after {limit:.0f} seconds.",
-                "Look for a loop that does not end.",
-            )
-
-
 def found_in(out: Path) -> dict[str, Any]:
-    """What `workshop.in_torch.watch` has left in a folder, and the script's report."""
+    """What `workshop.checks.watch` has left in a folder, and the script's report."""
     if (out / "failed.json").exists():
         failed: dict[str, Any] = json.loads((out / "failed.json").read_text())
         return failed
@@ -244,34 +241,3 @@ def baseline() -> Path:
     if not path.exists():
         raise UserError(f"{path} is missing: it belongs to the exercises of the course")
     return path
-
-
-def written(function: Callable[..., Any], folder: Path) -> Path:
-    """The learner's cell as a file, whole but for calls of the workshop's own functions."""
-    source = "".join(linecache.getlines(function.__code__.co_filename))
-    lines = source.splitlines()  # an empty line for each that goes: their numbers stay
-    kept = ["" if line.startswith("workshop.") else line for line in lines]
-    if f"def {function.__name__}(" not in source:
-        wrong(
-            "the cell that defines `train` was not found.",
-            "The whole script stands in one cell, and defines `train(data, out)`.",
-        )
-    path = folder / "your_script.py"
-    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    return path
-
-
-def progress(doing: str) -> Say:
-    """A line in the notebook that says what is going on; None outside of one."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    if get_ipython() is None:
-        return None
-    slot = output.Slot()
-
-    def say(text: str) -> None:
-        slot.html(f'<div class="dim">{doing}: {text}</div>', f"{doing}: {text}")
-
-    return say

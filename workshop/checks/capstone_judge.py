@@ -8,18 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workshop.checks.capstone import (
-    BATCH,
-    EPOCHS,
-    MEAN,
-    PEAK,
-    SIZE,
-    STD,
-    Case,
-    Seen,
-    prints,
-    recognised,
-)
+from workshop.checks import capstone
+from workshop.checks.capstone import BATCH, EPOCHS, SIZE, Case, Seen
 
 LEAST = 15.0  # per cent of the validation pictures; guessing gives 8.3
 BLURRED = 0.75  # a picture with less than this share of the detail was decoded too small
@@ -73,18 +63,18 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Problem]:
     strange = seen.number < 0
     if strange.any():
         rows = seen.prints[strange]
-        mean, std = (np.array(three, np.float32)[:, None, None] for three in (MEAN, STD))
+        mean, std = (
+            np.array(three, np.float32)[:, None, None] for three in (capstone.MEAN, capstone.STD)
+        )
         raw = case.pixels * std + mean
         mistakes = {
             "red and blue are exchanged.": (raw[:, ::-1] - mean) / std,
             "the pixels are not normalised.": raw,
             "the pixels go from 0 to 1.": raw / 255,
             "MEAN and STD are for 0 to 255, and the pixels go to 1.": (raw / 255 - mean) / std,
-            "width and height are exchanged.": case.pixels.swapaxes(2, 3),
-            "the pictures are mirrored.": case.pixels[..., ::-1],
         }  # fmt: skip
         for said, pixels in mistakes.items():
-            if (recognised(rows, prints(pixels)) >= 0).mean() > 0.8:
+            if (capstone.recognised(rows, capstone.prints(pixels)) >= 0).mean() > 0.8:
                 yield said, "What goes into the network is (x − MEAN) / STD of RGB, 0 to 255."
                 return
         yield (
@@ -175,27 +165,22 @@ def _rate(seen: Seen, case: Case) -> Iterator[Problem]:
 
 def rate(progress: float) -> float:
     """The rate after `progress` epochs."""
-    return PEAK * min(progress, max(0.0, EPOCHS - progress) / (EPOCHS - 1))
+    return capstone.PEAK * min(progress, max(0.0, EPOCHS - progress) / (EPOCHS - 1))
 
 
-def _mode(seen: Seen, case: Case) -> list[Problem]:
-    if seen.column("evaluating")[seen.trained].any():
-        return [
-            (
-                "the network is trained in evaluation mode: batch norm does not learn then.",
-                "net.train() after each validation, net.eval() before it.",
-            )
-        ]
-    rows = ~seen.trained & (seen.number >= case.train)
-    if rows.any() and not seen.column("evaluating")[rows].all():
-        return [
-            (
-                "the network validates in training mode: batch norm takes the mean of the batch,"
-                " and learns from validation pictures.",
-                "net.eval() before the validation, net.train() after it.",
-            )
-        ]
-    return []
+def _mode(seen: Seen, case: Case) -> Iterator[Problem]:
+    evaluating = seen.column("evaluating").astype(bool)
+    if evaluating[seen.trained].any():
+        yield (
+            "the network is trained in evaluation mode: batch norm does not learn then.",
+            "net.train() after each validation, net.eval() before it.",
+        )
+    elif not evaluating[~seen.trained & (seen.number >= case.train)].all():
+        yield (
+            "the network validates in training mode: batch norm takes the mean of the batch, and"
+            " learns from validation pictures.",
+            "net.eval() before the validation, net.train() after it.",
+        )
 
 
 def _answers(seen: Seen, case: Case) -> list[np.ndarray]:

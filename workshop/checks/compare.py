@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -29,6 +30,22 @@ class Wrong(Exception):
 def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
     """Say what is wrong with the answer, and what to do about it."""
     raise Wrong(diagnosis, remedy, share)
+
+
+def known(
+    got: Any,
+    mistakes: Iterable[tuple[Any, str, str]],
+    same: Callable[[Any, Any], Any] = operator.eq,
+    cases: Sequence[tuple] | None = None,
+) -> None:
+    """Raise Wrong for the first of the `mistakes` that gives what was got.
+
+    A mistake is what comes of it, its diagnosis and the remedy. With `cases` it is a function, and
+    `got` holds what the answer gave for each of these arguments.
+    """
+    for result, diagnosis, remedy in mistakes:
+        if same(got, result if cases is None else [result(*case) for case in cases]):
+            wrong(diagnosis, remedy)
 
 
 def beside(function: Callable[..., T]) -> Callable[..., T]:
@@ -169,13 +186,14 @@ def dictionary(value: Any, example: str) -> dict[Any, Any]:
     return dict(value)
 
 
-def by_number(value: Any, example: str, of: str) -> dict[int, float]:
-    """A dictionary of finite numbers by whole ones, such as {2: 1.0}; a key may be "2"."""
-    found = {}
-    for key, item in dictionary(value, example).items():
-        key = int(key) if isinstance(key, str) and key.strip().isdecimal() else key
-        found[whole(key, of)] = number(item, f"the prediction for {key}")
-    return found
+def predictions(value: Any, keys: Sequence[int], of: str) -> list[float]:
+    """The finite numbers that a dictionary such as {2: 1.0} has for the `keys`, which count what
+    `of` says; a key may be "2" too."""
+    example = "{" + ", ".join(f"{key}: …" for key in keys) + "}"
+    found = {str(key): item for key, item in dictionary(value, example).items()}
+    if missing := [key for key in keys if str(key) not in found]:
+        wrong(f"there is no prediction for {missing[0]} {of}.", f"Write one for each: {example}.")
+    return [number(found[str(key)], f"the prediction for {key}") for key in keys]
 
 
 def max_difference(a: Any, b: Any) -> float:

@@ -121,6 +121,12 @@ def unanswered(answer: Any) -> str:
     return ""
 
 
+def not_ready(name: str, answer: Any) -> str:
+    """Why an answer cannot be run yet, as the end of a sentence; empty where it can."""
+    lacks = table.find(name).lacks
+    return f"it needs {lacks}." if lacks else unanswered(answer)
+
+
 def flat(value: Any) -> Iterator[Any]:
     """The values inside containers."""
     if isinstance(value, Mapping):

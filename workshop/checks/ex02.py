@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ def v15(stage: int, index: int) -> Strides:
     return (1, 1, 1, 1) if stage == 0 else (1, 2, 1, 2)
 
 
-def strides(answer: Callable[[int, int], Sequence[int | None]]) -> str:
+def stride(answer: Callable[[int, int], Sequence[int | None]]) -> str:
     blocks = [(s, i) for s, count in enumerate((3, 4, 6, 3)) for i in range(count)]
     got = {place: tuple(compare.call(answer, *place)) for place in blocks}
     if any(len(values) != 4 for values in got.values()):
@@ -34,36 +35,27 @@ def strides(answer: Callable[[int, int], Sequence[int | None]]) -> str:
             "Give four values: the strides of the three convolutions and of the shortcut.",
         )
     down = got[1, 0]
-    if down[:3] == (2, 1, 1):
-        wrong("this is v1: the first 1×1 has the stride.", "In v1.5 the 3×3 has it.")
-    if down[:3] == (2, 2, 1):
-        wrong("the picture is halved twice in a block.", "The stride moves: 1×1 goes back to 1.")
-    if down[:3] == (1, 1, 2):
-        wrong("the last 1×1 has the stride.", "In v1.5 the 3×3 has it, the second convolution.")
-    if down[3] in (1, None):
-        wrong(
-            "the shortcut of a block that halves its picture keeps the size: the two cannot be"
-            " added.",
-            "Give its projection the stride too.",
-        )
-    if got[0, 0][1] == 2:
-        wrong("the first stage halves its picture.", "The max-pooling before it has done that.")
-    if got[0, 0][3] is None:
-        wrong(
-            "the very first block has no projection.",
-            "It needs one, with stride 1: 64 channels come in and 256 go out.",
-        )
-    if got[1, 1][1] == 2:
-        wrong("every block of a stage halves its picture.", "Only the first block, index 0, does.")
-    if got[1, 1][3] is not None:
-        wrong("a block after the first has a projection.", "Its shortcut is the picture itself.")
+    signs = (
+        (down[:3] == (2, 1, 1), "this is v1: the first 1×1 has the stride.",
+         "In v1.5 the 3×3 has it."),
+        (down[:3] == (2, 2, 1), "the picture is halved twice in a block.",
+         "The stride moves: 1×1 goes back to 1."),
+        (down[3] in (1, None), "the shortcut of a block that halves its picture keeps the size: the"
+         " two cannot be added.", "Give its projection the stride too."),
+        (got[0, 0][1] == 2, "the first stage halves its picture.",
+         "The max-pooling before it has done that."),
+        (got[0, 0][3] is None, "the very first block has no projection.",
+         "It needs one, with stride 1: 64 channels come in and 256 go out."),
+        (got[1, 1][1] == 2, "every block of a stage halves its picture.",
+         "Only the first block, index 0, does."),
+        (got[1, 1][3] is not None, "a block after the first has a projection.",
+         "Its shortcut is the picture itself."),
+    )  # fmt: skip
+    compare.known(True, signs)
     for place, values in got.items():
         if values != v15(*place):
             wrong(f"block {place} gives {values}.", f"Right is {v15(*place)}.")
     return f"all {len(blocks)} blocks of ResNet-50 are v1.5."
-
-
-stride = strides
 
 
 # --- ex02.work ------------------------------------------------------------------------------------
@@ -83,24 +75,18 @@ def work(answer: Any) -> str:
     value, right = compare.number(answer), extra_percent()
     if abs(value - right) <= 0.5:
         return f"you said {value:g} %, and counting gives {right:.2f} %."
-    if value == 0:
-        wrong(
-            "the parameters stay the same, but the work does not.",
-            "The same weights are used at more pixels.",
-        )
-    if abs(value - (1 + right / 100)) < 0.006:
-        wrong(f"{value:g} is the factor.", "Asked for is how many per cent are added.")
-    if abs(value - right / 100) < 0.006:
-        wrong(f"{value:g} is the share as a fraction.", "Give per cent, 100 times that.")
-    if abs(value - right * 4 / 3) < 0.4:
-        wrong(
-            f"{value:g} % counts all the work of the three convolutions.",
-            "They did a quarter of it before: added are three quarters.",
-        )
-    if abs(value - right / 3) < 0.35:
-        wrong(f"{value:g} % is a third of it.", "There are three such blocks, and 4 − 1 = 3.")
-    if value < 0:
-        wrong("v1.5 does more, not less.", "The 1×1 in front now works on the large picture.")
+    mistakes = (
+        (0, "the parameters stay the same, but the work does not.",
+         "The same weights are used at more pixels."),
+        (1 + right / 100, f"{value:g} is the factor.",
+         "Asked for is how many per cent are added."),
+        (right / 100, f"{value:g} is the share as a fraction.", "Give per cent, 100 times that."),
+        (right * 4 / 3, f"{value:g} % counts all the work of the three convolutions.",
+         "They did a quarter of it before: added are three quarters."),
+        (right / 3, f"{value:g} % is a third of it.",
+         "There are three such blocks, and 4 − 1 = 3."),
+    )  # fmt: skip
+    compare.known(value, mistakes, functools.partial(math.isclose, rel_tol=0.04, abs_tol=0.006))
     which = "more" if value > right else "less"
     wrong(f"{value:g} % is {which} than it is.", "Only three convolutions change at all.")
 
@@ -131,76 +117,63 @@ RATES = (  # progress, global batch, recipe, rate: worked out by hand
 )
 
 
-def _variant(
+def _schedule(
+    scaled: Callable[[int, int], float] = lambda batch, lr_batch: batch / lr_batch,
     warm: bool = True,
-    scale: str = "linear",
-    first: float = 0.0,
     stairs: bool = False,
     after: bool = False,
     once: bool = False,
     late: bool = False,
 ) -> Callable[[float, int, Recipe], float]:
-    """A schedule with one of the usual mistakes."""
+    """The right schedule, or one with one of the usual mistakes."""
 
     def rate(progress: float, batch: int, recipe: Recipe) -> float:
-        share = batch / recipe.lr_batch
-        peak = recipe.lr * {"linear": share, "none": 1.0, "sqrt": math.sqrt(share)}.get(
-            scale, float(batch)
-        )
+        peak = recipe.lr * scaled(batch, recipe.lr_batch)
         if warm and progress < recipe.warmup_epochs:
-            risen = (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
-            start = recipe.lr if first else 0.0
-            return start + (peak - start) * risen
+            return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
         at = progress - recipe.warmup_epochs if late else progress
-        reached = [e for e in recipe.lr_step_epochs if (at > e if after else at >= e)]
-        return peak * recipe.lr_factor ** (min(1, len(reached)) if once else len(reached))
+        reached = sum(at > epoch if after else at >= epoch for epoch in recipe.lr_step_epochs)
+        return peak * recipe.lr_factor ** (min(1, reached) if once else reached)
 
     return rate
 
 
 SCHEDULES = (
-    (_variant(warm=False), "the rate is full from the first step: there is no warm-up.",
+    (_schedule(warm=False), "the rate is full from the first step: there is no warm-up.",
      "Below recipe.warmup_epochs it is a straight line from 0."),
-    (_variant(scale="none"), "the rate does not depend on the global batch.",
+    (_schedule(lambda batch, lr_batch: 1), "the rate does not depend on the global batch.",
      "Multiply by global_batch / recipe.lr_batch."),
-    (_variant(scale="batch"), "the rate is multiplied by the whole batch.",
+    (_schedule(lambda batch, lr_batch: batch), "the rate is multiplied by the whole batch.",
      "recipe.lr belongs to a batch of recipe.lr_batch: divide by that."),
-    (_variant(scale="sqrt"), "the rate grows with the square root of the batch.",
-     "The recipe's rule is linear."),
-    (_variant(first=1.0), "the warm-up starts at recipe.lr.", "Here it starts at 0."),
-    (_variant(stairs=True), "the warm-up climbs once an epoch.",
+    (_schedule(stairs=True), "the warm-up climbs once an epoch.",
      "It climbs with every step: use progress as it is, with its fraction."),
-    (_variant(after=True), "at progress 30 exactly the rate has not fallen yet.",
+    (_schedule(after=True), "at progress 30 exactly the rate has not fallen yet.",
      "The decay holds from the epoch on: >=."),
-    (_variant(late=True), "the epochs of the decay are counted from the end of the warm-up.",
+    (_schedule(late=True), "the epochs of the decay are counted from the end of the warm-up.",
      "All epochs are counted from the start: progress >= epoch."),
-    (_variant(once=True), "the rate falls only once.",
+    (_schedule(once=True), "the rate falls only once.",
      "Each epoch of lr_step_epochs that was reached multiplies it again."),
 )  # fmt: skip
 
 
 def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
-    def close(a: float, b: float) -> bool:
-        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
-
+    close = functools.partial(np.allclose, rtol=1e-6, atol=1e-12)
+    cases, right = [case[:3] for case in RATES], [case[3] for case in RATES]
     try:
-        compare.call(answer, *RATES[-1][:3])
+        compare.call(answer, *cases[-1])
     except ZeroDivisionError:
         wrong("a recipe without warm-up makes it divide by zero.", "Compare with `<`, not `<=`.")
-    got = [compare.number(compare.call(answer, *case[:3]), "a rate") for case in RATES]
-    if all(close(value, case[3]) for value, case in zip(got, RATES, strict=True)):
+    got = [compare.number(compare.call(answer, *case), "a rate") for case in cases]
+    if close(got, right):
         return f"{len(RATES)} points of three recipes, worked out by hand."
-    for variant, diagnosis, remedy in SCHEDULES:
-        if all(close(v, variant(*case[:3])) for v, case in zip(got, RATES, strict=True)):
-            wrong(diagnosis, remedy)
-    for value, (progress, batch, recipe, rate) in zip(got, RATES, strict=True):
-        if not close(value, rate):
-            wrong(
-                f"after {progress:g} epochs, with a batch of {batch}, the rate is {value:.4g}.",
-                f"With warm-up {recipe.warmup_epochs:g}, steps {recipe.lr_step_epochs} and lr "
-                f"{recipe.lr:g} at {recipe.lr_batch} it should be {rate:.4g}.",
-            )
-    raise AssertionError
+    compare.known(got, SCHEDULES, close, cases)
+    off = next(i for i, value in enumerate(got) if not close(value, right[i]))
+    progress, batch, recipe = cases[off]
+    wrong(
+        f"after {progress:g} epochs, with a batch of {batch}, the rate is {got[off]:.4g}.",
+        f"With warm-up {recipe.warmup_epochs:g}, steps {recipe.lr_step_epochs} and lr "
+        f"{recipe.lr:g} at {recipe.lr_batch} it should be {right[off]:.4g}.",
+    )
 
 
 # --- ex02.decay -----------------------------------------------------------------------------------
@@ -220,48 +193,28 @@ KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part says
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
     for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ()):
         halves = compare.call(answer, list(names))
-        if not hasattr(halves, "__len__"):
-            wrong(f"what comes back is of type {type(halves).__name__}.", "Return two lists.")
-        if len(halves) != 2:
-            wrong(f"{len(halves)} lists come back.", "Return two: with decay, and without.")
+        if not hasattr(halves, "__len__") or len(halves) != 2:
+            wrong("what comes back is no pair.", "Return two lists: with decay, and without.")
         decayed, plain = (list(half) for half in halves)
         right = [name for name in names if name.endswith(".weight")]
         rest = [name for name in names if not name.endswith(".weight")]
         if (decayed, plain) == (right, rest):
             continue
-        lost = [name for name in names if name not in decayed + plain]
         if (decayed, plain) == (rest, right):
             wrong("the two lists are exchanged.", "First those with weight decay.")
         if len(decayed + plain) > len(names):
             wrong("a name stands in both lists.", "Each parameter belongs to one.")
-        if lost:
+        if lost := [name for name in names if name not in decayed + plain]:
             wrong(f"{lost[0]} is in neither list: it would not be trained.", "Keep all names.")
-        if sorted(decayed) == sorted(right):
-            wrong("the order of the names has changed.", "Keep it, so that all ranks agree.")
-        if "layer1.0.downsample_bn.gamma" in decayed and "layer1.0.bn1.gamma" in plain:
-            wrong(
-                "the batch norm of the shortcut, layer1.0.downsample_bn, is decayed.",
-                "Go by the last part of the name: gamma and beta are always batch norm's.",
-            )
-        if "fc.bias" in decayed and "bn1.gamma" in plain:
-            wrong("fc.bias is decayed.", "Biases go into the second list too.")
-        if "layer1.0.downsample.weight" in plain and "conv1.weight" in decayed:
-            wrong(
-                "the convolution layer1.0.downsample is not decayed.",
-                "It is a convolution like the others; only its batch norm is left out.",
-            )
-        if strange := [name for name in decayed + plain if name not in names]:
-            wrong(f"{strange[0]!r} is none of the names.", "Return the names as they came.")
-        if names == KINDS_IN_LAYERS:
-            odd = next(n for n in names if (n in decayed) != (n in right))
-            which = "decayed" if odd in decayed else "not decayed"
-            wrong(
-                f"{odd} is {which}: the name of its layer holds another kind's word.",
-                'Go by what stands behind the last dot: name.endswith(".weight").',
-            )
-        odd = next((n for n in decayed if n in rest), None) or next(n for n in plain if n in right)
-        which = "decayed" if odd in decayed else "not decayed"
-        wrong(f"{odd} is {which}.", "Weights decay; gamma, beta and biases do not.")
+        for name in names:
+            if (name in decayed) != (name in right):
+                which = "decayed" if name in decayed else "not decayed"
+                wrong(
+                    f"{name} is {which}.",
+                    "Go by what stands behind the last dot: weights decay; gamma, beta and biases"
+                    " do not.",
+                )
+        wrong("the order of the names has changed.", "Keep it, so that all ranks agree.")
     return "three networks, names in another order, and none at all."
 
 

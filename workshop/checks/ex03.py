@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,22 +29,30 @@ GROUPS = (
 def shard(answer: Shard) -> str:
     for images, size, batch in GROUPS:
         order = np.array(random.Random(images).sample(range(images), images))
-        steps = images // (size * batch)
         got = [_images(compare.call(answer, order.copy(), r, size, batch)) for r in range(size)]
+        steps = images // (size * batch)
         _same_steps(got, images, size, batch, steps)
-        _distinct(got, size, batch)
         right = [
-            [[order[(s * size + r) * batch + b] for b in range(batch)] for s in range(steps)]
+            np.reshape(
+                [order[(s * size + r) * batch :][:batch] for s in range(steps)], got[r].shape
+            )
             for r in range(size)
         ]
-        if all(np.array_equal(g, np.reshape(r, g.shape)) for g, r in zip(got, right, strict=True)):
+        if np.array_equal(got, right):
             continue
+        together = np.concatenate([g.ravel() for g in got])
+        if size > 1 and np.array_equal(got, [got[0]] * size):
+            wrong("every rank reads the same images.", "Use the rank as the offset within a step.")
+        if twice := len(together) - len(np.unique(together)):
+            wrong(
+                f"{twice} of {len(together)} images are read twice in an epoch.",
+                "Step s begins at s · size · batch, and rank r at r · batch behind that; here size"
+                f" is {size} and batch {batch}.",
+            )
         for other in range(1, size):
             if np.array_equal(got[0], right[other]):
                 wrong(f"rank 0 takes what is rank {other}'s.", "Ranks count from 0.")
-        if steps and set(map(int, np.concatenate([g[0] for g in got]))) == set(
-            map(int, order[: size * batch])
-        ):
+        if {*np.ravel([g[0] for g in got])} == {*order[: size * batch]}:
             wrong(
                 "every image is read once, but within a step the ranks take the images in turn.",
                 "Rank r takes the r-th run of `batch` images in a row, so that N ranks see the"
@@ -70,43 +79,26 @@ def _images(found: Any) -> np.ndarray:
 
 def _same_steps(got: list[np.ndarray], images: int, size: int, batch: int, steps: int) -> None:
     case = f"{images} images, {size} ranks, batch {batch}"
-    shapes = [g.shape for g in got]
-    if len({shape[0] if shape else 0 for shape in shapes}) > 1:
+    if len({g.shape[:1] for g in got}) > 1:
         wrong(
             f"the ranks do not take the same number of steps ({case}).",
             "One that takes a step more waits for the others' gradients for ever: drop the rest.",
         )
-    if set(shapes) == {(steps, batch)}:
-        return
-    shapes.sort(key=lambda shape: shape == (steps, batch))  # a wrong one first
-    if shapes[0] == (steps * batch,):
-        wrong(f"the shape is {shapes[0]} ({case}).", "Return (steps, batch): one row for a step.")
-    if size > 1 and shapes[0] == (images // batch, batch):
-        wrong(
-            f"each rank takes {images // batch} steps ({case}), as many as one rank alone.",
-            "A step of all ranks takes size · batch images.",
-        )
-    if len(shapes[0]) == 2 and shapes[0][1] != batch:
-        wrong(
-            f"a step has {shapes[0][1]} images for each rank ({case}).",
-            f"`batch` is what each rank takes in a step: {batch}.",
-        )
-    wrong(f"the shape is {shapes[0]} ({case}).", f"It should be {(steps, batch)}.")
-
-
-def _distinct(got: list[np.ndarray], size: int, batch: int) -> None:
-    if size == 1 or not got[0].size:
-        return
-    if all(np.array_equal(g, got[0]) for g in got):
-        wrong("every rank reads the same images.", "Use the rank as the offset within a step.")
-    together = np.concatenate([g.ravel() for g in got])
-    if len(np.unique(together)) < len(together):
-        twice = len(together) - len(np.unique(together))
-        wrong(
-            f"{twice} of {len(together)} images are read twice in an epoch.",
-            f"Step s begins at s · size · batch, and rank r at r · batch behind that; here size is"
-            f" {size} and batch {batch}.",
-        )
+    for shape in (g.shape for g in got):
+        if shape == (steps, batch):
+            continue
+        if shape == (images // batch, batch):
+            wrong(
+                f"each rank takes {images // batch} steps ({case}), as many as one rank alone.",
+                "A step of all ranks takes size · batch images.",
+            )
+        if len(shape) == 2 and shape[1] != batch:
+            wrong(
+                f"a step has {shape[1]} images for each rank ({case}).",
+                f"`batch` is what each rank takes in a step: {batch}.",
+            )
+        wrong(f"the shape is {shape} ({case}).",
+              f"Return (steps, batch), one row for a step: here {(steps, batch)}.")  # fmt: skip
 
 
 # --- ex03.start -----------------------------------------------------------------------------------
@@ -123,34 +115,30 @@ def start(answer: Callable[[Any], Any]) -> str:
 
 def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
     """Wrong unless all tensors of a rank's model are full of rank 0's values."""
-    got = {name: np.asarray(values, np.float64) for name, values in tensors.items()}
-    own = [dict(zip(got, process_ranks.own(rank), strict=True)) for rank in range(size)]
-
-    def all_are(values: Mapping[str, float], names: Iterable[str] = tuple(got)) -> bool:
-        return all(np.allclose(got[name], values[name]) for name in names)
-
-    off = [name for name in got if not np.allclose(got[name], own[0][name])]
-    if not off:
+    got = np.array([[np.min(values), np.max(values)] for values in tensors.values()])
+    before = np.array([process_ranks.own(number) for number in range(size)])[:, :, None]
+    off = ~np.isclose(got, before[0]).all(1)
+    if not off.any():
         return
-    if rank and all_are(own[rank]):
-        wrong(f"rank {rank} keeps its own weights.", "Each tensor must be overwritten in place.")
-    if rank and all_are(own[rank], off):
-        wrong(
-            f"{off[0]} was not sent: rank {rank} keeps its own.",
-            "Send all of model.state_dict(): running statistics belong to the model too, and"
-            " model.parameters() has none of them.",
-        )
-    if all_are({name: sum(values[name] for values in own) / size for name in off}, off):
-        wrong(
-            "all ranks get the average of their weights.",
-            "They are equal then, but an average of random weights is smaller than the"
-            " initialisation asks for, and a resumed rank 0 would lose what it has learned.",
-        )
-    if all_are({name: sum(values[name] for values in own) for name in off}, off):
-        wrong("all ranks get the sum of their weights.", "Nothing is to be added: dist.broadcast.")
-    if all_are(own[-1], off):
-        wrong("the last rank's weights went to all.", "Rank 0 is the one that reads checkpoints.")
-    wrong(f"{off[0]} on rank {rank} of {size} is neither rank 0's nor its own.", "Only send it.")
+    name = list(tensors)[off.argmax()]
+    mistakes = [
+        (before.mean(0), "all ranks get the average of their weights.",
+         "They are equal then, but an average of random weights is smaller than the initialisation"
+         " asks for, and a resumed rank 0 would lose what it has learned."),
+        (before.sum(0), "all ranks get the sum of their weights.",
+         "Nothing is to be added: dist.broadcast."),
+        (before[-1], "the last rank's weights went to all.",
+         "Rank 0 is the one that reads checkpoints."),
+    ]  # fmt: skip
+    if rank and off.all():
+        mistakes.insert(0, (before[rank], f"rank {rank} keeps its own weights.",
+                            "Each tensor must be overwritten in place."))  # fmt: skip
+    elif rank:
+        mistakes.insert(0, (before[rank], f"{name} was not sent: rank {rank} keeps its own.",
+                            "Send all of model.state_dict(): running statistics belong to the model"
+                            " too, and model.parameters() has none of them."))  # fmt: skip
+    compare.known(got[off], [(v[off], said, then) for v, said, then in mistakes], np.allclose)
+    wrong(f"{name} on rank {rank} of {size} is neither rank 0's nor its own.", "Only send it.")
 
 
 # --- ex03.sums ------------------------------------------------------------------------------------
@@ -161,25 +149,27 @@ VALIDATIONS = (  # of each rank: summed loss, first guesses right, among five ri
     ((50.0, 9, 20, 25), (0.0, 0, 0, 0), (8.0, 3, 4, 4)),
     ((2.0, 1, 1, 1),),
 )
-
-
 NO_IMAGES = ((0.0, 0, 0, 0), (0.0, 0, 0, 0))
+METRICS = ("loss", "top1", "top5")
 
 
 def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
-    cases = (*VALIDATIONS, NO_IMAGES)
-    given = [{"size": len(case), "sums": case} for case in cases]
+    given = [{"size": len(case), "sums": case} for case in (*VALIDATIONS, NO_IMAGES)]
     *found, nothing = process_ranks.together(answer, "metrics", given)
     for case, entries in zip(VALIDATIONS, found, strict=True):
         for rank, values in enumerate(process_ranks.understood(entries)):
-            if not {"loss", "top1", "top5"} <= set(values):
+            if not set(METRICS) <= set(values):
                 wrong("what comes back lacks loss, top1 or top5.", "Return a dictionary of three.")
-            _right_metrics(values, case, rank)
+            if any(values[name] is None for name in METRICS):
+                wrong(f"rank {rank} gets None, although there are images.",
+                      "Only none at all is None.")  # fmt: skip
+            got = np.array([compare.number(values[name], name) for name in METRICS])
+            _right_metrics(got, case, rank)
     try:
-        got = process_ranks.understood(nothing)
+        empty = process_ranks.understood(nothing)
     except ZeroDivisionError:
         wrong("no images at all make it divide by zero.", "Then each metric is None.")
-    if any(values[name] is not None for values in got for name in ("loss", "top1", "top5")):
+    if any(values.get(name) is not None for values in empty for name in METRICS):
         wrong(
             "without any image it still gives a number.",
             "Not measured is None: 0 % would look like a result, and NaN like a fault.",
@@ -187,48 +177,27 @@ def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
     return f"{len(VALIDATIONS)} validations, with a rank that has no images, and with none at all."
 
 
-def _right_metrics(
-    values: Mapping[str, float | None], case: tuple[tuple[float, ...], ...], rank: int
-) -> None:
-    loss, top1, top5, images = (sum(column) for column in zip(*case, strict=True))
-    right = {"loss": loss / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images}
-    got = {name: values[name] for name in right}
-    if None in got.values():
-        wrong(f"rank {rank} gets None, although there are images.", "Only none at all is None.")
-    if all(one[3] for one in case):  # else NaN may come of a rank without images
-        number = {name: compare.number(value, name) for name, value in got.items()}
-    else:
-        number = {name: float(value or 0) for name, value in got.items()}
-    if all(np.isclose(number[name], right[name]) for name in right):
+def _right_metrics(got: np.ndarray, case: tuple[tuple[float, ...], ...], rank: int) -> None:
+    def means(sums: Sequence[float]) -> np.ndarray:
+        loss, top1, top5, images = sums
+        return np.array([loss, 100 * top1, 100 * top5]) / (images or np.nan)
+
+    total = np.sum(case, axis=0).tolist()
+    right = means(total)
+    if np.allclose(got, right):
         return
-
-    def means(one: tuple[float, ...]) -> list[float]:
-        n = one[3] or np.nan
-        return [one[0] / n, 100 * one[1] / n, 100 * one[2] / n]
-
-    values_ = list(number.values())
-    with_images = [means(one) for one in case if one[3]]
-    zeros = [means(one) if one[3] else [0.0, 0.0, 0.0] for one in case]
-    candidates = (np.mean(with_images, axis=0), np.mean(zeros, axis=0), np.full(3, np.nan))
-    if any(np.allclose(values_, c, equal_nan=True) for c in candidates):
-        wrong(
-            f"this is the mean of the ranks' means: top1 {number['top1']:.4g}, where "
-            f"{right['top1']:.4g} of 100 images are right.",
-            "Add up over all ranks first, and divide once, by all images.",
-        )
-    if np.allclose(values_, means(case[rank]), equal_nan=True):
-        wrong("each rank reports its own images only.", "dist.all_reduce adds up over all ranks.")
-    own = case[rank][3] or np.nan
-    if np.allclose(values_, [loss / own, 100 * top1 / own, 100 * top5 / own], equal_nan=True):
-        wrong("the sum of all is divided by one rank's images.", "Sum the numbers of images too.")
-    if np.isclose(number["loss"], right["loss"]) and np.isclose(
-        100 * number["top1"], right["top1"]
-    ):
-        wrong("top1 is a fraction.", "The report has per cent, from 0 to 100.")
-    if np.isclose(number["loss"], loss):
-        wrong("the loss is a sum.", "Divide it by the number of all images.")
-    name = next(name for name in right if not np.isclose(number[name], right[name]))
-    wrong(f"{name} is {number[name]:.4g} on rank {rank}.", f"It should be {right[name]:.4g}.")
+    compare.known(got, (
+        (np.mean([means(one) for one in case if one[3]], axis=0),
+         f"this is the mean of the ranks' means: top1 {got[1]:.4g}, where {right[1]:.4g} of 100"
+         " images are right.", "Add up over all ranks first, and divide once, by all images."),
+        (means(case[rank]), "each rank reports its own images only.",
+         "dist.all_reduce adds up over all ranks."),
+        (means([*total[:3], case[rank][3]]), "the sum of all is divided by one rank's images.",
+         "Sum the numbers of images too."),
+        (right / (1, 100, 100), "top1 is a fraction.", "The report has per cent, from 0 to 100."),
+    ), np.allclose)  # fmt: skip
+    off = int(np.argmin(np.isclose(got, right)))
+    wrong(f"{METRICS[off]} is {got[off]:.4g} on rank {rank}.", f"It should be {right[off]:.4g}.")
 
 
 # --- ex03.ring ------------------------------------------------------------------------------------
@@ -237,30 +206,25 @@ WORKERS = (2, 8, 64)
 
 
 def ring(answer: Any) -> str:
-    got = compare.by_number(answer, "{2: …, 8: …, 64: …}", "a number of workers")
-    if missing := [n for n in WORKERS if n not in got]:
-        wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
-    right = {n: counted(n) for n in WORKERS}
-    if all(abs(got[n] - right[n]) <= 0.02 * right[n] for n in WORKERS):
+    got = compare.predictions(answer, WORKERS, "workers")
+    right = [counted(n) for n in WORKERS]
+    close = functools.partial(np.allclose, rtol=0.02, atol=0)
+    if close(got, right):
         return "the messages of the algorithm, counted for 2, 8 and 64 workers, agree."
-
-    def said(formula: Callable[[int], float]) -> bool:
-        return all(abs(got[n] - formula(n)) <= 0.02 * formula(n) for n in WORKERS)
-
-    if said(lambda n: (n - 1) / n):
-        wrong("this is half of it: the scatter-reduce.", "The finished sums travel around too.")
-    if said(lambda n: n - 1) or said(lambda n: 2 * (n - 1)):
-        wrong(
-            "this is what it takes where all gradients go to every other worker.",
-            "In the ring a message is a chunk, 1/n of the gradients.",
-        )
-    if said(lambda n: n):
-        wrong("the sum over all workers is n times as much.", "Asked for is what one worker sends.")
-    if said(lambda n: 2 / n):
-        wrong("this is two messages.", "A worker sends one in each of 2 (n − 1) steps.")
-    off = next(n for n in WORKERS if abs(got[n] - right[n]) > 0.02 * right[n])
+    compare.known(got, (
+        (lambda n: (n - 1) / n, "this is half of it: the scatter-reduce.",
+         "The finished sums travel around too."),
+        (lambda n: n - 1, "this is what it takes where all gradients go to every other worker.",
+         "In the ring a message is a chunk, 1/n of the gradients."),
+        (lambda n: n, "the sum over all workers is n times as much.",
+         "Asked for is what one worker sends."),
+        (lambda n: 2 / n, "this is two messages.",
+         "A worker sends one in each of 2 (n − 1) steps."),
+    ), close, [(n,) for n in WORKERS])  # fmt: skip
+    off = next(i for i in range(len(got)) if not close(got[i], right[i]))
     wrong(
-        f"with {off} workers each sends {right[off]:.3g} times the gradients, not {got[off]:.3g}.",
+        f"with {WORKERS[off]} workers each sends {right[off]:.3g} times the gradients, not"
+        f" {got[off]:.3g}.",
         "Count steps, and what a worker sends in each.",
     )
 

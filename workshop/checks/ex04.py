@@ -64,30 +64,27 @@ def hunt(answer: Iterable[int]) -> str:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         wrong(f"the answer is of type {type(answer).__name__}.", "Write a set: {3, 14, 15}.")
     named = {compare.whole(number, "one of the line numbers") for number in answer}
-    wrong_lines = {line_of(text): what for text, what in MISTAKES.items()}
+    mistakes = {line_of(text): what for text, what in MISTAKES.items()}
     fine = {line_of(text): why for text, why in RIGHT.items()}
-    count = len(script().read_text(encoding="utf-8").splitlines())
+    count = len(listing().splitlines())
     if len(named) > 20:
         wrong(f"{len(named)} lines are named.", "There are eight mistakes, each in one line.")
-    found, vain = named & set(wrong_lines), named - set(wrong_lines)
-    share = max(0, len(found) - len(vain)) / len(wrong_lines)  # so that guessing earns nothing
+    found, vain = named & set(mistakes), named - set(mistakes)
+    share = max(0, len(found) - len(vain)) / len(mistakes)  # so that guessing earns nothing
     for number in sorted(vain):
         if not 1 <= number <= count:
             wrong(f"there is no line {number}.", f"The script has {count} lines.", share)
-        reason = fine.get(number)
-        wrong(
-            f"line {number} is right" + (f": {reason}." if reason else "."),
-            f"{len(found)} of your lines are mistakes.",
-            share,
-        )
-    if left := sorted(set(wrong_lines) - named):
+        reason = f": {fine[number]}" if number in fine else ""
+        wrong(f"line {number} is right{reason}.", f"{len(found)} of your lines are mistakes.",
+              share)  # fmt: skip
+    if left := sorted(set(mistakes) - named):
         third = ("first", "middle", "last")[min(2, 3 * left[0] // count)]
         wrong(
-            f"{len(found)} of {len(wrong_lines)} mistakes are found, and no line is named in vain.",
+            f"{len(found)} of {len(mistakes)} mistakes are found, and no line is named in vain.",
             f"One that is missing stands in the {third} third of the script.",
             share,
         )
-    return " ".join(f"Line {n}: {what}." for n, what in sorted(wrong_lines.items()))
+    return " ".join(f"Line {n}: {what}." for n, what in sorted(mistakes.items()))
 
 
 # --- ex04.order -----------------------------------------------------------------------------------
@@ -136,6 +133,7 @@ def order(answer: Iterable[str]) -> str:
 # --- ex04.feed ------------------------------------------------------------------------------------
 
 Feed = Callable[[np.ndarray, np.ndarray, int, int, int, int], Any]
+Batch = tuple[np.ndarray, np.ndarray]
 
 
 def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -149,19 +147,25 @@ def feed(answer: Feed) -> str:
     for count, size, batch in ((240, 2, 4), (11, 2, 3), (9, 1, 2)):
         images, labels = pictures(count)
         made = [compare.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
-        if not hasattr(made[0], "as_numpy_iterator"):
-            wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
-        epochs = [[_read(d, 2 * count) for d in made] for _ in range(2)]
         steps = count // (size * batch)
+        epochs = _two_epochs(made, 2 * count)
         for epoch in epochs:
             _right_batches(epoch, count, size, batch, steps, labels)
         if count == 240:
             _shuffled(epochs)
-        _read_ahead(made[0])
     return "two epochs on 1 and 2 ranks: equal steps, nothing twice, labels with their pictures."
 
 
-def _read(dataset: Any, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _two_epochs(made: list[Any], most: int) -> list[list[list[Batch]]]:
+    """What two passes over the ranks' datasets give: [epoch][rank][batch]."""
+    if not hasattr(made[0], "as_numpy_iterator"):
+        wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
+    epochs = [[_read(dataset, most) for dataset in made] for _ in range(2)]
+    _read_ahead(made[0])
+    return epochs
+
+
+def _read(dataset: Any, most: int) -> list[Batch]:
     batches = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
     if len(batches) > most:
         wrong("the dataset never ends.", "One pass over it is one epoch: no repeat().")
@@ -170,39 +174,42 @@ def _read(dataset: Any, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return batches
 
 
+def _which(batch: Batch) -> np.ndarray:
+    """The numbers of the pictures of a batch."""
+    return np.rint(255 * batch[0][:, 0, 0, 0]).astype(int)
+
+
 def _right_batches(
-    epoch: list[list[tuple[np.ndarray, np.ndarray]]],
-    count: int, size: int, batch: int, steps: int, labels: np.ndarray,
-) -> None:  # fmt: skip
+    epoch: list[list[Batch]], count: int, size: int, batch: int, steps: int, labels: np.ndarray
+) -> None:
     case = f"{count} pictures, {size} ranks, batch {batch}"
-    first = epoch[0][0][0] if epoch[0] else np.zeros(0)
-    if first.ndim == 3:
-        wrong("the pictures come one by one.", "Put them together with batch(batch).")
     if not epoch[0]:
         wrong(f"the dataset is empty ({case}).", f"It should give {steps} batches.")
     remedy = "The network takes float32 from 0 to 1: map with tf.cast(image, tf.float32) / 255."
-    if first.dtype != np.float32 or first.max() > 1:
-        wrong(f"the pictures are {first.dtype}, up to {first.max():g}.", remedy)
-    for part in epoch:
-        for pixels, _ in part:
-            levels = 255 * compare.numbers(pixels, "the pictures")
-            if pixels.shape[1:] != (4, 4, 3):
-                wrong(f"a picture is {pixels.shape[1:]}.", "It should stay as it is: (4, 4, 3).")
-            if np.abs(levels - np.rint(levels)).max() > 0.01 or levels.min() < 0:
-                wrong(
-                    "the pictures are not their bytes divided by 255: there are values such as"
-                    f" {pixels.flat[np.abs(levels - np.rint(levels)).argmax()]:.4g}.",
-                    remedy,
-                )
-    if any(len(images) != batch for part in epoch for images, _ in part):
-        wrong(f"a batch has not {batch} pictures ({case}).", "batch(batch, drop_remainder=True)")
-    seen = [np.rint(255 * i[:, 0, 0, 0]).astype(int) for part in epoch for i, _ in part]
-    given = [y for part in epoch for _, y in part]
-    if any(n.max() >= count for n in seen):
-        wrong("the pictures are none of those that were given.", remedy)
-    if any(not np.array_equal(labels[n], y) for n, y in zip(seen, given, strict=True)):
+    every = [batch for part in epoch for batch in part]
+    for pixels, given in every:
+        if pixels.shape != (batch, 4, 4, 3):
+            wrong(
+                f"a batch of pictures is {pixels.shape} ({case}).",
+                f"It should be {(batch, 4, 4, 3)}: batch(batch, drop_remainder=True).",
+            )
+        if np.shape(given) != (batch,):
+            wrong(f"the labels of a batch are {np.shape(given)}.", "One number each: (batch,).")
+        if pixels.dtype != np.float32 or pixels.max() > 1:
+            wrong(f"the pictures are {pixels.dtype}, up to {pixels.max():g}.", remedy)
+        levels = 255 * compare.numbers(pixels, "the pictures")
+        if (
+            np.abs(levels - np.rint(levels)).max() > 0.01
+            or levels.min() < 0
+            or levels.max() >= count
+        ):
+            wrong("the pictures are not their bytes divided by 255.", remedy)
+    if any(not np.array_equal(labels[_which(batch)], batch[1]) for batch in every):
+        if any(np.array_equal(labels[_which(every[0])], every[0][1] + off) for off in (-1, 1)):
+            wrong("the labels are off by one.",
+                  "The records count classes from 0, and so does the loss.")  # fmt: skip
         wrong("pictures and labels are out of step.", "Shuffle the pairs, not each by itself.")
-    together = np.concatenate(seen)
+    together = np.concatenate([_which(batch) for batch in every])
     if len(np.unique(together)) < len(together):
         wrong(
             f"a picture is read twice in an epoch ({case}).",
@@ -218,14 +225,11 @@ def _right_batches(
         wrong(f"a rank takes {len(epoch[0])} steps ({case}).", f"It should take {steps}.")
 
 
-def _shuffled(epochs: list[list[list[tuple[np.ndarray, np.ndarray]]]]) -> None:
+def _shuffled(epochs: list[list[list[Batch]]]) -> None:
     """Wrong unless the pictures come in a new order in each epoch, and from all over the files."""
-    runs = [
-        [[np.rint(255 * i[:, 0, 0, 0]).astype(int).tolist() for i, _ in part] for part in epoch]
-        for epoch in epochs
-    ]  # [epoch][rank][batch][row]
-    for first, second in zip(*runs, strict=True):
-        order = [n for batch in first for n in batch]
+    for parts in zip(*epochs, strict=True):  # of one rank
+        first, second = ([_which(batch).tolist() for batch in part] for part in parts)
+        order = [number for batch in first for number in batch]
         if order == sorted(order):
             wrong("the pictures come in the order of the files.", "Shuffle them, with the seed.")
         if first == second:
@@ -238,20 +242,15 @@ def _shuffled(epochs: list[list[list[tuple[np.ndarray, np.ndarray]]]]) -> None:
                 "the same pictures make up a batch in both epochs: whole batches are shuffled.",
                 "Shuffle pictures: shuffle stands before batch.",
             )
-        for batches in (first, second):
-            _from_all_over([n for batch in batches for n in batch])
-
-
-def _from_all_over(order: list[int]) -> None:
-    """Wrong for pictures that come from a small buffer: one of k lets none come k places early."""
-    place = {number: i for i, number in enumerate(sorted(order))}
-    buffer = 1 + max(place[number] - i for i, number in enumerate(order))
-    if buffer < len(order) / 2:
-        wrong(
-            f"no picture comes more than {buffer - 1} places before its turn: shuffle chooses among"
-            f" {buffer} of {len(order)}.",
-            "Files are sorted by class. Where there is room, the buffer holds all of them.",
-        )
+        # of a buffer of k none comes k places early
+        place = {number: i for i, number in enumerate(sorted(order))}
+        buffer = 1 + max(place[number] - i for i, number in enumerate(order))
+        if buffer < len(order) / 2:
+            wrong(
+                f"no picture comes more than {buffer - 1} places before its turn: shuffle chooses"
+                f" among {buffer} of {len(order)}.",
+                "Files are sorted by class. Where there is room, the buffer holds all of them.",
+            )
 
 
 def _read_ahead(dataset: Any) -> None:
@@ -279,7 +278,6 @@ def recipe(answer: Callable[..., Any]) -> str:
         # whole shards for each rank, or single records: what its share is makes the steps
         share = min(sum(split[rank::size]) for rank in range(size))
         for epoch in epochs:
-            _labels_of(epoch, labels)
             steps = min(len(part) for part in epoch)
             enough = steps >= share // batch
             epoch = [part[:steps] for part in epoch]  # as the script takes them
@@ -299,33 +297,10 @@ def recipe(answer: Callable[..., Any]) -> str:
 def read_epochs(
     answer: Callable[..., Any],
     images: np.ndarray, labels: np.ndarray, shards: int, size: int, batch: int,
-) -> list[Any]:  # fmt: skip
+) -> list[list[list[Batch]]]:  # fmt: skip
     """What two passes over the answer's datasets give: [epoch][rank][batch], pairs of arrays."""
     with tempfile.TemporaryDirectory(prefix="records-") as folder:
         turned = images.transpose(0, 3, 1, 2)
         paths = recipes.write(Path(folder) / "records", turned, labels, shards)
         made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
-        if not hasattr(made[0], "as_numpy_iterator"):
-            wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
-        epochs = [[_read(d, 2 * len(labels)) for d in made] for _ in range(2)]
-        _read_ahead(made[0])
-        return epochs
-
-
-def _labels_of(epoch: list[Any], labels: np.ndarray) -> None:
-    """Wrong where each label is another one in the same way; other mistakes are found later."""
-    for part in epoch:
-        for images, given in part:
-            if np.ndim(given) != 1:
-                wrong(f"the labels of a batch are {np.shape(given)}.", "One number each: (batch,).")
-            if images.ndim != 4 or not len(given):
-                return
-            levels = np.rint(255 * images[:, 0, 0, 0].astype(np.float64)).astype(int)
-            if levels.min() < 0 or levels.max() >= len(labels):
-                return
-            off = np.asarray(given, np.float64) - labels[levels]
-            if len(off) > 1 and (off == off[0]).all() and off[0]:
-                wrong(
-                    f"the labels are off by {off[0]:+g}.",
-                    "The records count classes from 0, and so does the loss.",
-                )
+        return _two_epochs(made, 2 * len(labels))

@@ -30,20 +30,20 @@ CASES = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
 
 
 def percentile(answer: Callable[[list[float], float], float]) -> str:
-    got = []
-    for values, per_cent in CASES:
-        got.append(_at(functools.partial(compare.call, answer), list(values), per_cent))
-    right = [counted(values, per_cent) for values, per_cent in CASES]
-    if all(map(_equal, got, right)):
+    got = [_at(functools.partial(compare.call, answer), *case) for case in CASES]
+    right = [counted(*case) for case in CASES]
+    close = functools.partial(np.isclose, rtol=1e-6, atol=0, equal_nan=True)  # float32 will do
+    if close(got, right).all():
         return f"{len(LATENCIES)} lists, from p0 to p100, also where values are equal."
-    off = next(i for i, pair in enumerate(zip(got, right, strict=True)) if not _equal(*pair))
+    off = int(np.argmin(close(got, right)))
     values, per_cent = CASES[off]
     shown = ", ".join(f"{value:g}" for value in values[:5]) + (", …" if len(values) > 5 else "")
-    for mistake, said, then in MISTAKES:
-        theirs = [_at(mistake, list(values), per_cent) for values, per_cent in CASES]
-        if all(map(_equal, got, theirs)):
-            wrong(f"{said} (p{per_cent} of {shown}).", then)
-    if got[off] is None:
+    mistakes = (
+        (functools.partial(_at, mistake), f"{said} (p{per_cent} of {shown}).", then)
+        for mistake, said, then in MISTAKES
+    )
+    compare.known(got, mistakes, lambda a, b: close(a, b).all(), CASES)
+    if math.isnan(got[off]):
         wrong(
             f"p{per_cent} of {shown} asks for a value that is not there.",
             "Places of a list count from 0: of 100 values the last one is number 99.",
@@ -54,17 +54,14 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
     )
 
 
-def _at(answer: Callable[[list[float], float], float], values: list[float], p: float) -> Any:
-    """What it says; None where it asks for a place that the list does not have."""
+def _at(
+    answer: Callable[[list[float], float], float], values: tuple[float, ...], per_cent: float
+) -> float:
+    """What it says; NaN where it asks for a place that the list does not have."""
     try:
-        return compare.number(answer(values, p), f"p{p}")
+        return compare.number(answer(list(values), per_cent), f"p{per_cent}")
     except IndexError:
-        return None
-
-
-def _equal(a: float | None, b: float | None) -> bool:
-    """Whether two results are the same latency, one of them perhaps in float32."""
-    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6)
+        return math.nan
 
 
 def counted(values: tuple[float, ...], per_cent: float) -> float:
@@ -91,8 +88,6 @@ MISTAKES: tuple[tuple[Callable[[list[float], float], float], str, str], ...] = (
     (lambda v, p: sum(v) / len(v), "this is the mean", "The mean hides the slow ones."),
     (lambda v, p: sorted(v)[math.ceil(len(v) * p / 100)], "it counts places from 1",
      "Places of a list count from 0: the rank less 1."),
-    (lambda v, p: sorted(v)[int(len(v) * p / 100)], "it is one place too far",
-     "The value in front of it is enough. And p100 is the last one, which has no place behind it."),
     (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one place too far",
      "The value in front of it is enough."),
     (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],
@@ -134,7 +129,11 @@ def fold(answer: Callable[[Any, Any], Any]) -> str:
         got = convolved(x, got_weight, stride, padding) + got_bias[:, None, None]
         difference = compare.max_difference(got, right)
         if not difference <= ROUNDING * np.abs(right).max():
-            _rounded_fold(found, got, right)
+            if found["half"] and np.allclose(got, right, rtol=0, atol=0.01 * np.abs(right).max()):
+                wrong(
+                    "weight and bias are right, but rounded to float16.",
+                    "Compute in the type of what was given; who wants 16 bits converts afterwards.",
+                )
             _wrong_fold(got_weight, got_bias, weight, norm, difference)
         off = compare.max_difference(found["output"], right)
         if not off <= 100 * ROUNDING * np.abs(right).max():
@@ -154,26 +153,14 @@ def folded_layer(
     out, into, side, _ = weight.shape
     conv = torch.nn.Conv2d(into, out, side, stride, padding, bias=False).double().eval()
     bn = torch.nn.BatchNorm2d(out, eps=EPS).double().eval()
-    given = {f"conv.{n}": t for n, t in conv.state_dict().items()}
-    given |= {f"bn.{n}": t for n, t in bn.state_dict().items()}
     with torch.no_grad():
         conv.weight.copy_(torch.tensor(weight))
-        for name, tensor in bn.named_parameters():
-            tensor.copy_(torch.tensor(norm[name]))
-        for name, tensor in bn.named_buffers():
-            tensor.copy_(torch.tensor(norm.get(name, np.array(5))))
-        before = {name: tensor.clone() for name, tensor in given.items()}
-        try:
-            layer = answer(conv, bn)
-        except RuntimeError as problem:
-            if "must match" not in str(problem):
-                raise
-            wrong(
-                f"{str(problem).splitlines()[0]}.",
-                "A factor for each channel *out* is a column: factor.view(-1, 1, 1, 1).",
-            )
-        for name, tensor in given.items():
-            if not torch.equal(tensor, before[name]):
+        for name in NORM:
+            bn.state_dict()[name].copy_(torch.tensor(norm[name]))
+        before = compare.copied([conv.state_dict(), bn.state_dict()])
+        layer = answer(conv, bn)
+        for name, given, copy in zip(("conv", "bn"), (conv, bn), before, strict=True):
+            if not compare.unchanged(given.state_dict(), copy):
                 wrong(
                     f"`{name}` is changed by your function, and whoever has called it still needs"
                     " it as it was.",
@@ -186,11 +173,7 @@ def folded_layer(
         half = layer.weight.dtype == torch.float16
         folded = layer.weight.double().numpy()
         bias = None if layer.bias is None else layer.bias.double().numpy()
-        try:
-            output = layer.float()(torch.tensor(x[None]).float())[0].double().numpy()
-        except RuntimeError as problem:
-            wrong(f"the new layer cannot be called: {str(problem).splitlines()[0]}.",
-                  "A Conv2d of the same channels, with weight and bias copied in.")  # fmt: skip
+        output = layer.float()(torch.tensor(x[None]).float())[0].double().numpy()
     return {"weight": folded, "bias": bias, "output": output, "half": half}
 
 
@@ -223,58 +206,41 @@ def normalised(x: np.ndarray, norm: Norm) -> np.ndarray:
     return gamma * (x - mean) / np.sqrt(var + EPS) + beta
 
 
-def _rounded_fold(found: dict[str, Any], got: np.ndarray, right: np.ndarray) -> None:
-    """Wrong where the outputs differ only because weight and bias have few digits."""
-    if found["half"] and np.allclose(got, right, rtol=0, atol=0.01 * np.abs(right).max()):
-        wrong(
-            "weight and bias are right, but rounded to float16.",
-            "Compute in the type of what was given; who wants 16 bits converts afterwards.",
-        )
-
-
 def _wrong_fold(
     weight: np.ndarray, bias: np.ndarray, plain: np.ndarray, norm: Norm, difference: float
 ) -> None:
     gamma, beta, mean, var = (norm[name] for name in NORM)
     scale = gamma / np.sqrt(var + EPS)
 
-    def scaled(by: np.ndarray, axis: int = 0) -> np.ndarray:
-        shape = [1, 1, 1, 1]
-        shape[axis] = -1
-        return plain * by.reshape(shape)
+    def scaled(by: np.ndarray) -> np.ndarray:
+        result: np.ndarray = plain * by[:, None, None, None]
+        return result
 
     if not np.allclose(weight, scaled(scale)):
-        if np.allclose(weight, plain):
-            wrong("the weight is as it was.", "The factor gamma / std belongs to the weight.")
-        if np.allclose(weight, scaled(gamma / np.sqrt(var))):
-            wrong("eps is forgotten.", "std is sqrt(running_var + eps), as in the batch norm.")
-        if np.allclose(weight, scaled(gamma / (np.sqrt(var) + EPS))):
-            wrong("eps is added to the root.", "It stands inside: sqrt(running_var + eps).")
-        if np.allclose(weight, scaled(gamma / (var + EPS))):
-            wrong("it divides by the variance.", "Divide by its root.")
-        if np.allclose(weight, scaled(np.abs(scale))):
-            wrong("the sign of gamma is lost.", "A gamma below 0 turns its channel round.")
-        if np.allclose(weight, scaled(1 / np.sqrt(var + EPS))):
-            wrong("gamma is forgotten.", "The factor is gamma / std.")
-        if plain.shape[0] == plain.shape[1] and np.allclose(weight, scaled(scale, 1)):
-            wrong(
-                "the factor is put on the channels in.",
-                "The weight has the shape (out, in, height, width): factor.view(-1, 1, 1, 1).",
-            )
-        if plain.shape[0] == plain.shape[3] and np.allclose(weight, scaled(scale, 3)):
-            wrong("the factor is put on the width.", "Use factor.view(-1, 1, 1, 1).")
-        off = np.abs(weight / plain / scale[:, None, None, None] - 1).max()
+        compare.known(weight, (
+            (plain, "the weight is as it was.", "The factor gamma / std belongs to the weight."),
+            (scaled(gamma / np.sqrt(var)), "eps is forgotten.",
+             "std is sqrt(running_var + eps), as in the batch norm."),
+            (scaled(gamma / (np.sqrt(var) + EPS)), "eps is added to the root.",
+             "It stands inside: sqrt(running_var + eps)."),
+            (scaled(gamma / (var + EPS)), "it divides by the variance.", "Divide by its root."),
+            (scaled(np.abs(scale)), "the sign of gamma is lost.",
+             "A gamma below 0 turns its channel round."),
+            (scaled(1 / np.sqrt(var + EPS)), "gamma is forgotten.", "The factor is gamma / std."),
+            (plain * np.resize(scale, plain.shape[1])[:, None, None],
+             "the factor is put on the channels in.",
+             "The weight has the shape (out, in, height, width): factor.view(-1, 1, 1, 1)."),
+        ), np.allclose)  # fmt: skip
+        off = np.abs(weight / scaled(scale) - 1).max()
         wrong(f"the weight is off by up to {100 * off:.0f} %.", "It is gamma / std times W.")
-    if np.allclose(bias, beta):
-        wrong("the mean is forgotten in the bias.", "It is beta − gamma · mean / std.")
-    if np.allclose(bias, beta - mean):
-        wrong("the mean goes into the bias without its factor.", "It is beta − gamma · mean / std.")
-    if np.allclose(bias, beta + scale * mean):
-        wrong("the mean is added.", "Batch norm subtracts it: beta − gamma · mean / std.")
-    if np.allclose(bias, -scale * mean):
-        wrong("beta is forgotten.", "The bias is beta − gamma · mean / std.")
-    if np.allclose(bias, scale * (beta - mean)):
-        wrong("beta is multiplied too.", "Batch norm adds beta last.")
+    compare.known(bias, (
+        (beta, "the mean is forgotten in the bias.", "It is beta − gamma · mean / std."),
+        (beta - mean, "the mean goes into the bias without its factor.",
+         "It is beta − gamma · mean / std."),
+        (beta + scale * mean, "the mean is added.",
+         "Batch norm subtracts it: beta − gamma · mean / std."),
+        (scale * (beta - mean), "beta is multiplied too.", "Batch norm adds beta last."),
+    ), np.allclose)  # fmt: skip
     wrong(f"outputs differ by up to {difference:.2g}.", "Compare your bias with the formula.")
 
 
@@ -306,8 +272,6 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         if sure.dtype.kind not in "biuf":
             compare.numbers(sure, "the probabilities")
         answers.append((classes, sure))
-    for (_, sure), (logits, _) in zip(answers, cases, strict=True):
-        _one_maximum(sure, logits)
     for (classes, sure), (logits, k) in zip(answers, cases, strict=True):
         _right_classes(classes, logits, k)
         _right_probabilities(sure, classes, logits)
@@ -330,57 +294,37 @@ def asked(answer: Callable[[Any, int], Any], logits: np.ndarray, k: int) -> list
 
 def _right_classes(classes: np.ndarray, logits: np.ndarray, k: int) -> None:
     for row, found in zip(logits, classes.tolist(), strict=True):
-        right = sorted(range(len(row)), key=lambda i: -row[i])[:k]
-        if found == right:
+        order = sorted(range(len(row)), key=lambda i: -row[i])
+        if found == (right := order[:k]):
             continue
-        if found == right[::-1]:
-            wrong(
-                "the likeliest class comes last.",
-                "torch.argsort goes upwards: descending=True turns it round.",
-            )
-        if found == sorted(range(len(row)), key=lambda i: row[i])[:k]:
-            wrong(
-                "these are the least likely classes.", "torch.argsort goes upwards: take the end."
-            )
+        compare.known(found, (
+            (right[::-1], "the likeliest class comes last.",
+             "torch.argsort goes upwards: descending=True turns it round."),
+            (order[::-1][:k], "these are the least likely classes.",
+             "torch.argsort goes upwards: take the end."),
+        ))  # fmt: skip
         if sorted(found) == sorted(right):
             wrong("the classes are right, their order is not.", "The likeliest comes first.")
-        if np.abs(row).max() > 700:
-            wrong(
-                "with logits of 1000 the classes are wrong.",
-                "exp(1000) is infinite: subtract the picture's largest logit before exp.",
-            )
         wrong(
             f"of {len(logits)} pictures one gets the classes {found}, and should get {right}.",
             "Each picture by itself: what another one shows makes no difference.",
         )
 
 
-def _one_maximum(sure: np.ndarray, logits: np.ndarray) -> None:
-    """Wrong where the largest logit of the whole batch was subtracted from all pictures'.
-
-    That is right until another picture's logits are so much larger that all of a picture's powers
-    are rounded to 0; in float16 that is soon.
-    """
-    for kind in (np.float64, np.float32, np.float16):
-        with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
-            power = np.exp((logits - logits.max()).astype(kind))
-            shares = power / power.sum(1, keepdims=True)
-        lost = ~np.isfinite(shares).all(1)
-        if lost.any() and np.array_equal(lost, ~np.isfinite(sure).all(1)):
-            wrong(
-                "a picture's probabilities are 0/0: the largest logit of the whole batch was"
-                " subtracted, and beside another picture's 1000 all of its own powers are 0.",
-                "Each picture has its own largest logit: logits.amax(dim=1, keepdim=True).",
-            )
-
-
 def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarray) -> None:
-    if not np.isfinite(sure).all() and np.abs(logits).max() < 700:
+    lost = ~np.isfinite(sure).all(1)
+    if lost.any() and np.abs(logits).max() < 700:
         compare.numbers(sure, "the probabilities")
-    if not np.isfinite(sure).all():
+    if lost[logits.max(1).argmax()]:
         wrong(
             "with logits of 1000 a probability is no number.",
             "exp(1000) is infinite: subtract the picture's largest logit before exp.",
+        )
+    if lost.any():
+        wrong(
+            "a picture's probabilities are 0/0: the largest logit of the whole batch was"
+            " subtracted, and beside another picture's 1000 all of its own powers are 0.",
+            "Each picture has its own largest logit: logits.amax(dim=1, keepdim=True).",
         )
     rows = np.arange(len(logits))[:, None]
     power = np.array([[math.exp(x - max(row)) for x in row] for row in logits])
@@ -393,24 +337,16 @@ def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarr
             "Compute in float32 at least: a sum of many classes loses even more.",
         )
     over_batch = np.exp(logits - logits.max(0))
-    if np.allclose(sure, (over_batch / over_batch.sum(0))[rows, classes]):
-        wrong(
-            "a probability depends on the other pictures of the batch: those of a class add up to"
-            " 1, not those of a picture.",
-            "Sum over the classes: dim=1, and keepdim=True.",
-        )
-    if np.allclose(sure, logits[rows, classes]):
-        wrong("these are logits.", "Softmax makes probabilities of them.")
-    if np.allclose(sure, right / right.sum(1, keepdims=True)):
-        wrong("the k probabilities add up to 1.", "The sum goes over all classes, not over k.")
-    if np.allclose(sure, (power / power.sum())[rows, classes]):
-        wrong("those of the whole batch add up to 1.", "Sum over the classes: dim=1.")
-    if np.allclose(sure, 100 * right):
-        wrong("these are per cent.", "Probabilities go from 0 to 1.")
-    if np.allclose(sure, right[:, ::-1]):
-        wrong("the probabilities are in the other order.", "As the classes: the highest first.")
+    compare.known(sure, (
+        ((over_batch / over_batch.sum(0))[rows, classes],
+         "a probability depends on the other pictures of the batch: those of a class add up to 1,"
+         " not those of a picture.", "Sum over the classes: dim=1, and keepdim=True."),
+        (logits[rows, classes], "these are logits.", "Softmax makes probabilities of them."),
+        (right / right.sum(1, keepdims=True), "the k probabilities add up to 1.",
+         "The sum goes over all classes, not over k."),
+    ), np.allclose)  # fmt: skip
+    off = np.abs(sure - right).argmax()
     wrong(
-        f"a probability is {sure.ravel()[np.abs(sure - right).argmax()]:.3g}, where"
-        f" {right.ravel()[np.abs(sure - right).argmax()]:.3g} is right.",
+        f"a probability is {sure.flat[off]:.3g}, where {right.flat[off]:.3g} is right.",
         "exp of each logit over the sum of the picture's.",
     )

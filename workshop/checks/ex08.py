@@ -3,6 +3,7 @@ capstone."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import statistics
 from collections.abc import Callable, Sequence
@@ -58,84 +59,59 @@ def _right_rate(got: float, images: Sequence[int], seconds: Sequence[float], war
     if np.isclose(got, right):
         return
     rates = [n / s for n, s in zip(kept, took, strict=True)]
-    case = f"images {list(images)}, seconds {list(seconds)}, warm-up {warmup}"
-    all_rates = [n / s for n, s in zip(images, seconds, strict=True)]
-    if np.isclose(got, np.mean(rates)):
-        wrong(
-            f"this is the arithmetic mean of the rates: {got:.4g} ({case}).",
-            f"{sum(kept)} images took {sum(took):g} s: {right:.4g} a second.",
-        )
-    if np.isclose(got, sum(images) / sum(seconds)) or np.isclose(got, np.mean(all_rates)):
-        wrong(
-            f"the warm-up is counted: {got:.4g} ({case}).",
-            f"Leave the first {warmup} iterations out.",
-        )
-    if np.isclose(got, len(rates) / sum(1 / one for one in rates)):
-        wrong(
-            f"the harmonic mean counts an iteration of {min(kept)} images as much as one of"
-            f" {max(kept)} ({case}).",
-            "It is right for equal work only: divide all images by all seconds.",
-        )
-    if np.isclose(got, statistics.median(rates)):
-        wrong(f"this is the median: {got:.4g} ({case}).", "It forgets the slow ones altogether.")
-    if np.isclose(got, 1 / right):
-        wrong("these are seconds per image.", "Divide the other way round.")
-    if np.isclose(got, sum(images) / sum(took)):
-        wrong(
-            f"the warm-up's images are counted, but not its seconds ({case}).",
-            "Leave out both.",
-        )
-    if np.isclose(got, sum(kept) / sum(seconds)):
-        wrong(
-            f"the warm-up's seconds are counted, but not its images ({case}).",
-            "Leave out both.",
-        )
-    if np.isclose(got, sum(kept) / len(kept)):
-        wrong(f"these are images per iteration: {got:.4g} ({case}).", "Divide by the seconds.")
-    if np.isclose(got, max(rates)):
-        wrong(f"this is the best iteration: {got:.4g} ({case}).", "All of them count.")
-    if warmup and np.isclose(got, sum(images[:-warmup]) / sum(seconds[:-warmup])):
-        wrong(f"the last {warmup} are left out ({case}).", "The warm-up comes first.")
-    wrong(f"it says {got:.4g} ({case}).", f"It should be {right:.4g}.")
+    end = len(images) - warmup
+    mistakes = (
+        (np.mean(rates), "this is the arithmetic mean of the rates",
+         f"{sum(kept)} images took {sum(took):g} s: {right:.4g} a second."),
+        (sum(images) / sum(seconds), "the warm-up is counted",
+         f"Leave the first {warmup} iterations out."),
+        (statistics.harmonic_mean(rates), "the harmonic mean counts an iteration of"
+         f" {min(kept)} images as much as one of {max(kept)}",
+         "It is right for equal work only: divide all images by all seconds."),
+        (statistics.median(rates), "this is the median", "It forgets the slow ones altogether."),
+        (1 / right, "these are seconds per image", "Divide the other way round."),
+        (sum(images) / sum(took), "the warm-up's images are counted, but not its seconds",
+         "Leave out both."),
+        (sum(kept) / len(kept), "these are images per iteration", "Divide by the seconds."),
+        (sum(images[:end]) / sum(seconds[:end]), f"the last {warmup} are left out",
+         "The warm-up comes first."),
+    )  # fmt: skip
+    case = f"{got:.4g} with images {[*images]}, seconds {[*seconds]}, warm-up {warmup}"
+    compare.known(got, [(v, f"{said} ({case}).", then) for v, said, then in mistakes], np.isclose)
+    wrong(f"it says {case}.", f"It should be {right:.4g}.")
 
 
 # --- ex08.ring ------------------------------------------------------------------------------------
 
 WORKERS = (2, 8, 512)
 BYTES, BANDWIDTH, LATENCY = 100e6, 12.5e9, 20e-6
+WHOLE = BYTES / BANDWIDTH  # seconds that all gradients take
+RING_MISTAKES = (  # by the number of workers, in seconds
+    (lambda n: ring_seconds(n) / 1000, "these are seconds.", "Asked for are milliseconds."),
+    (lambda n: 2 * (n - 1) / n * WHOLE + LATENCY, "the latency is counted once.",
+     "A message begins when the one before has arrived: it counts for each of them."),
+    (lambda n: 2 * (n - 1) / n * WHOLE, "the latency is forgotten.",
+     "Each of the 2 (n − 1) messages waits for it once."),
+    (lambda n: ring_seconds(n) / 2, "this is half of it: the scatter-reduce.",
+     "The sums travel around too: n − 1 more."),
+    (lambda n: 2 * (n - 1) * (LATENCY + WHOLE), "every message carries all gradients.",
+     "In the ring it is a chunk: 1/n of them."),
+    (lambda n: 2 * (n - 1) * (LATENCY + 8 * WHOLE / n), "bytes are divided by bits.",
+     "The bandwidth is in bytes per second already."),
+)  # fmt: skip
 
 
 def ring(answer: Any) -> str:
-    got = compare.by_number(answer, "{2: …, 8: …, 512: …}", "a number of workers")
-    if missing := [n for n in WORKERS if n not in got]:
-        wrong(f"there is no prediction for {missing[0]} workers.", f"Give one for each: {WORKERS}.")
-
-    def said(formula: Callable[[int], float], within: float = 0.02) -> bool:
-        return all(abs(got[n] / 1000 / formula(n) - 1) <= within for n in WORKERS)
-
-    if said(ring_seconds):
-        return f"{', '.join(f'{1000 * ring_seconds(n):.2f}' for n in WORKERS)} ms, sent one by one."
-    whole = BYTES / BANDWIDTH
-    if said(lambda n: ring_seconds(n) / 1000):
-        wrong("these are seconds.", "Asked for are milliseconds.")
-    if said(lambda n: 2 * (n - 1) / n * whole + LATENCY, 5e-4):
-        wrong(
-            "the latency is counted once.",
-            "A message begins when the one before has arrived: it counts for each of them.",
-        )
-    if said(lambda n: 2 * (n - 1) / n * whole):
-        wrong("the latency is forgotten.", "Each of the 2 (n − 1) messages waits for it once.")
-    if said(lambda n: ring_seconds(n) / 2):
-        wrong("this is half of it: the scatter-reduce.", "The sums travel around too: n − 1 more.")
-    if said(lambda n: 2 * (n - 1) * (LATENCY + whole)):
-        wrong("every message carries all gradients.", "In the ring it is a chunk: 1/n of them.")
-    if said(lambda n: 2 * (n - 1) * (LATENCY + 8 * whole / n)):
-        wrong("bytes are divided by bits.", "The bandwidth is in bytes per second already.")
-    if said(lambda n: 2 * n * (LATENCY + whole / n)):
-        wrong("there are 2 n messages.", "n − 1 until the sums are complete, and n − 1 more.")
-    off = next(n for n in WORKERS if abs(got[n] - 1000 * ring_seconds(n)) > 20 * ring_seconds(n))
+    got = [ms / 1000 for ms in compare.predictions(answer, WORKERS, "workers")]
+    right = [ring_seconds(n) for n in WORKERS]
+    if np.allclose(got, right, rtol=0.02, atol=0):
+        return f"{', '.join(f'{1000 * value:.2f}' for value in right)} ms, sent one by one."
+    same = functools.partial(np.allclose, rtol=1e-3, atol=0)
+    compare.known(got, RING_MISTAKES, same, [(n,) for n in WORKERS])
+    off = next(i for i in range(len(got)) if abs(got[i] / right[i] - 1) > 0.02)
     wrong(
-        f"with {off} workers it takes {1000 * ring_seconds(off):.4g} ms, not {got[off]:.4g}.",
+        f"with {WORKERS[off]} workers it takes {1000 * right[off]:.4g} ms, not"
+        f" {1000 * got[off]:.4g}.",
         "Messages of one worker, times what one of them takes.",
     )
 
@@ -144,7 +120,7 @@ def ring_seconds(workers: int) -> float:
     """The clock at the end of a ring all-reduce in which every message is sent, one by one."""
     clock = [0.0] * workers
     for _ in range(2 * (workers - 1)):
-        sent = [now + LATENCY + BYTES / workers / BANDWIDTH for now in clock]
+        sent = [now + LATENCY + WHOLE / workers for now in clock]
         clock = [max(clock[w], sent[w - 1]) for w in range(workers)]
     return max(clock)
 
@@ -169,14 +145,10 @@ def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
     right = [case[0] / step_seconds(*case) for case in EXCHANGES]
     if np.allclose(got, right):
         return f"{len(EXCHANGES)} steps: hidden, exposed, queueing, in one piece, no exchange."
-    for mistake, said, then in MISTAKES:
-        if np.allclose(got, [mistake(*case) for case in EXCHANGES]):
-            wrong(said, then)
-    off = next(i for i, pair in enumerate(zip(got, right, strict=True)) if not np.isclose(*pair))
+    compare.known(got, MISTAKES, np.allclose, EXCHANGES)
+    off = int(np.argmin(np.isclose(got, right)))
     compute, ready, takes = EXCHANGES[off]
     case = f"compute {compute:g}, ready {list(ready)}, takes {list(takes)}"
-    if got[off] > 1:
-        wrong(f"the efficiency is {got[off]:.4g} ({case}).", "A step takes at least its compute.")
     wrong(f"it says {got[off]:.4g} ({case}).", f"It should be {right[off]:.4g}.")
 
 
@@ -251,9 +223,8 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
     """A run of the learner's script, found to keep all the rules."""
-    say = None if hasattr(type(answer), "beside") else script.progress(doing)
     before = script.contents(case.folder)
-    seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), say)))
+    seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
     if changed := before.items() ^ script.contents(case.folder).items():
         wrong(
             f"the script has changed the folder of the pictures: {Path(min(changed)[0]).name}.",
@@ -266,7 +237,7 @@ def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> scr
 
 
 def _slow_run(case: script.Case, doing: str) -> script.Seen:
-    return _ended(script.observe(case, [script.baseline()], script.progress(doing))[0])
+    return _ended(script.observe(case, [script.baseline()], doing)[0])
 
 
 def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
@@ -289,7 +260,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         if function is None:
             seen = _slow_run(case, "the slow script")
         else:
-            raw = script.run_answer(function, str(case.folder), script.progress("your script"))
+            raw = script.run_answer(function, str(case.folder), "your script")
             seen = _ended(script.understood(case, raw))
     print(f"{seen.trained.sum():,} pictures were trained on in {seen.seconds:.1f} s:"
           f" {seen.ips:.0f} a second.")  # fmt: skip

@@ -9,11 +9,8 @@ plain data: the check judges it.
 
 from __future__ import annotations
 
-import ast
 import builtins
-import inspect
 import json
-import linecache
 import os
 import subprocess
 import sys
@@ -45,7 +42,7 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
-        (place / "answer.py").write_text(source(answer), encoding="utf-8")
+        (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
         words = [work, answer.__name__, str(place), json.dumps(list(cases))]
         process = subprocess.run(
             [sys.executable, "-m", "workshop.checks.process_ranks", *words],
@@ -57,26 +54,6 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
             return [[{"error": "RuntimeError", "text": last[0], "place": ""}]]
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
-
-
-def source(function: Callable[..., Any]) -> str:
-    """The cell of a function without its calls: imports, definitions and constants."""
-    text = "".join(linecache.getlines(function.__code__.co_filename))
-    try:
-        nodes = ast.parse(text).body
-    except SyntaxError:
-        nodes = []
-    if not any(isinstance(n, ast.FunctionDef) and n.name == function.__name__ for n in nodes):
-        return inspect.getsource(function)
-    kept = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
-        or (isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call))
-    ]
-    lines = text.splitlines()
-    wanted = {n for node in kept for n in range(node.lineno - 1, node.end_lineno or 0)}
-    return "\n".join(line if i in wanted else "" for i, line in enumerate(lines)) + "\n"
 
 
 def understood(found: Sequence[Any]) -> list[Any]:
@@ -155,20 +132,15 @@ def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[
     except Wrong as problem:
         found = {"wrong": [problem.diagnosis, problem.remedy]}
     except (Exception, SystemExit) as error:
-        own_lines = [
-            f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)
-        ]
-        where = own_lines[-1] if own_lines else None
+        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
         found = {
             "error": type(error).__name__,
             "text": str(error).strip().split("\n")[0],
-            "place": f"In {where.name}: `{where.line}`." if where else "",
+            "place": f"In {lines[-1].name}: `{lines[-1].line}`." if lines else "",
         }
-        if (
-            isinstance(error, RuntimeError)
-            and "ransport" in traceback.format_exc()
-            or ("imed out" in str(error) or "closed by peer" in str(error))
-        ):
+        # what Gloo says on a rank whose partners do not come, or have gone
+        words = ("ransport", "imed out", "closed by peer")
+        if isinstance(error, RuntimeError) and any(w in traceback.format_exc() for w in words):
             found = {STUCK: True}
     (folder / f"{number}-{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # the end of the group, also for those who still wait

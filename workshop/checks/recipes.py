@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workshop import try_script
-from workshop.checks import capstone, compare, process_ranks
+from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 
@@ -134,7 +134,7 @@ def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
     as plain data. The pictures lie beside it, in signs.npz."""
     with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
         script = Path(folder) / "train.py"
-        script.write_text(process_ranks.source(answer) + end, encoding="utf-8")
+        script.write_text(alone.cell_of(answer) + end, encoding="utf-8")
         with np.load(pictures(Path(folder) / "signs.npz")) as file:
             images, labels = file["images"], file["labels"]
         (Path(folder) / "out").mkdir()
@@ -148,7 +148,6 @@ def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
                 steps=MORE_STEPS,
                 single=end == CALL,
                 env={"CUDA_VISIBLE_DEVICES": ""},
-                say=capstone.progress("your script"),
             )
         except RunFailed as problem:
             return told(problem, script)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop.checks.hints import HINTS
 
 FILL, HUNT, PREDICT, TEST, TUNE = KINDS = (
     "fill in",
@@ -68,9 +70,20 @@ class Exercise:
         return "" if there else PACKAGES[self.needs]
 
     @property
-    def hints(self) -> tuple[str, str, str]:
-        """From a nudge to nearly the answer."""
-        return HINTS[self.name]
+    def hints(self) -> list[str]:
+        """Three, from a nudge to nearly the answer."""
+        return read_hints()[self.name]
+
+
+@cache
+def read_hints() -> dict[str, list[str]]:
+    """The hints of every exercise by its name, from `hints.md`."""
+    text = Path(__file__).with_name("hints.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (.+)$", text, flags=re.M)[1:]  # name, numbered hints, name …
+    return {
+        name: [" ".join(hint.split()) for hint in re.split(r"^\d\. ", numbered, flags=re.M)[1:]]
+        for name, numbered in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 EXERCISES = (

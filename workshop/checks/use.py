@@ -6,8 +6,7 @@ of their own and import what they run; then a small run starts with `--override`
 
 from __future__ import annotations
 
-import ast
-import linecache
+import io
 import os
 import subprocess
 import sys
@@ -16,11 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import launch
+from rn50lib.config import Experiment
+from rn50lib.config.checks import has_dali
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
+from rn50lib.hardware import machine
 from rn50lib.overrides import REPLACEABLE, RUN
-from workshop import runs, session
-from workshop.checks import ask, engine, framed, records
+from rn50lib.records.framing import MAGIC_BYTES
+from rn50lib.records.source import Source, open_source
+from workshop import output, runs, session
+from workshop.checks import alone, ask, engine, records
 from workshop.errors import show_user_errors_plainly
+from workshop.programs import program
 
 SMALL: dict[str, Any] = {
     "network": "tiny", "image_shape": 32, "dtype": "float32", "batch_size": 16, "threads": 1,
@@ -30,6 +36,7 @@ TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
 IMPORT_S = 60.0
 
 FRAMING = "record_framing"  # no part of a run, so a small data set is packed with it
+SHOWN = 6  # of its pictures are drawn; one of each class is packed
 
 
 def use(**given: Any) -> runs.Run | None:
@@ -63,7 +70,7 @@ def use(**given: Any) -> runs.Run | None:
     check_alone(file, [function.__name__ for function in functions.values()])
     root = data_root(here, given)
     if FRAMING in functions:
-        framed.pack(f"{file}:{functions[FRAMING].__name__}", root)
+        pack(f"{file}:{functions[FRAMING].__name__}", root)
         return None
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
     fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
@@ -85,7 +92,7 @@ def data_root(here: session.Session, given: Mapping[str, Any]) -> Path:
 
 def write(number: str, functions: list[Callable[..., Any]]) -> Path:
     """Write the cells that define the functions to `answers/ex03.py`; returns its path."""
-    cells = list(dict.fromkeys(defining_cell(function) for function in functions))
+    cells = list(dict.fromkeys(alone.cell_of(function).strip() for function in functions))
     path = records.answers_home() / f"{number}.py"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,26 +103,6 @@ def write(number: str, functions: list[Callable[..., Any]]) -> Path:
             " write to, and start the kernel again"
         ) from None
     return path
-
-
-def defining_cell(function: Callable[..., Any]) -> str:
-    """The source of the whole cell that defines a function, without what it only shows or calls."""
-    source = "".join(linecache.getlines(function.__code__.co_filename))
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        tree = ast.Module([], [])
-    if function.__name__ not in {getattr(node, "name", None) for node in tree.body}:
-        raise UserError(
-            f"the cell that defines {function.__name__} was not found, or holds a line that is not"
-            " Python: define it with `def` in a cell of its own"
-        )
-    lines = source.splitlines()
-    for node in tree.body:
-        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
-            first, last = node.lineno - 1, node.end_lineno or node.lineno
-            lines[first:last] = [""] * (last - first)
-    return "\n".join(lines).strip()
 
 
 def check_alone(file: Path, names: list[str]) -> None:
@@ -130,3 +117,95 @@ def check_alone(file: Path, names: list[str]) -> None:
         raise UserError(f"{file.name} takes more than {IMPORT_S:g} s to import") from None
     if done.returncode:
         raise UserError((done.stdout.strip() or done.stderr.strip()).splitlines()[-1])
+
+
+# --- use(record_framing=frame): real pictures, packed by im2rec with the learner's function, and
+# read back by the library's reader and by DALI
+
+
+def pack(place: str, data_root: Path) -> Path:
+    """Pack a picture of each class with the function at `place`, FILE:NAME; returns the data set.
+
+    Raises RunFailed when im2rec fails with it, UserError when a reader finds other records than
+    those that were packed.
+    """
+    root = launch.new_run("ex01-frame")
+    copy_pictures(open_source(data_root, "train", "files"), root / "train")
+    program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
+    seam = f"record_framing={place}"
+    program(
+        "data_prep.im2rec",
+        "--pass-through",
+        "--override",
+        seam,
+        "records/train",
+        "train",
+        folder=root,
+    )
+    count = compare_records(root)
+    print(f"{count} records that you framed, read by the library's reader: every byte is the same.")
+    if not has_dali():
+        print("DALI is not installed here, so it has not read them.")
+        return root
+    seen = labels_by_dali(root)
+    if seen != list(range(count)):
+        raise UserError(f"DALI reads the labels {seen} from your records, not 0 to {count - 1}")
+    print(f"DALI has read and decoded all {count} of them too.")
+    return root
+
+
+def copy_pictures(source: Source, to: Path) -> None:
+    """The first picture of each class, in class folders; the last one gets the magic in a comment,
+    as a JPEG may hold it by chance."""
+    for label, name in enumerate(source.classes):
+        picture = source.read(int((source.labels < label).sum()))
+        if label == len(source.classes) - 1:
+            # a comment begins behind the first 2 bytes with 4 of its own: 2 more, and the magic
+            # stands at a multiple of 4 in the picture, and in the payload, whose header has 24
+            comment = b"  " + 2 * MAGIC_BYTES
+            segment = b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment
+            picture = picture[:2] + segment + picture[2:]
+        (to / name).mkdir(parents=True)
+        (to / name / f"{name}.jpg").write_bytes(picture)
+
+
+def compare_records(root: Path) -> int:
+    """Compare every record with its file, and show some; returns their number."""
+    from PIL import Image
+
+    files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
+    packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
+    wrong = [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]
+    if wrong:
+        raise UserError(
+            f"{records.path}: what was packed for {', '.join(wrong)} is not what is read back:"
+            ' pass workshop.check("ex01.frame", frame) first'
+        )
+    names = files.classes[:SHOWN]
+    shown = [Image.open(io.BytesIO(packed[i])).convert("RGB") for i in range(len(names))]
+    alt = f"Pictures read from your record file: {', '.join(names)}"
+    output.images(shown, alt=alt, labels=list(names))
+    return len(packed)
+
+
+def labels_by_dali(root: Path) -> list[int]:
+    """The labels, sorted, of the pictures that DALI reads and decodes in one epoch.
+
+    Raises UserError where it cannot read the file.
+    """
+    from rn50lib.pipelines import open_pipeline
+
+    source = open_source(root, "train", "recordio")
+    asked = Experiment(
+        data_root=str(root), data_format="recordio", loader="dali", n=1, batch_size=len(source),
+        network="tiny", image_shape=32, dtype="float32", data_nthreads=1, recipe="reference",
+        profile="cpu",
+    )  # fmt: skip
+    pipeline = open_pipeline(
+        resolve(asked, machine(), len(source)).experiment, source, "train", 0, 1
+    )
+    try:
+        batches = [(batch.labels, batch.valid) for batch in pipeline.epoch(0)]
+    finally:
+        pipeline.close()
+    return sorted(int(label) for labels, valid in batches for label in labels[:valid])

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from workshop import output
+
 SEEN, MISSING, NOT_SEEN = "seen", "missing", "not seen"
 MARKS = {SEEN: "✓", MISSING: "✗", NOT_SEEN: "○"}
 TITLES = {
@@ -95,16 +97,13 @@ class Result:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from workshop.output import wrap
-
-        rows = "".join(
-            f"<tr><td>{MARKS[row.status]} {escape(TITLES[row.change])}</td>"
-            f"<td>{row.status}</td><td>{escape(row.evidence)}</td></tr>"
+        rows = [
+            [f"{MARKS[row.status]} {TITLES[row.change]}", row.status, row.evidence]
             for row in self.rows
-        )
-        head = "<tr><th>change</th><th></th><th>what was seen</th></tr>"
+        ]
+        table = output.table_html(rows, ["change", "", "what was seen"], self.heading)
         notes = "".join(f'<p class="dim">Could not be seen: {escape(n)}</p>' for n in self.unseen)
-        return wrap(f"<table><caption>{escape(self.heading)}</caption>{head}{rows}</table>{notes}")
+        return output.wrap(table + notes)
 
 
 @dataclass
@@ -123,33 +122,30 @@ def judge(
     whether it has come to its own end."""
     ranks = by_rank(events)
     steps = min((len(rank.updates) for rank in ranks), default=0) if len(ranks) >= np else 0
-    alone = by_rank(single)
     unseen = [e["error"] + f" (in {e['place']})" for e in events if e["kind"] == "trouble"][:3]
-    rows = [start(ranks, np)]
-    if rows[0].status == MISSING:  # what they call reaches nobody else
+    found = {"start": start(ranks, np)}
+    if found["start"][0] == MISSING:  # what they call reaches nobody else
         for update in (update for rank in ranks for update in rank.updates):
             update |= {"calls": {}, "sent": False}
     if steps:
-        rows += [
-            Row("share", *share(ranks, steps)),
-            Row("rate", *rate(ranks, alone[0] if alone else None, np, steps)),
-            Row("average", *average(ranks, np, steps)),
-            Row("alike", *alike(ranks, steps)),
-        ]
+        found |= {
+            "share": share(ranks, steps),
+            "rate": rate(ranks, by_rank(single), np, steps),
+            "average": average(ranks, np, steps),
+            "alike": alike(ranks, steps),
+        }
         unseen.append(f"whatever comes after the first {plural(steps, 'update')}, but for files")
     else:
         nothing = "no update of an optimizer of PyTorch, Keras or TensorFlow was seen on each rank"
-        rows += [Row(name, NOT_SEEN, nothing) for name in ("share", "rate", "average", "alike")]
-        if rows[0].status == MISSING:
-            rows[0] = Row("start", NOT_SEEN, rows[0].evidence)
-    if any(row.change == "share" and row.status == SEEN for row in rows):
+        found |= dict.fromkeys(("share", "rate", "average", "alike"), (NOT_SEEN, nothing))
+        if found["start"][0] == MISSING:
+            found["start"] = (NOT_SEEN, found["start"][1])
+    if found["share"][0] == SEEN:
         unseen.append("whether two ranks fed the same picture, changed at random by each of them")
-    rows.append(Row("writes", *writes(ranks, ended)))
+    found["writes"] = writes(ranks, ended)
     if not ended:
         unseen.append("files that it would have written later: it was ended (--seconds S waits)")
-    if any(u["framework"] == "TensorFlow" for rank in ranks for u in rank.updates):
-        unseen.append("files that TensorFlow's own C++ code writes without its savers and writers")
-    return Result(np, steps, rows, unseen)
+    return Result(np, steps, [Row(change, *row) for change, row in found.items()], unseen)
 
 
 def by_rank(events: list[dict[str, Any]]) -> list[Rank]:
@@ -172,7 +168,7 @@ def called(ranks: list[Rank], words: tuple[str, ...]) -> list[str]:
     """The names of the calls, on every rank, that hold one of `words`."""
     names = [{n for u in rank.updates[-1:] for n in u["calls"]} for rank in ranks]
     both = set.intersection(*names) if names else set()
-    found = sorted(n for n in both if any(word in n for word in words) and "(" not in n)
+    found = sorted(n for n in both if any(word in n for word in words))
     # what the script calls, rather than what that calls in turn
     return [name for name in found if not name.endswith("_") and "async" not in name] or found
 
@@ -181,54 +177,45 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def start(ranks: list[Rank], np: int) -> Row:
+def start(ranks: list[Rank], np: int) -> tuple[str, str]:
     starts = [rank.starts[-1] for rank in ranks if rank.starts]
     if len(starts) < np:
         which = "no process" if not starts else f"only {len(starts)} of {np} processes"
         calls = "called hvd.init() or torch.distributed.init_process_group()"
-        return Row("start", MISSING, f"{which} {calls}: each trained by itself")
+        return MISSING, f"{which} {calls}: each trained by itself"
     sizes = sorted({s["size"] for s in starts})
     numbers = sorted(s["group_rank"] for s in starts)
     by = " and ".join(sorted({s["by"] for s in starts}))
     if sizes != [np] or numbers != list(range(np)):
-        text = f"{by}: the ranks {numbers} in groups of {sizes}, where {np} were started"
-        return Row("start", MISSING, text)
+        return MISSING, f"{by}: the ranks {numbers} in groups of {sizes}, where {np} were started"
     devices = [rank.updates[0]["device"] for rank in ranks if rank.updates]
     text = f"{by}: ranks 0 to {np - 1} of {np}"
-    if not devices or all(d.startswith("cpu") for d in devices):
-        return Row("start", SEEN, text + "; on the CPU, where there is no device to take")
+    if all(device.startswith("cpu") for device in devices):
+        return SEEN, f"{text}; on the CPU, where there is no device to take"
     if len(set(devices)) < len(devices):
-        return Row("start", MISSING, f"{text}, but several ranks on one device: {devices[0]}")
-    return Row("start", SEEN, f"{text}, each on a device of its own")
+        return MISSING, f"{text}, but several ranks on one device: {devices[0]}"
+    return SEEN, f"{text}, each on a device of its own"
 
 
 def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
     fed = [[u["inputs"] for u in rank.updates[:steps]] for rank in ranks]
     if not all(any(batches) for batches in fed):
         return NOT_SEEN, "what went into the model could not be looked at"
-    count = sum(len(batch) for batch in fed[0])
-    same = sum(len({tuple(batches[k]) for batches in fed}) == 1 for k in range(steps))
-    if same == steps:
-        if len({row for batch in fed[0] for row in batch}) == 1:
+    if all(batches == fed[0] for batches in fed):
+        samples = [row for batch in fed[0] for row in batch]
+        if len(set(samples)) == 1:
             return NOT_SEEN, "all samples were one and the same, on every rank"
-        text = f"every rank was fed the same {count} samples in the same order"
-        return MISSING, text + ", one batch again and again" * all(map(repeated, fed))
+        return MISSING, f"every rank was fed the same {len(samples)} samples in the same order"
     # an epoch may end within the steps: only the first pass over the data is compared
-    passes = [first_pass(batches) for batches in fed]
-    sets = [set(one) for one in passes]
+    sets = [set(first_pass(batches)) for batches in fed]
     common = sum(count > 1 for count in collections.Counter(r for s in sets for r in s).values())
-    smallest = min(len(one) for one in sets)
+    smallest = min(len(first_pass(batches)) for batches in fed)
     text = f"{plural(smallest, 'sample')} on each rank, {common or 'none'} of them on another too"
     if 2 * common > smallest:
         return MISSING, f"{text}, in another order: the data were not shared out"
     if common > max(2, 0.02 * smallest):
         return NOT_SEEN, f"{text}: drawn at random by each rank?"
     return SEEN, text
-
-
-def repeated(batches: list[list[str]]) -> bool:
-    """Whether it is one batch again and again."""
-    return bool(batches[0]) and len(batches) > 1 and len({tuple(b) for b in batches}) == 1
 
 
 def first_pass(batches: list[list[str]]) -> list[str]:
@@ -241,21 +228,20 @@ def first_pass(batches: list[list[str]]) -> list[str]:
     return seen
 
 
-def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[str, str]:
+def rate(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[str, str]:
     rates = [[first(u["rates"]) for u in rank.updates[:steps]] for rank in ranks]
     if np.isnan(rates).any():
         return NOT_SEEN, "the optimizer did not show its learning rate"
-    group = shown(rates[0])
-    if any(not np_close(values, rates[0]) for values in rates):
+    if not np.allclose(rates, rates[0], rtol=1e-4):
         return MISSING, f"another learning rate on each rank: {', '.join(map(shown, rates))}"
-    if alone is None or not alone.updates:
-        return NOT_SEEN, f"{group} on {size} ranks; it was not run on one rank, to compare"
-    single = [first(u["rates"]) for u in alone.updates[:steps]]
-    steps = min(steps, len(single))
+    group = f"{shown(rates[0])} on {size} ranks"
+    if not alone or not alone[0].updates:
+        return NOT_SEEN, f"{group}; it was not run on one rank, to compare"
+    single = [first(u["rates"]) for u in alone[0].updates[:steps]]
+    text = f"{group}, {shown(single)} on one"
     ratios = [a / b for a, b in zip(rates[0], single, strict=False) if b]
     if not ratios:
-        return NOT_SEEN, f"{group} on {size} ranks, {shown(single)} on one"
-    text = f"{group} on {size} ranks, {shown(single)} on one"
+        return NOT_SEEN, text
     top, low = max(ratios), ratios[0]
     if abs(top / size - 1) < CLOSE:
         return SEEN, f"{text}: {size} times as much"
@@ -263,27 +249,19 @@ def rate(ranks: list[Rank], alone: Rank | None, size: int, steps: int) -> tuple[
         return SEEN, f"{text}: it starts at {low:.2f} times that of one rank and rises (warm-up)"
     if top > 1 + CLOSE:
         return SEEN, f"{text}: {top:.2f} times as much"
-    batches = [sum(len(u["inputs"]) for r in group_ for u in r.updates[:steps]) for group_ in
-               (ranks, [alone])]  # fmt: skip
+    both = min(steps, len(single))
+    batches = [
+        sum(len(u["inputs"]) for rank in group for u in rank.updates[:both])
+        for group in (ranks, alone)
+    ]
     if batches[0] and batches[0] == batches[1]:
         return SEEN, f"{text}: rightly, as all ranks together took as many samples as one alone"
-    grown = f", while each update took {batches[0] / batches[1]:.3g} times as many samples" * all(
-        batches
-    )
-    if low < 1 - CLOSE and top > low * 1.0001:
-        return (
-            MISSING,
-            f"{text}: a warm-up from 1/{size} of the rate of one rank to that rate",
-        )
-    if top < 1 - CLOSE:
-        return NOT_SEEN, f"{text}: {top:.2f} times as much{grown}"
-    if all(repeated([u["inputs"] for u in r.updates[:steps]]) for r in ranks):
-        return NOT_SEEN, f"{text}: not scaled{grown}; one batch again and again: a benchmark?"
+    text += ": not scaled"
+    if all(batches):
+        text += f", while each update took {batches[0] / batches[1]:.3g} times as many samples"
     if any(s["by"] == "Horovod" for rank in ranks for s in rank.starts):
-        return MISSING, f"{text}: not scaled{grown}"
-    return NOT_SEEN, (
-        f"{text}: not scaled{grown}. Horovod's recipe scales it, DDP leaves that to you"
-    )
+        return MISSING, text
+    return NOT_SEEN, f"{text}. Horovod's recipe scales it, DDP leaves that to you"
 
 
 def first(values: list[float]) -> float:
@@ -291,13 +269,9 @@ def first(values: list[float]) -> float:
     return next((value for value in values if value), values[0] if values else float("nan"))
 
 
-def np_close(a: list[Any], b: list[Any]) -> bool:
-    return bool(np.allclose(a, b, rtol=1e-4))
-
-
-def shown(values: list[Any]) -> str:
+def shown(values: list[float]) -> str:
     """A learning rate over some steps, in short."""
-    if np_close(values, [values[0]] * len(values)):
+    if np.allclose(values, values[0], rtol=1e-4):
         return f"{values[0]:.4g}"
     return f"{values[0]:.4g} … {values[-1]:.4g}"
 
@@ -313,28 +287,23 @@ def average(ranks: list[Rank], size: int, steps: int) -> tuple[str, str]:
     if "summed" in kinds:
         text = f"summed, not averaged{by}: {size} times the average went into the update"
         return MISSING, text + ", which is right only where the loss is divided by the ranks"
-    scaled = next((kind for kind in kinds if kind.startswith("scaled")), None)
-    if scaled:
-        factor = scaled.split()[1]
-        return SEEN, f"exchanged{by}; {factor} times the average went into the update (clipped?)"
+    if "scaled" in kinds:
+        return SEEN, f"exchanged{by}; a part of the average went into the update (clipped?)"
     if "other" in kinds:
         return SEEN, f"exchanged{by}: the same on every rank, not a plain average"
     if "own" in kinds:
-        return MISSING, "not exchanged: each rank updated with its own gradients" + (
-            f" although there was {', '.join(exchanges[:2])}" if exchanges else ""
-        )
+        text = "not exchanged: each rank updated with its own gradients"
+        return MISSING, text + (f" although there was {', '.join(exchanges[:2])}" * bool(exchanges))
     if "same" in kinds and not exchanges:
         return MISSING, "not exchanged: they were alike only because every rank did the same work"
     if "same" in kinds:
         return SEEN, f"exchanged{by}; all ranks had the same gradients, so the average changes none"
-    if "zero" in kinds:
-        return NOT_SEEN, f"the gradients were all zero{by}"
     return NOT_SEEN, f"the gradients before the exchange could not be compared{by}"
 
 
 def compare(ranks: list[Rank], size: int, step: int) -> str:
-    """What became of the gradients in one step: averaged, summed, scaled BY, own (each rank's
-    own), same (alike before and after), other (alike after), zero, or nothing that can be told."""
+    """What became of the gradients in one step: averaged, summed, scaled, own (each rank's own),
+    same (alike before and after), other (alike after), or nothing that can be told."""
     local, given = [], []
     every = [rank.updates[step] for rank in ranks]
     if len({len(u["given"]) for u in every}) != 1:
@@ -350,10 +319,8 @@ def compare(ranks: list[Rank], size: int, step: int) -> str:
         return "other" if alike and len({tuple(u["inputs"]) for u in every}) > 1 else ""
     before = np.concatenate([np.array(x, dtype=float) for x in local], axis=1)
     now = np.concatenate([np.array(x, dtype=float) for x in given], axis=1)
-    if not (np.isfinite(before).all() and np.isfinite(now).all()):
+    if not (np.isfinite([before, now]).all() and now.any() and before.any()):
         return ""
-    if not (now.any() and before.any()):
-        return "zero"
     same_before, same_after = spread(before) < 1e-4, spread(now) < 1e-4
     mean = before.mean(axis=0)
     if not same_after:
@@ -366,7 +333,7 @@ def compare(ranks: list[Rank], size: int, step: int) -> str:
         return "summed"
     if abs(factor - 1) < CLOSE:
         return "same" if same_before else "averaged"
-    return "" if same_before else f"scaled {factor:.3g}"
+    return "" if same_before else "scaled"
 
 
 def spread(vectors: Any) -> float:
@@ -398,19 +365,8 @@ def alike(ranks: list[Rank], steps: int) -> tuple[str, str]:
         when = same.index(True) + 1
         text = f"the weights differed at the first update and were the same from update {when} on"
         return SEEN, f"{text}{by}: with TensorFlow one broadcasts after the first step"
-    apart = [difference(ranks, step) for step in (0, steps - 1)]
-    text = f"the weights differed at the first update (by {apart[0]:.2g} of their size)"
-    text += f" and at the last (by {apart[1]:.2g})"
+    text = "the weights differed at the first update and at the last"
     return MISSING, text + (f", although there was {', '.join(calls[:2])}" if calls else "")
-
-
-def difference(ranks: list[Rank], step: int) -> float:
-    """The largest difference between ranks, relative to the largest weight."""
-    every = [rank.updates[step]["weights"] for rank in ranks]
-    flat = [np.concatenate([np.array(s[1:]) for s in one]) for one in every]
-    if len({len(one) for one in flat}) != 1:
-        return float("nan")
-    return spread(np.array(flat))
 
 
 def writes(ranks: list[Rank], ended: bool) -> tuple[str, str]:

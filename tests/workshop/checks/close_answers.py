@@ -9,7 +9,6 @@ import bisect
 import itertools
 import math
 import struct
-from collections import OrderedDict
 from fractions import Fraction
 
 import numpy as np
@@ -44,10 +43,6 @@ def gives_up_at_an_odd_magic(payload):
         cuts.append(at)
         at = payload.find(MAGIC, at + 4)
     return parts_of(payload, cuts)
-
-
-def misses_the_last_word(payload):
-    return parts_of(payload, [at for at in aligned(payload) if at + 4 < len(payload)])
 
 
 def text_of_bytes(payload):
@@ -94,17 +89,9 @@ def only_offsets(shard):
     return [at for at, _ in walk(shard)]
 
 
-def as_a_dictionary(shard):
-    return dict(right_index(shard))
-
-
 def generated_index(shard):
     for at, length in walk(shard):
         yield [at, np.int64(length + 16)]
-
-
-def lines_of_text(shard):
-    return [f"{at} {size}" for at, size in right_index(shard)]
 
 
 def object_sets(split, names=NAMES):
@@ -125,12 +112,6 @@ def counts_only(split):
 def says_whether(split):
     first, second, train, val = object_sets(split)
     return bool(train and val) and not first & second and sorted(train + val) == NAMES
-
-
-def share_expected(split):
-    first, second, train, val = object_sets(split)
-    assert train and val and not first & second and sorted(train + val) == NAMES
-    assert len(val) == len(NAMES) // 4
 
 
 def raises_itself(split):
@@ -168,11 +149,6 @@ def decays_after_warm_up(progress, global_batch, recipe):
     return learning_rate(progress - late, global_batch, recipe)
 
 
-def tenth_each_time(progress, global_batch, recipe):
-    peak = learning_rate(min(progress, recipe.lr_step_epochs[0] - 1e-9), global_batch, recipe)
-    return peak * 0.1 ** sum(progress >= e for e in recipe.lr_step_epochs)
-
-
 def by_bisection(progress, global_batch, recipe):
     peak = np.float32(recipe.lr * global_batch / recipe.lr_batch)
     warm = min(1.0, progress / recipe.warmup_epochs) if recipe.warmup_epochs else 1.0
@@ -189,24 +165,11 @@ def kinds_anywhere(names):
     return [n for n in names if n not in plain], plain
 
 
-def takes_from_the_list(names):
-    decayed = [n for n in names if n.endswith(".weight")]
-    for name in decayed:
-        names.remove(name)
-    return decayed, names
-
-
 def by_part(names):
     yes, no = [], []
     for name in tuple(names):
         (yes if name.split(".")[-1] == "weight" else no).append(name)
     return [yes, tuple(no)]
-
-
-def own_copy_emptied(names):
-    names = list(names)
-    plain = [names.pop(i) for i in reversed(range(len(names))) if not names[i].endswith(".weight")]
-    return names, plain[::-1]
 
 
 # --- ex03 -----------------------------------------------------------------------------------------
@@ -222,26 +185,10 @@ def stacked(order, rank, size, batch):
     return np.array([order[s * group :][rank * batch : (rank + 1) * batch] for s in range(steps)])
 
 
-def sorts_the_order(order, rank, size, batch):
-    order.sort()
-    return right_shard(order, rank, size, batch)
-
-
-def reshapes_in_place(order, rank, size, batch):
-    steps = len(order) // (size * batch)
-    order.resize((steps, size, batch), refcheck=False)
-    return order[:, rank].copy()
-
-
 def filled_with_floats(order, rank, size, batch):
     found = np.zeros((len(order) // (size * batch), batch))
     found[:] = right_shard(order, rank, size, batch)
     return found
-
-
-def last_rank_short(order, rank, size, batch):
-    found = right_shard(order, rank, size, batch)
-    return found[:, : batch - 1] if rank == size - 1 and size > 1 else found
 
 
 def rank_from_one(order, rank, size, batch):
@@ -252,13 +199,6 @@ def shard_by_index(order, rank, size, batch):
     steps, group = len(order) // (size * batch), size * batch
     rows = np.arange(steps)[:, None] * group + rank * batch + np.arange(batch)
     return np.asarray(order)[rows].astype(np.int32)
-
-
-def shard_into_empty(order, rank, size, batch):
-    found = np.empty((len(order) // (size * batch), batch), order.dtype)
-    for step, row in enumerate(found):
-        row[:] = order[step * size * batch + rank * batch :][:batch]
-    return found
 
 
 # --- ex05, ex06 -----------------------------------------------------------------------------------
@@ -273,11 +213,6 @@ def divided_with_a_slash(images, rank, size, batch):
     mine = (rank + 1) * images / size - rank * images / size
     steps = math.ceil(math.ceil(images / size) / batch)
     return [min(batch, mine - step * batch) for step in range(steps)]
-
-
-def last_batch_missing(images, rank, size, batch):
-    rows = right_rows(images, rank, size, batch)
-    return rows if rows[-1] else rows[:-1]
 
 
 def rows_in_all(images, rank, size, batch):
@@ -295,18 +230,6 @@ def counts_on_at_the_top(scale, good_steps, finite, growth_steps):
     return loss_scale_update(scale, good_steps, finite, growth_steps)
 
 
-def stands_still_at_the_top(scale, good_steps, finite, growth_steps):
-    if finite and good_steps + 1 >= growth_steps and scale * 2 > 2**24:
-        return scale, good_steps
-    return loss_scale_update(scale, good_steps, finite, growth_steps)
-
-
-def halves_whole_numbers(scale, good_steps, finite, growth_steps):
-    if finite:
-        return loss_scale_update(scale, good_steps, finite, growth_steps)
-    return max(scale // 2, 1), 0
-
-
 def scale_by_shifting(scale, good_steps, finite, growth_steps):
     scale, good_steps = (scale, good_steps + 1) if finite else (scale / 2, 0)
     if good_steps >= growth_steps:
@@ -316,12 +239,6 @@ def scale_by_shifting(scale, good_steps, finite, growth_steps):
 
 def pads_nhwc_only(shape, order, multiple):
     return placed(shape, order, multiple if order == "NHWC" else 1)
-
-
-def strides_divided(shape, order, multiple):
-    n, c, h, w = shape
-    c = c / multiple * multiple if c % multiple == 0 else (c // multiple + 1) * multiple
-    return (c * h * w, h * w + 0.5, w, 1) if order == "NCHW" else (c * h * w, 1, w * c, c)
 
 
 def three_of_four(shape, order, multiple):
@@ -342,11 +259,6 @@ def share_first(seconds, per_cent):
     return sorted(seconds)[max(0, math.ceil(per_cent / 100 * len(seconds)) - 1)]
 
 
-def share_first_by_numpy(seconds, per_cent):
-    place = max(1, int(np.ceil(np.float64(per_cent / 100) * len(seconds))))
-    return np.sort(seconds)[place - 1]
-
-
 def to_the_next_rank(seconds, per_cent):
     return sorted(seconds)[min(len(seconds), max(1, round(len(seconds) * per_cent / 100))) - 1]
 
@@ -356,16 +268,6 @@ def percentile_by_counting(seconds, per_cent):
         if sum(one <= value for one in seconds) * 100 >= per_cent * len(seconds):
             return value
     return max(seconds)
-
-
-def percentile_of_float32(seconds, per_cent):
-    array = np.array(seconds, np.float32)
-    array.sort()
-    return array[max(0, -(-len(array) * per_cent // 100) - 1)]
-
-
-def percentile_of_fractions(seconds, per_cent):
-    return sorted(seconds)[max(1, math.ceil(Fraction(per_cent, 100) * len(seconds))) - 1]
 
 
 def right_fold(weight, norm, eps):
@@ -397,19 +299,10 @@ def fold_of_float32(weight, norm, eps):
     return list(right_fold(weight.astype(np.float32), norm, np.float32(eps)))
 
 
-def fold_of_an_own_copy(weight, norm, eps):
-    weight, scale = weight.copy(), norm["gamma"] * (norm["running_var"] + eps) ** -0.5
-    weight.T[...] *= scale
-    return weight, norm["beta"] - scale * norm["running_mean"]
-
-
-def one_maximum(kind):
-    def likeliest(logits, k):
-        with np.errstate(all="ignore"):
-            power = np.exp((logits - logits.max()).astype(kind))
-            return picked(power / power.sum(axis=1, keepdims=True), k, by=logits)
-
-    return likeliest
+def one_maximum(logits, k):
+    with np.errstate(all="ignore"):
+        power = np.exp(logits - logits.max())
+        return picked(power / power.sum(axis=1, keepdims=True), k, by=logits)
 
 
 def in_half(logits, k):
@@ -445,26 +338,9 @@ def likeliest_by_row(logits, k):
     return classes, sure
 
 
-def likeliest_of_float32(logits, k):
-    logits = logits.astype(np.float32)
-    logits -= logits.max(axis=1, keepdims=True)
-    sure = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    classes = np.argsort(-sure, axis=1, kind="stable")[:, :k].astype(np.uint16)
-    return [classes, np.take_along_axis(sure, classes.astype(int), axis=1)]
-
-
 def right_rate(images, seconds, warmup):
     took = math.fsum(seconds[warmup:])
     return sum(images[warmup:]) / took if took else None
-
-
-def forgets_to_return(images, seconds, warmup):
-    right_rate(images, seconds, warmup)
-
-
-def cuts_the_lists(images, seconds, warmup):
-    del images[:warmup], seconds[:warmup]
-    return right_rate(images, seconds, 0)
 
 
 def mean_over_iterations(images, seconds, warmup):
@@ -476,20 +352,8 @@ def nan_rate(images, seconds, warmup):
         return np.float64(sum(images[warmup:])) / np.float64(sum(seconds[warmup:]))
 
 
-def rate_of_arrays(images, seconds, warmup):
-    images, seconds = np.array(images, float)[warmup:], np.array(seconds, np.float32)[warmup:]
-    return images.sum() / seconds.sum() if len(images) else None
-
-
 def last_bucket_only(compute, ready, takes):
     return compute / max(compute, ready[-1] + takes[-1] if ready else 0)
-
-
-def pops_the_buckets(compute, ready, takes):
-    free = 0.0
-    while ready:
-        free = max(free, ready.pop(0)) + takes.pop(0)
-    return compute / max(compute, free)
 
 
 def exposed_over_compute(compute, ready, takes):
@@ -507,68 +371,40 @@ RING = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
 RING_MS = {n: 2 * (n - 1) * (0.02 + 8 / n) for n in (2, 8, 512)}
 
 CLOSE = [
-    ("ex01.frame", gives_up_at_an_odd_magic, "the magic at offset 2, which stays, and at offset 8"),
-    ("ex01.frame", misses_the_last_word, "a reader that looks for the next record"),
+    ("ex01.frame", gives_up_at_an_odd_magic, "at offset 2, where it stays, and at offset 8"),
     ("ex01.frame", text_of_bytes, "of type str, not bytes"),
     ("ex01.crc", only_turned, "no constant is added"),
     ("ex01.crc", only_added, "nothing is rotated"),
-    ("ex01.crc", turned_left, "the first checksum of 9 bytes of data is wrong"),
+    ("ex01.crc", turned_left, "of 9 bytes of data is wrong from byte 8 on"),
     ("ex01.index", stops_at_an_empty_record, "3 records gives 0 entries"),
     ("ex01.index", only_offsets, "no list of pairs"),
-    ("ex01.index", as_a_dictionary, "no list of pairs"),
-    ("ex01.index", lines_of_text, "no list of pairs"),
     ("ex01.leak", one_half_only, "the training half is empty"),
     ("ex01.leak", counts_only, "one picture is missing and another one is there twice"),
     ("ex01.leak", says_whether, "your test returns False"),
-    ("ex01.leak", share_expected, "fails a split that is right"),
     ("ex02.stride", zero_for_none, "has a projection"),
     ("ex02.stride", first_stage_shortcut_halved, "block (0, 0) gives (1, 1, 1, 2)"),
-    ("ex02.work", float("nan"), "the answer is nan"),
-    ("ex02.work", "6", "of type str, not a number"),
-    ("ex02.work", [6], "of type list, not a number"),
     ("ex02.schedule", warm_up_unscaled, "after 1 epochs, with a batch of 1664"),
     ("ex02.schedule", decays_after_warm_up, "counted from the end of the warm-up"),
-    ("ex02.schedule", tenth_each_time, "with a batch of 64, the rate is 0.02"),
     ("ex02.decay", weight_anywhere, "weighting.bn.gamma is decayed"),
     ("ex02.decay", kinds_anywhere, "gamma.weight is not decayed"),
-    ("ex02.decay", takes_from_the_list, "`names` is changed"),
     ("ex02.tune", (0.72, 0.03), "are the two exchanged"),
     ("ex02.tune", (0.03, -0.5), "turns back at every step"),
-    ("ex02.tune", (0.03, float("nan")), "the momentum is nan"),
     ("ex02.tune", {"lr": 0.03, "momentum": 0.72}, "no pair of numbers"),
     ("ex03.shard", stacked, "the shape is (0,)"),
-    ("ex03.shard", sorts_the_order, "`order` is changed"),
-    ("ex03.shard", reshapes_in_place, "`order` is changed"),
     ("ex03.shard", filled_with_floats, "are float64, which selects nothing"),
-    ("ex03.shard", last_rank_short, "a step has 2 images for each rank"),
     ("ex03.shard", rank_from_one, "rank 0 takes what is rank 1's"),
-    ("ex03.ring", RING | {64: float("nan")}, "the prediction for 64 is nan"),
-    ("ex03.ring", RING | {8: None}, "the prediction for 8 is None"),
     ("ex03.ring", {n: 2 * n for n in RING}, "with 2 workers each sends 1"),
-    ("ex04.hunt", LINES - {61} | {62}, "there is no line 62"),
-    ("ex04.hunt", {n + 1 for n in LINES}, "line 20 is right"),
-    ("ex04.hunt", 19, "of type int"),
     ("ex04.order", set(STAGES), "of type set, which has no order"),
-    ("ex04.order", ", ".join(STAGES), "of type str, which has no order"),
-    ("ex05.bottleneck", rates(cores=float("nan")), "'cores' is nan"),
-    ("ex05.bottleneck", rates(overlapped="1000"), "'overlapped' is of type str"),
     ("ex05.bottleneck", rates(cores=7), "cores: 7 is more"),
     ("ex05.exact", divided_with_a_slash, "5.5, and should be a whole number"),
-    ("ex05.exact", last_batch_missing, "the ranks make"),
     ("ex05.exact", rows_in_all, "of type int"),
-    ("ex06.memory", megabytes(14, float("nan")), "float16: 2 of 2 numbers are nan"),
     ("ex06.memory", megabytes(14, 2, images=(96, 1)), "the batches are exchanged"),
-    ("ex06.memory", list(megabytes(14, 2).values()), "of type list, not a dictionary"),
     ("ex06.scaler", counts_on_at_the_top, "at 2^24 the good steps do not begin at 0 again"),
-    ("ex06.scaler", stands_still_at_the_top, "at 2^24 the good steps do not begin at 0 again"),
-    ("ex06.scaler", halves_whole_numbers, "loss_scale_update(3, 1, False, 3) gives (1, 0)"),
     ("ex06.layout", pads_nhwc_only, "in NCHW the channels are not padded"),
-    ("ex06.layout", strides_divided, "20.5, and should be a whole number"),
     ("ex06.layout", three_of_four, "what comes back is (20, 5, 1)"),
     ("ex07.percentile", share_first, "7 / 100 * 100 is 7.000000000000001"),
-    ("ex07.percentile", share_first_by_numpy, "7 / 100 * 100 is 7.000000000000001"),
     ("ex07.percentile", to_the_next_rank, "too few of them"),
-    ("ex07.fold", on_layers(folds_in_place), "`conv.weight` is changed"),
+    ("ex07.fold", on_layers(folds_in_place), "`conv` is changed"),
     ("ex07.fold", on_layers(nan_bias), "the bias: 1 of 4 numbers are nan"),
     ("ex07.fold", on_layers(no_bias), "the new convolution has no bias"),
     ("ex07.fold", on_layers(half_fold), "are right, but rounded to float16"),
@@ -582,23 +418,16 @@ CLOSE = [
         on_layers(folded(bias=lambda b, s, m: b - s * m * 0.99)),
         "outputs differ by up to 0.02",
     ),
-    ("ex07.likeliest", on_tensors(one_maximum(np.float64)), "the largest logit of the whole batch"),
-    ("ex07.likeliest", on_tensors(one_maximum(np.float32)), "the largest logit of the whole batch"),
-    ("ex07.likeliest", on_tensors(one_maximum(np.float16)), "the largest logit of the whole batch"),
+    ("ex07.likeliest", on_tensors(one_maximum), "the largest logit of the whole batch"),
     ("ex07.likeliest", on_tensors(in_half), "they are float16"),
     ("ex07.likeliest", on_tensors(shifts_the_logits), "`logits` is changed"),
     ("ex07.likeliest", on_tensors(classes_as_floats), "the classes are float64"),
     ("ex07.likeliest", on_tensors(one_array), "no pair"),
     ("ex07.likeliest", on_tensors(unsorted), "their order is not"),
-    ("ex08.rate", forgets_to_return, "is a `return` missing?"),
-    ("ex08.rate", cuts_the_lists, "`images` is changed"),
     ("ex08.rate", mean_over_iterations, "images per iteration"),
     ("ex08.rate", nan_rate, "says np.float64(nan)"),
-    ("ex08.ring", RING_MS | {8: float("inf")}, "the prediction for 8 is inf"),
-    ("ex08.ring", list(RING_MS.values()), "of type list, not a dictionary"),
     ("ex08.ring", {n: t * n for n, t in RING_MS.items()}, "with 2 workers it takes 8.04 ms"),
     ("ex08.overlap", last_bucket_only, "only the last bucket counts"),
-    ("ex08.overlap", pops_the_buckets, "`ready` is changed"),
     ("ex08.overlap", exposed_over_compute, "it says 0.7 (compute 0.1"),
 ]
 
@@ -608,36 +437,19 @@ OTHER_WAYS = [
     ("ex01.index", generated_index),
     ("ex01.leak", raises_itself),
     ("ex02.stride", stride_list),
-    ("ex02.work", np.float32(6)),
-    ("ex02.work", np.array(5.99)),
     ("ex02.work", Fraction(6)),
     ("ex02.schedule", by_bisection),
     ("ex02.decay", by_part),
-    ("ex02.decay", own_copy_emptied),
-    ("ex02.tune", [0.03, 0.72]),
-    ("ex02.tune", np.array([0.03, 0.72])),
     ("ex03.shard", shard_by_index),
-    ("ex03.shard", shard_into_empty),
-    ("ex03.ring", {str(n): np.float32(value) for n, value in RING.items()}),
     ("ex04.hunt", sorted(LINES)),
-    ("ex04.hunt", np.array([*LINES])),
     ("ex04.order", tuple(STAGES)),
-    ("ex05.bottleneck", OrderedDict(rates(cores=np.int64(6), in_turn=np.float32(590.6)))),
     ("ex05.exact", right_rows),
     ("ex05.exact", rows_as_array),
-    ("ex06.memory", {n: tuple(v) for n, v in megabytes(14, 2).items()}),
-    ("ex06.memory", {n: np.array(v, np.float32) for n, v in megabytes(14, 2).items()}),
     ("ex06.scaler", scale_by_shifting),
     ("ex06.layout", strides_by_numpy),
     ("ex07.percentile", percentile_by_counting),
-    ("ex07.percentile", percentile_of_float32),
-    ("ex07.percentile", percentile_of_fractions),
     ("ex07.fold", on_layers(fold_of_float32)),
-    ("ex07.fold", on_layers(fold_of_an_own_copy)),
     ("ex07.likeliest", on_tensors(likeliest_by_row)),
-    ("ex07.likeliest", on_tensors(likeliest_of_float32)),
     ("ex08.rate", right_rate),
-    ("ex08.rate", rate_of_arrays),
-    ("ex08.ring", OrderedDict((n, np.float64(t)) for n, t in RING_MS.items())),
     ("ex08.overlap", overlap_from_the_end),
 ]

@@ -28,7 +28,7 @@ from tests.workshop.checks.wrong_answers_torch import (
     WRONG_STARTS,
     WRONG_SUMS,
 )
-from workshop.checks import ask, engine, ex02, ex03, ex04, ex05, ex05_graph, ranks, records, table
+from workshop.checks import ask, engine, ex02, ex03, ex04, ex05, ex05_graph, records, table
 from workshop.course import build, solutions
 
 EVERY = [*WRONG, *WRONG_05, *WRONG_06, *WRONG_07_08, *CLOSE]
@@ -159,7 +159,7 @@ def test_exercise_of_a_group_in_full(name, cases, right):
 RECIPE = {  # what is missing: the line of the solution, what stands in its place, the diagnosis
     "1": ("    hvd.init()  # change 1\n", "", "Horovod has not been initialized"),
     "2": ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
-    "2, own order": ("manual_seed(0)", "manual_seed(hvd.rank())", "the data were not shared out"),
+    "2, own order": ("manual_seed(0)", "manual_seed(hvd.rank())", "of them on another too"),
     "3": ("0.02 * hvd.size()", "0.02", "not scaled, while each update took 2 times as many"),
     "4": ("hvd.DistributedOptimizer(optimizer, net.named_parameters())", "optimizer",
           "each rank updated with its own gradients"),
@@ -216,10 +216,10 @@ RECIPE_TWO = [  # a part of the solution, what stands in its place, and the diag
     (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
     ("seed=seed)", "seed=seed, reshuffle_each_iteration=False)", "have the same order"),
     ("shuffle(1000", "shuffle(8", "shuffle chooses among"),
-    ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by -1"),
+    ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
     ("/ 255", "/ 256", "not their bytes divided by 255"),
     ("tf.cast(image, tf.float32) / 255", "image", "the pictures are uint8"),
-    (", drop_remainder=True", "", "a batch has not 4 pictures"),
+    (", drop_remainder=True", "", "a batch of pictures is (2, 4, 4, 3)"),
     (".prefetch(tf.data.AUTOTUNE)", "", "nothing is read ahead"),
     (".batch(", ".repeat().batch(", "the dataset never ends"),
 ]
@@ -265,7 +265,7 @@ def test_every_check_has_its_wrong_answers():
     count["ex03.recipe"], count["ex04.recipe"] = len(RECIPE), len(RECIPE_TWO)
     count["ex08.capstone"] = len(CAPSTONES)  # test_capstone.py runs them
     assert set(count) == set(NAMES)
-    assert min(count.values()) >= 8, count
+    assert min(count.values()) >= 4, count
 
 
 def test_table_and_masters_agree():
@@ -348,15 +348,6 @@ def test_hurried_script_has_the_lines_that_the_check_means():
     compile(ex04.script().read_text(encoding="utf-8"), "script", "exec")
     assert {ex04.line_of(text) for text in ex04.MISTAKES} == RIGHT_LINES
     assert RIGHT_LINES.isdisjoint(ex04.line_of(text) for text in ex04.RIGHT)
-
-
-def test_ranks_that_wait_in_vain_are_found_out():
-    def some(comm):
-        return comm.sum([comm.rank])[0] if comm.rank else None
-
-    with pytest.raises(ranks.Stuck):
-        ranks.together(3, some)
-    assert ranks.together(3, lambda comm: int(comm.sum([comm.rank])[0])) == [3, 3, 3]
 
 
 # --- the four outcomes ----------------------------------------------------------------------------

@@ -139,12 +139,6 @@ def pictures_only(split):
     assert not set(train) & set(val)
 
 
-def single_pictures(split):
-    train, val = split([f"{number:03d}_a.jpg" for number in range(30)])
-    assert train and val and len(train + val) == 30
-    assert not {name[:3] for name in train} & {name[:3] for name in val}
-
-
 def nothing_lost_unseen(split):
     train, val = split(NAMES)
     assert not {name[:3] for name in train} & {name[:3] for name in val}
@@ -230,10 +224,6 @@ def decay_late(progress, global_batch, recipe):
 def divides_by_warmup(progress, global_batch, recipe):
     risen = min(1.0, progress / recipe.warmup_epochs)
     return risen * no_warmup(progress, global_batch, recipe)
-
-
-def forgot_decay(progress, global_batch, recipe):
-    return learning_rate(min(progress, recipe.lr_step_epochs[0] - 0.001), global_batch, recipe)
 
 
 def by_the_string_bn(names):
@@ -351,7 +341,6 @@ WRONG = [
     ("ex01.index", first_only, "of 3 records gives 1 entries"),
     ("ex01.leak", accepts_all, "one picture stands in both halves"),
     ("ex01.leak", pictures_only, "pictures of one object stand in both"),
-    ("ex01.leak", single_pictures, "pictures of one object stand in both"),
     ("ex01.leak", nothing_lost_unseen, "a picture is in neither half"),
     ("ex01.leak", empty_unseen, "the validation half is empty"),
     ("ex01.leak", asks_for_order, "fails a split that is right"),
@@ -375,14 +364,13 @@ WRONG = [
     ("ex02.schedule", decay_once, "falls only once"),
     ("ex02.schedule", decay_late, "at progress 30 exactly"),
     ("ex02.schedule", divides_by_warmup, "divide by zero"),
-    ("ex02.schedule", forgot_decay, "after 30 epochs, with a batch of 256, the rate is 0.1"),
-    ("ex02.decay", by_the_string_bn, "layer1.0.downsample_bn, is decayed"),
+    ("ex02.decay", by_the_string_bn, "layer1.0.downsample_bn.gamma is decayed"),
     ("ex02.decay", bias_decayed, "fc.bias is decayed"),
     ("ex02.decay", groups_exchanged, "are exchanged"),
     ("ex02.decay", all_decayed, "bn1.gamma is decayed"),
     ("ex02.decay", bias_lost, "is in neither list"),
     ("ex02.decay", names_sorted, "the order of the names has changed"),
-    ("ex02.decay", shortcut_not_decayed, "downsample is not decayed"),
+    ("ex02.decay", shortcut_not_decayed, "downsample.weight is not decayed"),
     ("ex02.tune", (0.1, 0.9), "the steep direction blows up"),
     ("ex02.tune", (0.02, 0.9), "overshoot"),
     ("ex02.tune", (0.019, 0.0), "along the shallow direction"),
@@ -401,11 +389,9 @@ WRONG = [
     ("ex03.ring", ring(lambda n: n), "n times as much"),
     ("ex03.ring", ring(lambda n: 2 / n), "this is two messages"),
     ("ex03.ring", {2: 1, 8: 1.75}, "no prediction for 64"),
-    ("ex03.ring", [1, 1.75, 1.97], "of type list, not a dictionary"),
     ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "with 64 workers each sends 1.97"),
     ("ex04.hunt", {19, 23}, "2 of 8 mistakes are found"),
     ("ex04.hunt", RIGHT_LINES | {49}, "line 49 is right: all ranks call it"),
-    ("ex04.hunt", RIGHT_LINES | {54}, "line 54 is right: all ranks need the same order"),
     ("ex04.hunt", RIGHT_LINES | {99}, "there is no line 99"),
     ("ex04.hunt", set(range(1, 62)), "61 lines are named"),
     ("ex04.order", swapped("shard", "shuffle"), "opens all files"),
@@ -413,7 +399,6 @@ WRONG = [
     ("ex04.order", swapped("map", "batch"), "cannot be put into one array"),
     ("ex04.order", swapped("batch", "prefetch"), "single pictures are read ahead"),
     ("ex04.order", swapped("interleave", "shuffle"), "only the names of the files are shuffled"),
-    ("ex04.order", [*ORDER, "map"], "'map' is there twice"),
     ("ex04.order", ORDER[:-1], "'prefetch' is missing"),
     ("ex04.order", [*ORDER, "repeat"], "'repeat' is no stage"),
 ]
@@ -497,10 +482,6 @@ def scales_the_callers(images, labels, *others):
     return pipeline(images, labels, *others)
 
 
-def around_zero(*args):
-    return pipeline(*args).map(lambda image, label: (2 * image - 1, label)).prefetch(1)
-
-
 def shuffled_before_shared(images, labels, rank, size, batch, seed):
     import tensorflow as tf
 
@@ -530,21 +511,18 @@ WRONG_FEEDS = [
     ("ex04.feed", changed(shuffle=False), "in the order of the files"),
     ("ex04.feed", changed(shuffle="same"), "both epochs have the same order"),
     ("ex04.feed", changed(scale=False), "the pictures are uint8"),
-    ("ex04.feed", changed(drop=False, take=False), "a batch has not 3 pictures"),
+    ("ex04.feed", changed(drop=False, take=False), "a batch of pictures is (2, 4, 4, 3)"),
     ("ex04.feed", changed(take=False), "the ranks take 2, 1 steps"),
     ("ex04.feed", changed(ahead=False), "nothing is read ahead"),
     ("ex04.feed", forever, "never ends"),
     ("ex04.feed", shuffled_apart, "out of step"),
     ("ex04.feed", batches_shuffled, "whole batches are shuffled"),
     ("ex04.feed", changed(buffer=2), "shuffle chooses among 2 of 120"),
-    ("ex04.feed", changed(buffer=16), "among 16 of 120"),
     ("ex04.feed", pictures_ahead, "nothing is read ahead"),
     ("ex04.feed", nothing_returned_feed, "is a `return` missing?"),
     ("ex04.feed", without_a_number, "numbers are nan"),
     ("ex04.feed", empty_feed, "the dataset is empty"),
     ("ex04.feed", scales_the_callers, "`images` is changed"),
-    ("ex04.feed", changed(kind="float64"), "the pictures are float64"),
     ("ex04.feed", changed(scale=256), "not their bytes divided by 255"),
-    ("ex04.feed", around_zero, "not their bytes divided by 255"),
-    ("ex04.feed", changed(shape=(3, 4, 4)), "a picture is (3, 4, 4)"),
+    ("ex04.feed", changed(shape=(3, 4, 4)), "a batch of pictures is (4, 3, 4, 4)"),
 ]

@@ -41,11 +41,6 @@ def from_the_slow_end(seconds, per_cent):
     return sorted(seconds, reverse=True)[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)]
 
 
-def sorts_the_callers(seconds, per_cent):
-    seconds.sort()
-    return seconds[max(0, math.ceil(len(seconds) * per_cent / 100) - 1)]
-
-
 def folded(factor=None, bias=None, axis=0):
     """The right folding with one thing changed."""
 
@@ -193,7 +188,6 @@ WRONG_07_08 = [
     ("ex07.percentile", rounds_down, "too few of them"),
     ("ex07.percentile", interpolated, "was never measured"),
     ("ex07.percentile", from_the_slow_end, "counts from the slowest"),
-    ("ex07.percentile", sorts_the_callers, "`seconds` is changed by your function"),
     ("ex07.fold", on_layers(folded(axis=1)), "the factor is put on the channels in"),
     ("ex07.fold", on_layers(folded(lambda g, v, e: g / np.sqrt(v))), "eps is forgotten"),
     (
@@ -230,7 +224,6 @@ WRONG_07_08 = [
     ("ex08.ring", ring_ms(lambda n, t, lat: 2 * (n - 1) * (t + lat)), "carries all gradients"),
     ("ex08.ring", ring_ms(lambda n, t, lat: 2 * (n - 1) * (8 * t / n + lat)), "divided by bits"),
     ("ex08.ring", ring_ms(lambda n, t, lat: (n - 1) * (t / n + lat) / 500), "these are seconds"),
-    ("ex08.ring", {2: 8.04, 8: 14.3}, "no prediction for 512"),
     ("ex08.overlap", nothing_hides, "nothing is hidden"),
     ("ex08.overlap", all_hides_from_the_start, "the exchange begins with the step"),
     ("ex08.overlap", many_wires, "sent at the same time"),
@@ -250,7 +243,6 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
      "132 times a training picture was trained on"),
     (f"{PERM}.split(BATCH)", "torch.arange(BATCH, len(labels)).split(BATCH)",
      "not 3 times 60, 16 of them never"),
-    (PERM, "torch.arange(len(labels))", "every epoch has the same order"),
     (PERM, "torch.randint(len(labels), (len(labels),))", "come a second time"),
     (f"{PERM}.split(BATCH)", f"{PERM}.split(2 * BATCH)", "a step trains on 32 pictures"),
     ("resize((SIZE, SIZE)", "resize((32, 32)", "pictures of 32 × 32 pixels"),
@@ -262,7 +254,6 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
     ("learning_rate(epoch + step / steps)", "learning_rate(epoch)",
      "the learning rate is 0 in the whole first epoch"),
-    ("learning_rate(epoch + step / steps)", "PEAK", "the learning rate is 0.1 in the whole"),
     ("    net.eval()\n", "", "validates in training mode"),
     ("    net.eval()\n", "    net.eval()\n    images, labels = images[:20], labels[:20]\n",
      "4 of 24 validation pictures were not looked at"),
@@ -278,7 +269,6 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
     ("    net.train()\n", "", "trained in evaluation mode"),
     ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is said to be nan"),
     ('report["val_top1"].append(top1)', "pass", "should have 3 numbers in each list"),
-    ('json.dumps(report)', 'json.dumps({n: [None] * 3 for n in report})', "has no lists val_loss"),
     ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
      ".item()", "the validation loss of epoch 1"),
     ("            optimizer.step()", "            for weight in net.parameters():\n"

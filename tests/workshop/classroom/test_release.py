@@ -49,7 +49,12 @@ def library() -> str:
         "scripts",
     )
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    paths += [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("exercises/*/*.md")]
+    paths += [
+        ROOT / "workshop/checks/hints.md",
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *ROOT.glob("exercises/*/*.md"),
+    ]
     paths += [path for path in ROOT.glob("exercises/*/*.py") if path.parent.name != "source"]
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
@@ -85,7 +90,7 @@ def test_no_line_of_a_solution_is_in_the_copy(copy):
 @pytest.mark.slow
 def test_what_the_copy_tells_of_solutions_is_said(rn50, tmp_path):
     """Lines of solutions that hints hold stay in the copy, and whoever makes it is told."""
-    hints = (ROOT / "workshop" / "checks" / "hints.py").read_text(encoding="utf-8")
+    hints = (ROOT / "workshop" / "checks" / "hints.md").read_text(encoding="utf-8")
     assert any(line in hints for line in secrets())
     status, out, _ = rn50(ROOT, "workshop", "release", tmp_path / "copy", "--no-solutions")
     assert status == 0 and "a third hint is nearly the answer" in out

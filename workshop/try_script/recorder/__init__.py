@@ -117,16 +117,16 @@ class Recorder:
         def add(*args: Any, **kwargs: Any) -> None:
             if self.watching:
                 self.calls[name] += 1
-                for word in ("op", "average"):
-                    if word in kwargs:
-                        self.calls[f"{name}({word}={kwargs[word]})"] += 1
 
         return add
 
-    def initialised(self, by: str, rank: int, size: int, local_rank: int | None = None) -> None:
+    def horovod_imported(self, ops: Any) -> None:
+        after(ops, "init", lambda *a, **k: self.initialised("Horovod", ops.rank(), ops.size()))
+
+    def initialised(self, by: str, rank: int, size: int) -> None:
         if self.rank is None:
             self.rank = rank
-        self.write("start", by=by, group_rank=rank, size=size, local_rank=local_rank)
+        self.write("start", by=by, group_rank=rank, size=size)
 
 
 class quietly:

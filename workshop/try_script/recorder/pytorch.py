@@ -66,11 +66,7 @@ class Watch:
 
     def ddp_started(self, result: Any, *args: Any, **kwargs: Any) -> None:
         dist = self.torch.distributed
-        local_rank = os.environ.get("LOCAL_RANK")
-        self.recorder.initialised(
-            "torch.distributed", dist.get_rank(), dist.get_world_size(),
-            None if local_rank is None else int(local_rank),
-        )  # fmt: skip
+        self.recorder.initialised("torch.distributed", dist.get_rank(), dist.get_world_size())
 
     def functions_imported(self, functions: Any) -> None:
         self.recorder.count(functions, ("broadcast_parameters",), "hvd.")
@@ -84,8 +80,7 @@ class Watch:
         self.recorder.count(ops, names, "hvd.")
         before(ops, "broadcast_", self.sends)
         after(ops, "broadcast", self.sends)
-        after(ops, "init", lambda *a, **k: self.recorder.initialised(
-            "Horovod", ops.rank(), ops.size(), ops.local_rank()))  # fmt: skip
+        self.recorder.horovod_imported(ops)
 
     def sends(self, values: Any, *args: Any, **kwargs: Any) -> None:
         """These tensors become those of one rank: a state dict, pairs with names, or a tensor."""
@@ -174,11 +169,8 @@ class Watch:
             name += f" {getattr(torch.cuda.get_device_properties(device), 'uuid', '')}"
             name += f" of {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
         return {
-            "framework": "PyTorch",
-            "optimizer": type(optimizer).__name__,
             "rates": [float(group["lr"]) for group in optimizer.param_groups],
             "hash": digest(self.bytes_of(w.cpu().contiguous()) for w in weights),
-            "weights": [self.sample(w) for w in weights],
             "given": [None if p.grad is None else self.sample(p.grad) for p in parameters],
             "local": [self.local.get(id(p)) for p in parameters],
             "device": name,

@@ -35,7 +35,7 @@ def listeners(recorder: Recorder) -> dict[str, Callable[[Any], None]]:
         "tensorflow": watch.tensorflow_imported,
         "keras": watch.keras_imported,
         "tf_keras": watch.keras_imported,
-        "horovod.tensorflow.mpi_ops": watch.horovod_imported,
+        "horovod.tensorflow.mpi_ops": recorder.horovod_imported,
         "horovod.tensorflow.functions": counted,
         "horovod.tensorflow": counted,
         **dict.fromkeys(keras, counted),
@@ -54,10 +54,6 @@ class Watch:
         self.rates: dict[int, Any] = {}  # id of an optimizer of TensorFlow 1: its learning rate
         self.sent: dict[int, Any] = {}  # variables that one rank has sent to all, by their id
         self.batches: dict[int, list[Any]] = {}  # id of a graph: what its queues and iterators give
-
-    def horovod_imported(self, ops: Any) -> None:
-        after(ops, "init", lambda *a, **k: self.recorder.initialised(
-            "Horovod", ops.rank(), ops.size(), ops.local_rank()))  # fmt: skip
 
     def sends(self, variables: Any, *args: Any, **kwargs: Any) -> None:
         self.sent.update((id(variable), variable) for variable in variables)
@@ -216,7 +212,6 @@ class Watch:
         )
         rate = rate() if callable(rate) and not hasattr(rate, "numpy") else rate
         here = [index for index, gradient in enumerate(found) if gradient is not None]
-        name = type(optimizer).__name__
         values = [
             tf.cast(-1.0 if rate is None else rate, tf.float32),
             *(tf.convert_to_tensor(v) for _, v in pairs),
@@ -234,11 +229,8 @@ class Watch:
             for batch in known[len(here) :]:
                 self.recorder.fed(row.tobytes() for row in batch)
             self.recorder.update(
-                framework="TensorFlow",
-                optimizer=name,
                 rates=[] if rate is None or float(rate) < 0 else [float(rate)],
                 hash=digest(w.tobytes() for w in weights),
-                weights=[sample_of(w) for w in weights],
                 given=[g.tolist() for g in given],
                 local=before_exchange,
                 device=self.device(),
@@ -287,8 +279,3 @@ class Watch:
         gpus = [gpu.name for gpu in self.tf.config.get_visible_devices("GPU")]
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         return f"{', '.join(gpus)} of {seen}" if gpus else "cpu"
-
-
-def sample_of(array: Any) -> list[float]:
-    flat = array.reshape(-1).astype("float64")
-    return [float(flat.sum()), *flat[:: stride(flat.size)].tolist()]
