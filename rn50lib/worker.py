@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import sys
 from dataclasses import fields
@@ -28,6 +29,7 @@ def main(argv: list[str] = sys.argv[1:]) -> int:
     """Read the configuration that `rn50 run` has written, and do a worker's part of it."""
     die_with_parent()
     end_on_sigterm()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # what `run_command` has blocked
     file = Path(argv[0])
     if not file.exists():
         raise UserError(
