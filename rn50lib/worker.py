@@ -104,6 +104,11 @@ def run_worker(
 
         loggers = open_loggers(experiment, run_dir)
     progress = (watch or Progress)(run_dir, loggers, enabled=group.rank == 0)
+    for split, source in sources.items():
+        if source is not None and run_dir:  # `rn50 run` describes a run, `rn50 train` does not
+            progress.say(f"  {split}: {env['data'][split]}")
+            for remark in getattr(source, "remarks", ()):
+                progress.say(f"  {remark}")
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))
