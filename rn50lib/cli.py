@@ -23,6 +23,7 @@ TOOLS = {  # verbs that are a program of their own: where its `main` stands in r
     "compare": "compare",
     "scale": "scaling.command",
     "doctor": "doctor",
+    "diagnose": "diagnose.command",
 }
 
 

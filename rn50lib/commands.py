@@ -196,10 +196,3 @@ def plot(argv: list[str]) -> int:
     plots.save(figure, args.output)
     print(args.output)
     return 0
-
-
-def diagnose(argv: list[str]) -> int:
-    """`rn50 diagnose`: loader, step, both and communication, each measured by itself."""
-    from rn50lib.tools.diagnose.command import main as diagnose_main
-
-    return diagnose_main(argv, prepare, describe)

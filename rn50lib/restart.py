@@ -76,7 +76,8 @@ def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> 
         return 0  # as many passes as --num-epochs says, each over all images
     run.report.metrics.update(found.metrics)
     run.position = position = found.position
-    message = f"resumed from {file}: {found.epoch} epochs are done"
+    epochs = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
+    message = f"resumed from {file}: {epochs} done"
     if position.images:
         message += f", and {position.images} images of the next"
     run.progress.say(message)

@@ -84,14 +84,15 @@ def _checksums(path: Path, starts: list[int], problems: list[Problem]) -> dict[i
     """Offset → checksum of the records, from PREFIX.crc; nothing where that is of no use."""
     path_crc = checksum_path(path)
     try:
-        found = read_checksums(path)
+        pairs = read_checksums(path)
     except RecordError as error:
         text = str(error).removeprefix(f"{path_crc}: ")
         problems.append(Problem("checksum-file", str(path_crc), text))
         return {}
-    if found is None:
+    if pairs is None:
         problems.append(Problem("no-checksums", str(path)))
         return {}
+    found: dict[int, int] = dict(pairs.tolist())
     fitting = sum(start in found for start in starts)
     if 2 * fitting < max(len(found), len(starts)):
         text = f"most records of {path} start elsewhere than here; {checksum_remedy(path)}"

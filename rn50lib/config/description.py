@@ -46,15 +46,15 @@ def recipe_line(experiment: Experiment) -> str | None:
 
 def schedule_remark(experiment: Experiment) -> str | None:
     """One line when the run ends before its warm-up or its first decay, else None."""
-    ends = f"the run ends after {experiment.num_epochs} epoch{'s' * (experiment.num_epochs > 1)}"
+    ends = f"{experiment.num_epochs} epoch{'s' if experiment.num_epochs > 1 else ''}"
     if experiment.num_epochs < experiment.warmup_epochs:
         return (
-            f"{ends}, inside its warm-up of "
-            f"{experiment.warmup_epochs:g}: the learning rate never reaches its full value"
+            f"the run ends after {ends}, inside its warm-up of"
+            f" {experiment.warmup_epochs:g}: the learning rate never reaches its full value"
         )
     if experiment.lr_step_epochs and experiment.num_epochs <= experiment.lr_step_epochs[0]:
         return (
-            f"{ends}, before its first decay at epoch "
+            f"the run ends after {ends}, before its first decay at epoch "
             f"{experiment.lr_step_epochs[0]:g}: expect less than the recipe's accuracy"
         )
     return None

@@ -69,17 +69,12 @@ def read_index(
     return keys, offsets
 
 
-def read_checksums(path_rec: str | os.PathLike) -> dict[int, int] | None:
-    """Offset → checksum of each record; None where there is no checksum file.
+def read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
+    """Offset and checksum of each record, int64 of shape (records, 2); None without such a file.
 
     Raises RecordError, which says what is wrong and how to write it anew, for one that cannot be
     read.
     """
-    pairs = _read_checksums(path_rec)
-    return None if pairs is None else dict(pairs.tolist())
-
-
-def _read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
     path = checksum_path(path_rec)
     if not path.exists():
         return None
@@ -94,7 +89,7 @@ def checksums_at(path_rec: str | os.PathLike, offsets: np.ndarray) -> np.ndarray
 
     Raises RecordError where the file cannot be read, or where it is that of another record file.
     """
-    pairs = _read_checksums(path_rec)
+    pairs = read_checksums(path_rec)
     if pairs is None:
         return None
     listed, by_offset = pairs[pairs[:, 0].argsort(kind="stable")], offsets.argsort(kind="stable")

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")
 Key = tuple[str, int, int]  # metric, workers, batch per worker
-TITLES = {"train.total_ips": "training", "val.total_ips": "inference"}
-AXES = {  # of a panel: its title, and what the axes say
-    "workers": ("Speed by workers", "workers", "images per second"),
-    "efficiency": ("Weak scaling", "workers", "per cent of perfect speed"),
-    "batch": ("Speed by batch", "batch per worker", "images per second"),
-}
+TITLES = {"train.total_ips": "Training", "val.total_ips": "Inference"}
 
 
 @dataclass
@@ -74,12 +69,16 @@ def read(path: str, name: str | None = None) -> Side:
         else:
             raise ValueError("it has neither metric_keys nor ngpus and metrics")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else str(error)
-        if isinstance(error, AttributeError | TypeError):
-            why = "what is in it has another form"
         raise UserError(
-            f"{path} is neither a report (--report) nor a benchmark (`rn50 benchmark -o`): {why}"
+            f"{path} is neither a report (--report) nor a benchmark (`rn50 benchmark -o`): {error}"
         ) from None
+    return side
+
+
+def side_of(benchmark: dict[str, Any]) -> Side:
+    """A benchmark that has just been measured, for its tables."""
+    side = Side("this sweep")
+    read_benchmark(side, benchmark)
     return side
 
 
@@ -151,16 +150,12 @@ def published(name: str) -> Side:
 
 def text(sides: Sequence[Side]) -> str:
     """The tables of everything that at least one side has, and the notes."""
-    parts = [
-        table
-        for key in RATES
-        for table in (rate_table(sides, key), weak_table(sides, key))
-        if table
-    ]
-    parts += filter(None, [trained_table(sides)])
+    tables = [table(sides, key) for key in RATES for table in (rate_table, weak_table)]
+    parts = [table for table in (*tables, trained_table(sides)) if table]
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
-    return "\n\n".join([*parts, *(["\n".join(n for s in sides for n in s.notes)])]).rstrip()
+    notes = "\n".join(note for side in sides for note in side.notes)
+    return "\n\n".join([*parts, notes]).rstrip()
 
 
 def rate_table(sides: Sequence[Side], key: str) -> str:
@@ -180,7 +175,7 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
                  for side in sides]  # fmt: skip
         rows.append([str(cell[1]), str(cell[2]), *shown, *map(number, ratios)])
     title = f"{key}, images per second"
-    if all(row[-len(others) :] == ["-"] * len(others) for row in rows):
+    if others and all(row[-len(others) :] == ["-"] * len(others) for row in rows):
         title += " (no workers and batch in common, so there is no ratio)"
     return "\n".join([title, *aligned([head, *rows])])
 
@@ -220,76 +215,52 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def figure(sides: Sequence[Side]) -> Figure:
-    """Speed over workers, weak scaling, and speed over batches, for each metric as far as there is
-    something to draw. Raises UserError where no side has a speed."""
+    """A panel for each metric that has a speed. Raises UserError where none has."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    panels = [(key, kind) for key in RATES for kind in AXES if worth(sides, key, kind)]
-    if not panels:
+    measured = {key for side in sides for (key, _, _), rate in side.rates.items() if rate}
+    metrics = [key for key in RATES if key in measured]
+    if not metrics:
         names = ", ".join(side.name for side in sides)
         raise UserError(f"--output: no speed in {names} to draw; `rn50 plot` draws their curves")
-    columns = 2 if len(panels) == 4 else min(len(panels), 3)
-    rows = -(-len(panels) // columns)
     with plot.style():
-        drawn = Figure(figsize=(max(7.0, 4.6 * columns), 3.6 * rows))
-        for i, (key, kind) in enumerate(panels):
-            draw(drawn.add_subplot(rows, columns, i + 1), sides, key, kind)
-        shared = [Line2D([], [], label=side.name, **look) for side, look in looks(sides)]
+        drawn = Figure(figsize=(max(7.0, 5.2 * len(metrics)), 4.0))
+        panels = drawn.subplots(1, len(metrics), squeeze=False)[0]
+        for axes, key in zip(panels, metrics, strict=True):
+            draw(axes, sides, key)
+        shared = [Line2D([], [], label=side.name, **look(i)) for i, side in enumerate(sides)]
         drawn.legend(handles=shared, loc="outside lower center", ncols=3)
     return drawn
 
 
-def looks(sides: Sequence[Side]) -> list[tuple[Side, dict[str, Any]]]:
-    """Each side with its colour and marker, which are the same in all panels."""
-    styles = zip(plot.COLOURS, plot.MARKERS, strict=True)
-    found = [{"color": c, "marker": m} for c, m in styles]
-    return [(side, found[i % len(found)]) for i, side in enumerate(sides)]
+def look(number: int) -> dict[str, Any]:
+    """A side's colour and marker, the same in all panels."""
+    at = number % len(plot.COLOURS)
+    return {"color": plot.COLOURS[at], "marker": plot.MARKERS[at]}
 
 
-def worth(sides: Sequence[Side], key: str, kind: str) -> bool:
-    """Whether a panel shows more than a point: or, by batch, all there is of a metric."""
-    points = {x for side in sides for line in lines(side, key, kind).values() for x, _ in line}
-    several = {n for side in sides for metric, n, _ in side.rates if metric == key}
-    return len(points) > 1 or (kind == "batch" and len(points) == 1 and len(several) == 1)
-
-
-def lines(side: Side, key: str, kind: str) -> dict[str, list[tuple[int, float]]]:
-    """The points of a side's lines in a panel, by what a line holds fixed: a line for each batch,
-    or over the batches one for the fewest workers."""
-    cells = [(n, b, ips) for (metric, n, b), ips in side.rates.items() if metric == key and ips]
-    if not cells:
-        return {}
-    if kind == "batch":
-        fewest = min(n for n, _, _ in cells)
-        return {f"n {fewest}": sorted((b, ips) for n, b, ips in cells if n == fewest)}
-    found = {}
-    for batch in sorted({b for _, b, _ in cells}):
-        points = sorted((n, ips) for n, b, ips in cells if b == batch)
-        if kind == "efficiency":
-            weak = [(n, side.weak_scaling(key, n, batch)) for n, _ in points]
-            points = [(n, 100 * times / n) for n, times in weak if times]
-        if kind == "workers" or len(points) > 1:
-            found[f"batch {batch}"] = points
-    return found
-
-
-def draw(axes: Axes, sides: Sequence[Side], key: str, kind: str) -> None:
-    """One panel; a line is named at its end."""
-    from matplotlib.ticker import StrMethodFormatter
-
-    for side, look in looks(sides):
-        for name, points in lines(side, key, kind).items():
-            axes.plot(*zip(*points, strict=True), **look, ms=6)
-            if kind == "workers" and len(points) > 1:
-                axes.annotate(name, points[-1], (-4, 5), textcoords="offset points", fontsize=8,
-                              ha="right")  # fmt: skip
-    title, across, up = AXES[kind]
-    axes.set(title=f"{title}, {TITLES[key]}", xlabel=across, ylabel=up)
+def draw(axes: Axes, sides: Sequence[Side], key: str) -> None:
+    """Speed over the workers, a line for each batch; over the batch where only one number of
+    workers was measured."""
+    several = len({n for side in sides for metric, n, _ in side.rates if metric == key}) > 1
+    for number, side in enumerate(sides):
+        lines: dict[int, list[tuple[int, float]]] = {}
+        for (metric, n, batch), ips in sorted(side.rates.items(), key=lambda item: item[0]):
+            if metric == key and ips:
+                line, at = (batch, n) if several else (n, batch)
+                lines.setdefault(line, []).append((at, ips))
+        for line, points in lines.items():
+            axes.plot(*zip(*points, strict=True), **look(number), ms=6)
+            if several:
+                axes.annotate(f"batch {line}", points[-1], (-4, 5), textcoords="offset points",
+                              fontsize=8, ha="right")  # fmt: skip
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    axes.set_ylim(bottom=0, top=106 if kind == "efficiency" else None)
+    axes.set(title=TITLES[key], xlabel="workers" if several else "batch per worker",
+             ylabel="images per second")  # fmt: skip
+    axes.set_ylim(bottom=0)
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord
+from rn50lib import recipe
 from tests.support import png, png_chunk
 
 
@@ -23,6 +25,14 @@ def pack(root: Path) -> Path:
             root, shards={"train": 3, "val": 2}, jobs=0, data_format="files", quiet=True
         )
     return root
+
+
+def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
+    """A validation image by Pillow alone, without decoding it at a part of its size."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    left, top, width, height = recipe.center_crop_box(*image.size, size, resize)
+    box = (left, top, left + width, top + height)
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
 @pytest.fixture(scope="session")

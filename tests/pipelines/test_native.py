@@ -94,20 +94,6 @@ def test_the_order_is_the_promised_one_on_every_rank(
             assert valid == batch
 
 
-def test_all_ranks_together_see_each_image_once_and_step_equally_often(source: Source) -> None:
-    ranks = [contents(read(source, rank=rank, size=5, batch_size=3)) for rank in range(5)]
-    assert [len(made) for made in ranks] == [3] * 5  # 48 // 15: the tail of 3 is dropped
-    seen = [number for made in ranks for shown, _, _ in made for number in shown]
-    assert len(seen) == len(set(seen)) == 45
-
-
-def test_other_ranks_share_the_same_global_batches(source: Source) -> None:
-    one = contents(read(source, batch_size=12))
-    ranks = [contents(read(source, rank=rank, size=3, batch_size=4)) for rank in range(3)]
-    for step, (shown, _, _) in enumerate(one):
-        assert shown == [number for made in ranks for number in made[step][0]]
-
-
 def test_epochs_differ_and_each_can_be_read_again(source: Source) -> None:
     first, second = read(source, epoch=0), read(source, epoch=1)
     assert contents(first) != contents(second)
@@ -121,21 +107,6 @@ def test_an_epoch_goes_on_from_any_step(source: Source) -> None:
     assert contents(rest) == contents(whole[7:])
     assert all(np.array_equal(a.images, b.images) for a, b in zip(rest, whole[7:], strict=True))
     assert read(source, epoch=2, start_step=12) == []
-
-
-@pytest.mark.parametrize(("size", "batch"), [(1, 8), (2, 4), (3, 8), (5, 4), (1, 32)])
-def test_validation_sees_every_image_exactly_once_over_all_ranks(
-    photos: Photos, size: int, batch: int
-) -> None:
-    source = open_source(photos.root, "val", "files")
-    ranks = [
-        contents(read(source, "val", rank=rank, size=size, batch_size=batch))
-        for rank in range(size)
-    ]
-    assert len({len(made) for made in ranks}) == 1
-    seen = [n for made in ranks for shown, _, valid in made for n in shown[:valid]]
-    assert sorted(seen) == list(range(19))
-    assert all(len(shown) == batch for made in ranks for shown, _, _ in made)  # padded to full
 
 
 def test_benchmark_iterations_cut_both_splits(photos: Photos) -> None:

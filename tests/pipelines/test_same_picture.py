@@ -5,7 +5,6 @@ Truth is Pillow, antialiased, from the image decoded whole.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from rn50lib import recipe
 from rn50lib.pipelines import open_pipeline
 from rn50lib.records import order
 from rn50lib.records.source import Source, open_source
+from tests.pipelines.conftest import by_pillow
 from tests.support import full
 
 pytestmark = pytest.mark.needs("torch", "tensorflow", "dali")
@@ -39,13 +39,6 @@ def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
         return np.concatenate([np.asarray(b.images)[: b.valid] for b in pipeline.epoch(0)])
     finally:
         pipeline.close()
-
-
-def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
-    image = Image.open(io.BytesIO(data)).convert("RGB")
-    left, top, width, height = recipe.center_crop_box(*image.size, size, resize)
-    box = (left, top, left + width, top + height)
-    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
 def photograph(rng: np.random.Generator, width: int, height: int) -> Image.Image:

@@ -154,12 +154,6 @@ def test_an_epoch_goes_on_from_any_step(textured: Path, data_format: str) -> Non
     assert np.array_equal(pixels(whole)[8:], pixels(rest)) and labels(whole)[8:] == labels(rest)
 
 
-def test_streams_differ_by_epoch_and_seed(photos: Photos, textured: Path) -> None:
-    source = open_source(textured, "train", "tfrecord")
-    orders = [labels(read(source, epoch=e, seed=s)) for e, s in ((0, 0), (1, 0), (0, 1))]
-    assert len(set(map(tuple, orders))) == 3
-
-
 def test_only_reading_shard_after_shard_changes_the_order_of_a_stream(textured: Path) -> None:
     """Every other stage changes nothing but the speed; of files, each changes nothing at all."""
     from rn50lib.pipelines.plan import Plan

@@ -174,7 +174,7 @@ def test_a_run_that_is_asked_to_end_goes_on_in_the_middle_of_its_epoch(
     assert last.startswith("go on with: rn50 train ") and "--resume" in last
     assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, images)]
     resumed = rn50("train", *flags, "--resume")
-    assert f"1 epochs are done, and {images} images of the next" in resumed.err
+    assert f"1 epoch is done, and {images} images of the next" in resumed.err
     assert_same_end(tmp_path, undisturbed, timed=images < 48)
     assert checkpoint.positions(tmp_path / "m") == [(e, 0) for e in (1, 2, 3, 4)]
 

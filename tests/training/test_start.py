@@ -120,7 +120,7 @@ def test_such_a_run_resumes(rn50: Run, trained: Path, three: Path, tmp_path: Pat
         shutil.copy(name, "again")
     again = ("--model-prefix", "again/n", "-e", "2", "--resume")
     ended = begin(rn50, three, trained / "m", *flags, *again)
-    assert ended.status == 0 and "n-0001.safetensors: 1 epochs are done" in ended.err
+    assert ended.status == 0 and "n-0001.safetensors: 1 epoch is done" in ended.err
     whole, resumed = arrays("n", 2), arrays("again/n", 2)
     assert unchanged(whole, resumed) == set(whole) == set(resumed)
     other = begin(rn50, three, trained / "m-0001.safetensors", *flags, *again)

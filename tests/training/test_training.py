@@ -230,7 +230,7 @@ def test_a_resumed_run_is_the_undisturbed_one(
     for name in ("m-0001.safetensors", "m-symbol.json"):
         shutil.copy(trained / name, tmp_path)
     ended = resume(rn50, photos, *flags)
-    assert ended.status == 0 and "m-0001.safetensors: 1 epochs are done" in ended.err
+    assert ended.status == 0 and "m-0001.safetensors: 1 epoch is done" in ended.err
     assert same_weights("m", trained / "m", 3)
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
 
@@ -246,7 +246,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     ended = resume(rn50, photos, "--resume")
     assert ended.status == 0
     assert "passed over: checkpoint m-0002.safetensors is damaged" in ended.err
-    assert "m-0001.safetensors: 1 epochs are done" in ended.err
+    assert "m-0001.safetensors: 1 epoch is done" in ended.err
     assert same_weights("m", trained / "m", 3)
 
 

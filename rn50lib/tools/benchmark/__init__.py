@@ -3,5 +3,5 @@
 command   the flags, the sweep, the file and the tables
 cells     one cell of the sweep, and the processes that measure cells
 worker    what runs in those processes, and notes of every iteration when it ended
-result    from reports to rates: harmonic means, percentiles, the JSON; and its tables
+result    from reports to rates: harmonic means, percentiles, the JSON
 """

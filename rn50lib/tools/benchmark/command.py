@@ -22,6 +22,7 @@ from rn50lib.launch.prepare import prepare
 from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
 from rn50lib.stop import die_with_parent
+from rn50lib.tools import compare
 from rn50lib.tools.benchmark import result
 from rn50lib.tools.benchmark.cells import Cell, measure
 from rn50lib.tools.benchmark.worker import WARM_UP
@@ -118,7 +119,7 @@ def main(argv: list[str]) -> int:
     }
     found = result.to_dict(cells, keys, dropped, more)
     write_json(own.output, found)
-    launch.say(result.tables(found))
+    launch.say(compare.text([compare.side_of(found)]))
     print(own.output)
     return status or int(any(cell.reason for cell in cells))
 

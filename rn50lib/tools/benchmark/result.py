@@ -1,7 +1,4 @@
-"""From the reports of a sweep's cells to its file, and to its tables.
-
-The file has the reference's keys, and more under `env`.
-"""
+"""From the reports of a sweep's cells to its file: the reference's keys, and more under `env`."""
 
 from __future__ import annotations
 
@@ -10,13 +7,8 @@ from statistics import harmonic_mean
 from typing import Any
 
 from rn50lib.tools.benchmark.cells import Cell
-from rn50lib.tools.common import aligned
-from rn50lib.tools.compare import Side, read_benchmark
 
 PERCENTILES = (50, 90, 95, 99, 100)
-COLUMNS = [
-    "workers", "batch", "img/s", "spread", "weak scaling, equal batch", "speed-up, best batches"
-]  # fmt: skip
 
 
 def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, Any]) -> dict:
@@ -32,7 +24,10 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
         values = {key: value(cell, key, dropped) for key in keys}
         metrics.setdefault(str(cell.n), {})[str(cell.batch)] = values
         if cell.reason is None and None in values.values():
-            cell.reason = f"an epoch has one iteration, which is not timed: {more_iterations(cell)}"
+            cell.reason = (
+                "an epoch has one iteration, which is not timed: give a larger -i, a smaller -b or"
+                " more images"
+            )
         entry: dict[str, Any] = {"reason": cell.reason}
         if cell.report is not None:
             entry |= {key: detail(cell, key, dropped) for key in keys if values[key] is not None}
@@ -49,15 +44,6 @@ def to_dict(cells: list[Cell], keys: list[str], dropped: int, more: dict[str, An
         "metrics": metrics,
         "env": {**more, **machine, "cells": details},
     }
-
-
-def more_iterations(cell: Cell) -> str:
-    """What to give so that an epoch has two iterations or more."""
-    if cell.experiment.benchmark_iters == 1:
-        return "give a larger -i"
-    if cell.experiment.num_examples is not None:
-        return "give a smaller -b or a larger --num-examples"
-    return "give a smaller -b, more data or --loader synthetic"
 
 
 def value(cell: Cell, key: str, dropped: int) -> float | None:
@@ -103,37 +89,3 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any]:
 def percentile(ordered: list[float], per_cent: float) -> float:
     """The smallest of the ordered values that `per_cent` of them do not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(len(ordered) * per_cent / 100) - 1)]
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-def tables(result: dict[str, Any]) -> str:
-    """A table for each metric of a benchmark's file, as text, and why cells failed."""
-    side = Side("failed")
-    read_benchmark(side, result)
-    parts = [table(side, result, key) for key in result["metric_keys"]]
-    return "\n\n".join([*parts, *(["\n".join(side.notes)] if side.notes else [])])
-
-
-def table(side: Side, result: dict[str, Any], key: str) -> str:
-    """One metric: a row a cell.
-
-    Weak scaling is IPS(n) / IPS(1) at the same batch per worker, the reference's. The speed-up of
-    the best batches is in the row of each n's best batch: its rate over that of one worker's best.
-    """
-    rows, alone = [COLUMNS], side.best_batch(key, 1)
-    for (metric, n, batch), rate in side.rates.items():
-        if metric != key:
-            continue
-        row = [str(n), str(batch), *["failed", "-", "-", "-"]]
-        if rate is not None:
-            row[2] = f"{rate:.1f}"
-            if more := result["env"]["cells"][str(n)][str(batch)].get(key):
-                row[3] = f"{more['spread'][0]:.1f} - {more['spread'][1]:.1f}"
-            if weak := side.weak_scaling(key, n, batch):
-                row[4] = f"{weak:.2f}"
-            if alone and side.best_batch(key, n) == (batch, rate):
-                row[5] = f"{rate / alone[1]:.2f}"
-        rows.append(row)
-    return "\n".join([f"{key}, images per second", *aligned(rows)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import fields, replace
-from typing import Any
 
 from rn50lib.backends.shared import USABLE
 from rn50lib.config import Experiment
@@ -12,7 +11,8 @@ from rn50lib.config.checks import check
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.memory import largest_batch
-from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, INPUT, lesson
+from rn50lib.parser import experiment_parser, parse_experiment
+from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, INPUT
 
 MAX_CANDIDATES = 2  # candidates that are measured: each takes as long as a part of the run
 INPUT_ONLY = (
@@ -41,8 +41,6 @@ def joined(argv: list[str]) -> list[str]:
 def parse(text: str) -> Experiment:
     """'--loader dali' as an experiment of which only that is given. Raises UserError, or
     ends as the command line does, for flags that are none."""
-    from rn50lib.parser import experiment_parser, parse_experiment
-
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -55,14 +53,10 @@ def parse(text: str) -> Experiment:
     return asked
 
 
-def differences(one: Experiment, other: Experiment) -> set[str]:
-    """The fields in which two experiments differ."""
+def changed_part(one: Experiment, other: Experiment) -> str | None:
+    """The part in which two experiments differ: INPUT, COMPUTE, BOTH, or None."""
     names = (f.name for f in fields(Experiment))
-    return {name for name in names if getattr(one, name) != getattr(other, name)}
-
-
-def changed_part(changed: set[str]) -> str | None:
-    """The part that a change of these fields changes: INPUT, COMPUTE, BOTH, or None."""
+    changed = {name for name in names if getattr(one, name) != getattr(other, name)}
     if not changed:
         return None
     if changed <= set(INPUT_ONLY):
@@ -102,15 +96,10 @@ def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
 def possible(text: str, done: Experiment, machine: Machine) -> bool:
     """Whether this machine can run the changed experiment."""
     try:
-        check(merged(done, parse(text)), machine)
+        check(replace(done, **parse(text).given()), machine)
     except UserError:
         return False
     return True
-
-
-def merged(asked: Experiment, change: Experiment) -> Any:
-    """An experiment with what a change gives in place of its own."""
-    return replace(asked, **change.given())
 
 
 def largest(done: Experiment, machine: Machine) -> int | None:
@@ -123,10 +112,3 @@ def largest(done: Experiment, machine: Machine) -> int | None:
         done.to_network(), done.image_shape, done.dtype, room,
         training=not done.only_inference,
     )  # fmt: skip
-
-
-def lesson_for(text: str, part: str, done: Experiment) -> str:
-    """The notebook that teaches a change: the one of its part."""
-    if "dali" in text:
-        return lesson(INPUT, "torch")
-    return lesson(part, done.backend)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from rn50lib import launch
-from rn50lib.config import Config, Experiment
+from rn50lib.config.description import describe
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
+from rn50lib.launch.prepare import prepare
+from rn50lib.parser import experiment_parser, parse_experiment
+from rn50lib.report import write_json
 from rn50lib.stop import die_with_parent
-from rn50lib.tools.diagnose import changes
+from rn50lib.tools import plot
+from rn50lib.tools.diagnose import changes, show
 from rn50lib.tools.diagnose.diagnosis import diagnose
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 
 
-def main(
-    argv: list[str],
-    prepare: Callable[[Experiment], Config],
-    describe: Callable[[Config], str],
-) -> int:
-    """`rn50 diagnose`; `prepare` and `describe` are those of every run."""
-    from rn50lib.parser import experiment_parser, parse_experiment
-    from rn50lib.tools.diagnose import show
-
+def main(argv: list[str]) -> int:
+    """`rn50 diagnose`; returns the exit status."""
     parser = experiment_parser("diagnose")
     parser.add_argument(
         "--change", action="append", default=[], metavar="FLAGS",
@@ -47,29 +43,22 @@ def main(
     for flag, file in (("--json", extra.json), ("--output", extra.output)):
         if file:
             check_writable(file, flag)
-    wanted = [changes.parse(text) for text in extra.change]
+    wanted = {text: changes.parse(text) for text in extra.change}
     die_with_parent()
     resolved = prepare(asked)
     if resolved.experiment.load_epoch is not None:
         raise UserError("--load-epoch: speed does not depend on the weights; leave it out")
     launch.say(describe(resolved))
-    ci = resolved.experiment.profile == "ci"
+    usual = SECONDS_CI if resolved.experiment.profile == "ci" else SECONDS
     folder = launch.new_run("diagnose")
     begin = time.monotonic()
-    found = diagnose(
-        resolved, asked, prepare, wanted, extra.change, extra.verify,
-        extra.seconds or (SECONDS_CI if ci else SECONDS), folder,
-    )  # fmt: skip
+    found = diagnose(resolved, asked, wanted, extra.verify, extra.seconds or usual, folder)
     launch.say(f"measured in {time.monotonic() - begin:.0f} s; the runs are in {folder}")
     print(show.text(found))
     if extra.json:
-        from rn50lib.report import write_json
-
         write_json(extra.json, show.content(found))
         launch.say(extra.json)
     if extra.output:
-        from rn50lib.tools import plot
-
         plot.save(show.bars(found), extra.output)
         launch.say(extra.output)
     return 0

@@ -11,6 +11,7 @@ from rn50lib import launch
 from rn50lib.config import Config, Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
+from rn50lib.launch.prepare import prepare
 from rn50lib.records.source import open_source
 from rn50lib.tools.diagnose import changes, measure, model
 
@@ -163,15 +164,13 @@ def sharing(done: Experiment) -> model.Sharing:
 def diagnose(
     resolved: Config,
     asked: Experiment,
-    prepare: Callable[[Experiment], Config],
-    wanted: list[Experiment],
-    texts: list[str],
+    wanted: dict[str, Experiment],
     verify: bool,
     seconds: float,
     folder: Path,
 ) -> Diagnosis:
-    """Measure an experiment and its changes. `wanted` are changes that the user asked for, `texts`
-    their flags; without any, the likely ones for what bounds the run are tried.
+    """Measure an experiment and its changes. `wanted` are changes that the user asked for, by their
+    flags; without any, the likely ones for what bounds the run are tried.
 
     Raises UserError where a part cannot run.
     """
@@ -183,25 +182,22 @@ def diagnose(
     both = bench.both(done, predicted)
     rates = model.Rates(loader, compute, plain, both)
     bound = model.find_bound(rates, sharing(done))
-    own = not texts
-    if own:
-        texts = changes.candidates(bound.part, resolved.experiment, machine())
-        wanted = [changes.parse(text) for text in texts]
+    likely = changes.candidates(bound.part, resolved.experiment, machine()) if not wanted else []
     tried = []
-    for text, change in zip(texts, wanted, strict=True):
-        changed = changes.merged(asked, change)
+    for text, change in (wanted or {text: changes.parse(text) for text in likely}).items():
+        changed = replace(asked, **change.given())
         if change.data_root is None and changed.num_classes is None:  # the same model
             changed = replace(changed, num_classes=done.num_classes)
         other = measure.bare(prepare(changed).experiment)
-        where = changes.changed_part(changes.differences(done, other))
-        if where is None and own:
+        where = changes.changed_part(done, other)
+        if where is None and likely:
             continue  # capped away
         if where is None:
             raise UserError(f"--change {text!r} changes nothing here: the run has it already")
         ips = bench.predict(other)[2]
         part = bound.part if where == changes.BOTH else where
         found = bench.both(other, ips) if verify else None
-        tried.append(model.Change(text, changes.lesson_for(text, part, other), ips, found))
+        tried.append(model.Change(text, model.lesson(part, other.backend, text), ips, found))
     bound, text = model.verdict(rates, sharing(done), tried, done.backend)
     return Diagnosis(
         resolved, sharing(done), rates, predicted,

@@ -22,6 +22,7 @@ from typing import Any
 from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
+from rn50lib.hardware import machine
 
 MIN_STEPS, MAX_STEPS = 8, 400  # steps of a measurement
 LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
@@ -99,7 +100,7 @@ def without_exchange(done: Experiment, steps: int, folder: Path) -> float:
     run is the exchange. With GPUs one worker stands for all.
     """
     asked = replace(bare(done), **ALONE, loader="synthetic", benchmark_iters=steps, num_epochs=1)
-    copies = 1 if on_gpu(done) else done.n
+    copies = 1 if machine().gpus else done.n
     with contextlib.ExitStack() as stack:
         started = [
             stack.enter_context(running(asked, folder / str(copy))) for copy in range(copies)
@@ -111,13 +112,6 @@ def without_exchange(done: Experiment, steps: int, folder: Path) -> float:
             phase = "val" if done.only_inference else "train"
             total += report["metrics"][f"{phase}.total_ips"][0]
     return total * done.n / copies
-
-
-def on_gpu(done: Experiment) -> bool:
-    """Whether the step runs on a GPU."""
-    from rn50lib.hardware import machine
-
-    return done.step is None and bool(machine().gpus)
 
 
 def spread(steps: int, epoch_steps: int) -> tuple[int, int]:

@@ -117,17 +117,12 @@ LESSONS = {
 WORTH_IT = 1.05  # a change that gains less is not recommended
 
 
-def lesson(part: str, backend: str) -> str:
-    """The notebook that teaches what to do about a part."""
-    return (
-        "04 (TFRecord and tf.data)" if (part, backend) == (INPUT, "tensorflow") else LESSONS[part]
-    )
-
-
-def best(changes: list[Change], both: float) -> Change | None:
-    """The change that is predicted to help most, None where none is worth it."""
-    worth = [change for change in changes if change.predicted > WORTH_IT * both]
-    return max(worth, key=lambda change: change.predicted, default=None)
+def lesson(part: str, backend: str, flags: str = "") -> str:
+    """The notebook that teaches what to do about a part, by changing these flags."""
+    if "dali" in flags:
+        return LESSONS[INPUT]
+    tf_data = (part, backend) == (INPUT, "tensorflow")
+    return "04 (TFRecord and tf.data)" if tf_data else LESSONS[part]
 
 
 def verdict(
@@ -162,8 +157,8 @@ def verdict(
         text = f"The model bounds this run: {share[COMPUTE]} of an image's time is its arithmetic"
         if rates.loader != FREE:
             text += f", {share[INPUT]} loading"
-    choice = best(changes, rates.both)
-    if choice:
+    choice = max(changes, key=lambda change: change.predicted, default=None)
+    if choice and choice.predicted > WORTH_IT * rates.both:
         text += (
             f". {choice.flags} would help most: {choice.predicted / rates.both:.2g} times as fast,"
             f" {choice.predicted:,.0f} img/s predicted; notebook {choice.lesson} teaches it."

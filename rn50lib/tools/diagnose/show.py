@@ -57,12 +57,15 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
     if each is None:
         return None
     rate = each * found.rates.both
-    peak = max(found.peak.values()) * found.done.n if found.peak else None  # each has its device
+    peaks = found.peak or {}
+    fastest = max(peaks, key=lambda name: peaks[name], default=None)
+    peak = peaks[fastest] * found.done.n if fastest else None  # each worker has its device
     return {
         "per_image": each,
         "per_second": rate,
         "peaks": found.peak,
         "peak": peak,
+        "fastest": fastest,
         "share_of_peak": rate / peak if peak else None,
     }
 
@@ -96,7 +99,7 @@ def text(found: Diagnosis) -> str:
         if flop["share_of_peak"]:
             line += (
                 f", {100 * flop['share_of_peak']:.0f} % of the {flop['peak'] / 1e9:,.0f} that"
-                f" {best_of(found)} reaches here in {done.dtype}"
+                f" a {flop['fastest']} reaches here in {done.dtype}"
             )
         lines.append(line)
     for change in found.changes:
@@ -105,12 +108,6 @@ def text(found: Diagnosis) -> str:
             line += f", {change.measured:,.1f} measured ({percent(change.error)})"
         lines.append(line)
     return "\n".join(lines)
-
-
-def best_of(found: Diagnosis) -> str:
-    """Which operation reached the peak."""
-    assert found.peak
-    return "a " + max(found.peak, key=lambda name: found.peak[name])  # type: ignore[index]
 
 
 def percent(error: float) -> str:

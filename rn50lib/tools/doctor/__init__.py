@@ -12,21 +12,22 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 from rn50lib.parser import Parser
 from rn50lib.tools.doctor import frameworks, gpu, machine
-from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, Group, ask, has
+from rn50lib.tools.doctor.check import NOTE, PROBLEM, Check, ask, has
 
 
-def examine(quick: bool = False) -> Iterator[Group]:
-    """The groups of findings, each as soon as it is known. `quick` imports no framework."""
+def examine(quick: bool = False) -> Iterator[tuple[str, list[Check]]]:
+    """(heading, findings), each group as soon as it is known. `quick` imports no framework."""
     with ThreadPoolExecutor(max_workers=3) as pool:  # what takes seconds goes on beside the rest
         running = {} if quick else {name: pool.submit(ask, code) for name, code in probes().items()}
-        yield Group("machine", (machine.system(), machine.cores()))
-        room = (machine.memory(), machine.shared(), machine.data_folder(), machine.runs_folder())
-        yield Group("memory and disk", room)
+        yield "machine", [machine.system(), machine.cores()]
+        room = [machine.memory(), machine.shared(), machine.data_folder(), machine.runs_folder()]
+        yield "memory and disk", room
         found = gpu.find()
-        yield Group("GPU", tuple(gpu.gpus(found)))
+        yield "GPU", gpu.gpus(found)
         answers = {name: answer.result() for name, answer in running.items()}
         torch, tensorflow, dali = (answers.get(n) for n in ("torch", "tensorflow", "dali"))
         checks = [
@@ -34,11 +35,11 @@ def examine(quick: bool = False) -> Iterator[Group]:
             frameworks.tensorflow(tensorflow, found),
             frameworks.dali(dali, found),
         ]
-        yield Group("frameworks", tuple(checks))
+        yield "frameworks", checks
         checks = [frameworks.horovod({"torch": torch, "tensorflow": tensorflow}, found)]
-        distributed = frameworks.torch_distributed(torch, found)
-        checks += [distributed] if distributed else []
-        yield Group("communication", (*checks, machine.localhost(), machine.lab_port()))
+        if torch is not None and "version" in torch.facts:
+            checks.append(frameworks.torch_distributed(torch, found))
+        yield "communication", [*checks, machine.localhost()]
 
 
 def probes() -> dict[str, str]:
@@ -56,12 +57,11 @@ def probes() -> dict[str, str]:
 
 def verdict(checks: list[Check]) -> str:
     """The last line."""
-    problems = [check for check in checks if check.status == PROBLEM]
     notes = sum(check.status == NOTE for check in checks)
     noted = f"{notes} note{'' if notes == 1 else 's'}"
-    if not problems:
+    names = ", ".join(check.name for check in checks if check.status == PROBLEM)
+    if not names:
         return f"Training can run here ({noted})."
-    names = ", ".join(check.name for check in problems)
     return f"Training cannot run here until this is put right: {names} ({noted})."
 
 
@@ -74,19 +74,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.add_argument("--quick", action="store_true", help="import no framework: under a second")
     args = parser.parse_args(argv)
-    begin, groups = time.perf_counter(), []
-    for group in examine(args.quick):
-        groups.append(group)
+    begin, groups = time.perf_counter(), {}
+    for name, found in examine(args.quick):
+        groups[name] = found
         if not args.json:
-            lines = [group.name, *(f"  {check}" for check in group.checks)]
-            print("\n".join(lines), flush=True)
-    checks = [check for group in groups for check in group.checks]
+            print("\n".join([name, *(f"  {check}" for check in found)]), flush=True)
+    checks = [check for found in groups.values() for check in found]
     can_train = not any(check.status == PROBLEM for check in checks)
     if args.json:
-        found = [{"group": g.name, **check.to_dict()} for g in groups for check in g.checks]
+        rows = [{"group": name, **asdict(c)} for name, found in groups.items() for c in found]
         seconds = round(time.perf_counter() - begin, 2)
-        document = {"can_train": can_train, "seconds": seconds, "checks": found}
-        print(json.dumps(document, indent=2))
+        print(json.dumps({"can_train": can_train, "seconds": seconds, "checks": rows}, indent=2))
     else:
         print(verdict(checks))
     return 0 if can_train else 1

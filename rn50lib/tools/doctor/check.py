@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -19,45 +19,31 @@ SETUP = "run `make setup`"
 
 @dataclass(frozen=True)
 class Check:
-    """`name` is stable, for programs; `what` and `remedy` are for people. `facts` holds the numbers
-    behind the sentence, in bytes, seconds and counts."""
+    """A finding. `name` is stable, for programs; `what` and `remedy` are for people."""
 
     name: str
     status: str
     what: str
     remedy: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         remedy = f" — {self.remedy}" if self.remedy else ""
         return f"{self.status + ':':8} {self.what}{remedy}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For --json."""
-        return asdict(self)
 
-
-@dataclass(frozen=True)
-class Group:
-    """Findings under one heading."""
-
-    name: str
-    checks: tuple[Check, ...]
-
-
-def ok(name: str, what: str, /, **facts: Any) -> Check:
+def ok(name: str, what: str) -> Check:
     """All is well."""
-    return Check(name, OK, what, facts=facts)
+    return Check(name, OK, what)
 
 
-def note(name: str, what: str, remedy: str = "", /, **facts: Any) -> Check:
+def note(name: str, what: str, remedy: str = "") -> Check:
     """Training runs all the same; something is missing, slower, or worth knowing."""
-    return Check(name, NOTE, what, remedy, facts)
+    return Check(name, NOTE, what, remedy)
 
 
-def problem(name: str, what: str, remedy: str, /, **facts: Any) -> Check:
+def problem(name: str, what: str, remedy: str) -> Check:
     """Training cannot run here until this is put right."""
-    return Check(name, PROBLEM, what, remedy, facts)
+    return Check(name, PROBLEM, what, remedy)
 
 
 def size(count: float) -> str:

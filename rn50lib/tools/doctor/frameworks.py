@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rn50lib.tools.doctor.check import SETUP, Answer, Check, has, note, ok, problem, version
-from rn50lib.tools.doctor.gpu import OLDEST_DRIVER, Gpus, built_for
-from rn50lib.tools.doctor.machine import this_platform
+from rn50lib.tools.doctor.gpu import OLDEST_DRIVER, Gpus
+from rn50lib.tools.doctor.machine import has_every_wheel
 
 DALI = ("nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130")
 
@@ -27,7 +27,6 @@ if torch.distributed.is_available():
     facts["gloo"] = torch.distributed.is_gloo_available()
     facts["nccl"] = torch.distributed.is_nccl_available()
 if facts["cuda"]:
-    facts["architectures"] = torch.cuda.get_arch_list()
     try:
         torch.cuda.init()
         facts["gpus"] = torch.cuda.device_count()
@@ -81,28 +80,24 @@ def torch(answer: Answer | None, gpus: Gpus) -> Check:
     if installed is None and not has("torch"):
         return problem("torch", "PyTorch is not installed, and training needs it", SETUP)
     if answer is None:
-        return ok(
-            "torch",
-            f"PyTorch {installed or '(of unknown version)'} is installed; not imported",
-            version=installed,
-        )
-    facts = {key: value for key, value in answer.facts.items() if not key.startswith("horovod")}
+        known = installed or "(of unknown version)"
+        return ok("torch", f"PyTorch {known} is installed; not imported")
+    facts = answer.facts
     if "version" not in facts:
         what = f"PyTorch {installed or ''} does not import: {answer.problem}"
-        return problem("torch", what, "delete .venv and run `make setup` again", **facts)
+        return problem("torch", what, "delete .venv and run `make setup` again")
     cuda = facts["cuda"]
-    name = f"PyTorch {facts['version']}" + (
-        f", built for CUDA {cuda}" if cuda else ", built for the processor only"
-    )
+    built = f"for CUDA {cuda}" if cuda else "for the processor only"
+    name = f"PyTorch {facts['version']}, built {built}"
     if not gpus.visible:
-        return ok("torch", f"{name}: imports and computes", **facts)
+        return ok("torch", f"{name}: imports and computes")
     if not cuda:
         remedy = f"{SETUP} again: it takes the CUDA builds where the driver serves CUDA 12 or later"
-        return note("torch", f"{name}: the GPU is not used", remedy, **facts)
+        return note("torch", f"{name}: the GPU is not used", remedy)
     what, remedy = gpu_trouble(facts, gpus)
     if what:
-        return note("torch", f"{name}: {what}", remedy, **facts)
-    return ok("torch", f"{name}: computes on {facts['gpus']} GPU(s)", **facts)
+        return note("torch", f"{name}: {what}", remedy)
+    return ok("torch", f"{name}: computes on {facts['gpus']} GPU(s)")
 
 
 def gpu_trouble(facts: dict, gpus: Gpus) -> tuple[str, str]:
@@ -114,23 +109,11 @@ def gpu_trouble(facts: dict, gpus: Gpus) -> tuple[str, str]:
         serves = f"driver {gpus.driver.version} serves CUDA {gpus.cuda[0]}.{gpus.cuda[1]} at most"
         remedy = f"install driver {least} or later, or a PyTorch built for CUDA {gpus.cuda[0]}"
         return f"{serves}, so the GPU is not used", remedy
-    left_out = [
-        g for g in gpus.visible if not built_for(facts.get("architectures", []), g.capability)
-    ]
-    if left_out:
-        gpu = left_out[0]
-        major, minor = gpu.capability
-        what = f"it has no code for the {gpu.name} (capability {major}.{minor})"
-        older = gpu.capability < (7, 5)
-        return what, (
-            "CUDA 13 dropped Volta and earlier: install a PyTorch built for CUDA 12.6"
-            if older
-            else "install a newer PyTorch"
-        )
     if facts.get("gpu_problem"):
+        what = f"it does not compute on the GPU: {facts['gpu_problem']}"
         return (
-            f"it does not compute on the GPU: {facts['gpu_problem']}",
-            "see that `nvidia-smi` works here, then try again",
+            what,
+            "see that `nvidia-smi` works here; this PyTorch may also be too new for the GPU",
         )
     if facts.get("gpus", 0) < len(gpus.visible):
         what = f"it sees {facts.get('gpus', 0)} of {len(gpus.visible)} GPU(s)"
@@ -139,33 +122,29 @@ def gpu_trouble(facts: dict, gpus: Gpus) -> tuple[str, str]:
 
 
 def tensorflow(answer: Answer | None, gpus: Gpus) -> Check:
-    """TensorFlow, which no training in this version needs."""
-    installed = version("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
+    """TensorFlow, without which PyTorch trains all the same."""
+    name = "tensorflow"
+    if not has(name):
+        return note(name, "TensorFlow is not installed; PyTorch trains without it", SETUP)
+    installed = version(name, "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
     keras = version("tf-keras")
     package = f"TensorFlow {installed or ''}".strip() + (f" with tf-keras {keras}" if keras else "")
-    if not has("tensorflow"):
-        return note("tensorflow", "TensorFlow is not installed; PyTorch trains without it", SETUP)
     if answer is None:
-        what = f"{package} is installed; not imported"
-        return ok("tensorflow", what, version=installed, tf_keras=keras)
-    facts = {key: value for key, value in answer.facts.items() if not key.startswith("horovod")}
-    facts["tf_keras"] = keras
+        return ok(name, f"{package} is installed; not imported")
+    facts = answer.facts
     if "version" not in facts:
-        what, remedy = f"does not import: {answer.problem}", f"{SETUP} again"
-        return note(
-            "tensorflow", f"{package} {what}", f"{remedy}; PyTorch trains without it", **facts
-        )
+        what = f"{package} does not import: {answer.problem}"
+        return note(name, what, f"{SETUP} again; PyTorch trains without it")
     if gpus.visible and not facts["cuda"]:
         what = f"{package}, built for the processor only: it does not use the GPU"
-        return note("tensorflow", what, f"{SETUP} again", **facts)
+        return note(name, what, f"{SETUP} again")
     if gpus.visible and facts["gpus"] < len(gpus.visible):
         what = f"{package}: it sees {facts['gpus']} of {len(gpus.visible)} GPU(s)"
-        remedy = "its CUDA libraries may be missing: install tensorflow[and-cuda]"
-        return note("tensorflow", what, remedy, **facts)
+        return note(name, what, "its CUDA libraries may be missing: install tensorflow[and-cuda]")
     if keras is None:
         what = f"{package} imports; without tf-keras, Horovod's Keras integration is wrong"
-        return note("tensorflow", what, SETUP, **facts)
-    return ok("tensorflow", f"{package}: imports and computes", **facts)
+        return note(name, what, SETUP)
+    return ok(name, f"{package}: imports and computes")
 
 
 def horovod(answers: Mapping[str, Answer | None], gpus: Gpus) -> Check:
@@ -176,25 +155,24 @@ def horovod(answers: Mapping[str, Answer | None], gpus: Gpus) -> Check:
         return note("horovod", what, rebuild)
     package = f"Horovod {version('horovod') or ''}".strip()
     if not any(answers.values()):
-        return ok("horovod", f"{package} is installed; not imported", version=version("horovod"))
+        return ok("horovod", f"{package} is installed; not imported")
     built, broken = built_extensions(answers)
-    facts = {"version": version("horovod"), "built": built, "broken": broken}
     if not built:
         why = next(iter(broken.values()), "its extensions are not there")
         what = f"{package} works with neither PyTorch nor TensorFlow: {why}"
-        return note("horovod", what, rebuild, **facts)
+        return note("horovod", what, rebuild)
     over = sorted({way for ways in built.values() for way in ways})
     package += f": for {' and '.join(built)}" + (f", over {' and '.join(over)}" if over else "")
     for name, why in broken.items():
-        return note("horovod", f"{package}; not for {name}: {why}", rebuild, **facts)
+        return note("horovod", f"{package}; not for {name}: {why}", rebuild)
     if gpus.visible and "NCCL" not in over and over:
         what = f"{package}, without NCCL: gradients of GPUs would go through host memory"
         remedy = (
             "`HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs the CUDA toolkit and NCCL's"
             " headers), or let PyTorch's DDP exchange them"
         )
-        return note("horovod", what, remedy, **facts)
-    return ok("horovod", package, **facts)
+        return note("horovod", what, remedy)
+    return ok("horovod", package)
 
 
 def built_extensions(
@@ -217,18 +195,16 @@ def built_extensions(
     return built, broken
 
 
-def torch_distributed(answer: Answer | None, gpus: Gpus) -> Check | None:
-    """What PyTorch itself can communicate over; None where it was not asked."""
-    if answer is None or "version" not in answer.facts:
-        return None
+def torch_distributed(answer: Answer, gpus: Gpus) -> Check:
+    """What PyTorch itself can communicate over."""
     facts = answer.facts
-    ways = [name for name in ("gloo", "nccl") if facts[name]]
     if gpus.visible and not facts["nccl"]:
         return note("ddp", "this PyTorch has no NCCL: several GPUs cannot work together", SETUP)
-    if not ways:
+    if not (facts["gloo"] or facts["nccl"]):
         return note("ddp", "this PyTorch cannot run several workers", SETUP)
     titles = {"gloo": "Gloo", "nccl": f"NCCL {facts.get('nccl_version', '')}".strip()}
-    return ok("ddp", f"PyTorch's own workers: {' and '.join(titles[way] for way in ways)}")
+    ways = [title for way, title in titles.items() if facts[way]]
+    return ok("ddp", f"PyTorch's own workers: {' and '.join(ways)}")
 
 
 def wheel_for(cuda: tuple[int, int] | None) -> str:
@@ -243,23 +219,21 @@ def dali(answer: Answer | None, gpus: Gpus) -> Check:
     found = [name for name in DALI if version(name)]
     wanted = wheel_for(gpus.cuda)
     if not has("nvidia.dali"):
-        here = this_platform()
-        what, remedy = "DALI is not installed", f"pip install {wanted}"
-        if here is not None and not here.dali:
-            what, remedy = f"DALI has no wheel for this platform ({here.name})", ""
-        return note("dali", f"{what}; the native loader serves", remedy)
+        if not has_every_wheel():
+            return note("dali", "there may be no DALI for this platform; the native loader serves")
+        what = "DALI is not installed; the native loader serves"
+        return note("dali", what, f"pip install {wanted}")
     name = found[0] if found else "nvidia-dali"
     package = f"{name} {version(name) or ''}".strip()
-    facts = {"package": name, "version": version(name), "wanted": wanted}
     if len(found) > 1:
         what = f"several DALI packages share one folder: {', '.join(found)}"
         remedy = f"pip uninstall -y {' '.join(found)}, then pip install {wanted}"
-        return note("dali", what, remedy, **facts)
+        return note("dali", what, remedy)
     if answer is not None and answer.problem:
         remedy = f"pip install --force-reinstall {wanted}"
-        return note("dali", f"{package} does not run: {answer.problem}", remedy, **facts)
+        return note("dali", f"{package} does not run: {answer.problem}", remedy)
     if found and gpus.visible and DALI.index(name) > DALI.index(wanted):
         what = f"{package} is built for a newer CUDA than the driver serves: no decoding on the GPU"
-        return note("dali", what, f"pip uninstall -y {name}, then pip install {wanted}", **facts)
+        return note("dali", what, f"pip uninstall -y {name}, then pip install {wanted}")
     state = " is installed; not imported" if answer is None else ": a pipeline runs"
-    return ok("dali", package + state, **facts)
+    return ok("dali", package + state)

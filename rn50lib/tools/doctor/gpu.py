@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rn50lib import nvidia
 from rn50lib.nvidia import Driver, Gpu
@@ -41,7 +40,7 @@ def gpus(found: Gpus, root: Path = Path("/")) -> list[Check]:
         return [no_driver(root)]
     if driver.problem:
         what = f"the NVIDIA driver gives no GPU: {driver.problem}"
-        return [note("driver", what, broken_driver(driver.problem), problem=driver.problem)]
+        return [note("driver", what, broken_driver(driver.problem))]
     checks = [driver_check(found)]
     in_use = memory_in_use()
     checks += [gpu_check(gpu, in_use.get(gpu.uuid)) for gpu in found.visible]
@@ -54,15 +53,13 @@ def gpus(found: Gpus, root: Path = Path("/")) -> list[Check]:
 def hidden_check(found: Gpus, hidden: int) -> Check:
     """GPUs or MIG slices that this process does not see, and which of its choices that follows."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
-    listed = found.driver.gpus
-    kind = "MIG slice(s)" if any(gpu.slice_of for gpu in listed) else "GPU(s)"
     if value is None:  # CUDA shows a process one slice
         what = f"a process sees one MIG slice; {hidden} other GPU(s) or slice(s) are not used"
         remedy = "to use another one, put its UUID of `nvidia-smi -L` into CUDA_VISIBLE_DEVICES"
-    else:
-        what = f"CUDA_VISIBLE_DEVICES={value!r} hides {hidden} of {len(listed)} {kind}"
-        remedy = "" if found.visible else "unset it to train on the GPU"
-    return note("hidden", what, remedy, hidden=hidden, value=value)
+        return note("hidden", what, remedy)
+    count = f"{hidden} of {len(found.driver.gpus)} GPU(s) or MIG slice(s)"
+    remedy = "" if found.visible else "unset it to train on the GPU"
+    return note("hidden", f"CUDA_VISIBLE_DEVICES={value!r} hides {count}", remedy)
 
 
 def no_driver(root: Path) -> Check:
@@ -74,29 +71,27 @@ def no_driver(root: Path) -> Check:
 
 
 def broken_driver(message: str) -> str:
-    """What usually helps, by what nvidia-smi message."""
+    """What usually helps, by what nvidia-smi says."""
     if "mismatch" in message:
         return "the driver was updated while it was loaded: restart the machine"
     if message == nvidia.MIG_WITHOUT_SLICES:
         return "`nvidia-smi mig -lgip` lists the slices to make; `nvidia-smi -mig 0` ends the mode"
-    if "no GPU" in message or "No devices" in message:
-        return "in a container, start it with --gpus all"
     return "reinstall the driver until `nvidia-smi` lists the GPU; in a container, use --gpus all"
 
 
 def driver_check(found: Gpus) -> Check:
     """The driver's version against the builds that `make setup` installs."""
     version, cuda = found.driver.version, found.cuda
-    facts: dict[str, Any] = {"driver": version, "cuda": cuda}
     if cuda is None:
-        return note("driver", f"driver {version}; it does not say which CUDA it serves", **facts)
+        return note("driver", f"driver {version}; it does not say which CUDA it serves")
     what = f"driver {version}, for CUDA {cuda[0]}.{cuda[1]} and earlier"
     if cuda[0] < SETUP_CUDA:
         what += f": too old for the CUDA {SETUP_CUDA} builds that the set-up installs"
         least = OLDEST_DRIVER[SETUP_CUDA]
-        remedy = f"install driver {least} or later; until then runs use the processor"
-        return note("driver", what, remedy, **facts)
-    return ok("driver", what, **facts)
+        return note(
+            "driver", what, f"install driver {least} or later; until then runs use the processor"
+        )
+    return ok("driver", what)
 
 
 def precisions(capability: tuple[int, int]) -> str:
@@ -117,52 +112,20 @@ def gpu_check(gpu: Gpu, in_use: int | None) -> Check:
     """One GPU: memory, capability, precisions, and how much of it others hold."""
     major, minor = gpu.capability
     memory = size(gpu.memory) if gpu.memory else "memory unknown"
+    name = f"gpu{gpu.index}"
     what = f"GPU {gpu.index}: {gpu.name}, {memory}, capability {major}.{minor}"
     what += f": {precisions(gpu.capability)}"
-    facts: dict[str, Any] = {
-        "index": gpu.index,
-        "name": gpu.name,
-        "memory": gpu.memory,
-        "in_use": in_use,
-        "capability": list(gpu.capability),
-        "float16": gpu.capability >= (7, 0),
-        "bfloat16": gpu.capability >= (8, 0),
-        "tf32": gpu.capability >= (8, 0),
-    }
-    name = f"gpu{gpu.index}"
     if in_use and gpu.memory and in_use > gpu.memory / 10:
         what += f"; {size(in_use)} of it are in use by others"
-        return note(
-            name, what, "shut down the notebook kernels that hold it, or use a smaller -b", **facts
-        )
+        remedy = "shut down the notebook kernels that hold it, or use a smaller -b"
+        return note(name, what, remedy)
     if nvidia.UNKNOWN < gpu.capability < (7, 5):
         what += "; CUDA 13 has dropped it"
-        return note(name, what, "keep to frameworks built for CUDA 12", **facts)
-    if gpu.capability < (7, 0):
-        return note(name, what, **facts)
-    return ok(name, what, **facts)
+        return note(name, what, "keep to frameworks built for CUDA 12")
+    return ok(name, what)
 
 
 def memory_in_use() -> dict[str, int]:
     """Bytes in use by GPU UUID."""
     rows, _ = nvidia.query("gpu", "uuid", "memory.used")
     return {uuid: int(used) * 2**20 for uuid, used in rows if used.isdigit()}
-
-
-def built_for(architectures: list[str], capability: tuple[int, int]) -> bool:
-    """Whether a build with these architectures ("sm_80", "compute_90") has code for this GPU.
-
-    Machine code runs on the same major capability with an equal or higher minor one; "compute"
-    code is compiled by the driver for any later GPU.
-    """
-    for item in architectures:
-        kind, _, number = item.partition("_")
-        digits = "".join(c for c in number if c.isdigit())
-        if len(digits) < 2:
-            continue
-        built = (int(digits[:-1]), int(digits[-1]))
-        if kind == "compute" and built <= capability:
-            return True
-        if kind == "sm" and built[0] == capability[0] and built[1] <= capability[1]:
-            return True
-    return False

@@ -6,7 +6,6 @@ import argparse
 
 from rn50lib.config.kinds import positive
 from rn50lib.errors import UserError
-from rn50lib.network import STAGES, resnet
 from rn50lib.parser import Parser, checked
 from rn50lib.tools.common import aligned, counts
 from rn50lib.tools.scaling import check, links
@@ -28,12 +27,6 @@ def above_zero(text: str) -> float:
     return float(text)
 
 
-def per_cent(text: str) -> float:
-    if not 0 <= float(text) <= 100:
-        raise ValueError("must be between 0 and 100, per cent")
-    return float(text) / 100
-
-
 def parser() -> Parser:
     made = Parser(
         prog="rn50 scale",
@@ -48,13 +41,9 @@ def parser() -> Parser:
     add("--compute-ips", type=rate, help="images per second of one GPU, measured")
     delivered = "images per second that the loaders of one host deliver (default: enough)"
     add("--input-ips", type=rate, help=delivered)
-    spread = "spread of the workers' step times, per cent of a step"
-    add("--noise", type=checked(per_cent), help=spread)
     joined = f"in a host: {', '.join(links.LOCAL)}; between hosts: +10g, +100g, +8x200g …"
     add("--network", default="nvlink+100g", help=joined)
     add("--gpus-per-host", type=number, default=8)
-    add("--no-overlap", action="store_true", help="exchange after the backward pass")
-    add("--num-layers", type=int, choices=sorted(STAGES), default=50, help="default: 50")
     add("-e", "--num-epochs", type=number, default=90)
     add("--num-examples", type=number, default=IMAGENET, help="images of an epoch")
     add("--price", type=rate, help="of one GPU for one hour: adds the cost")
@@ -103,28 +92,24 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         speed = f"published: {published.name}, {published.precision}, {published.software}"
     elif batch is None:
         raise UserError("--compute-ips goes with a batch: add --batch, the images of a GPU's step")
-    training = Training(ips, batch, network=resnet(args.num_layers))
-    noise, origin = args.noise, "given"
-    if noise is None:
-        noise = check.parameter(*PUBLISHED[args.dtype], check.MODEL)
-        rows = check.load()[published.parameters_of or PUBLISHED[args.dtype]]
-        fitted = " and ".join(str(n) for n in rows.fit_on)
-        origin = f"fitted on {fitted} GPUs of the {rows.name}, published"
+    training = Training(ips, batch)
+    noise = check.parameter(*PUBLISHED[args.dtype], check.MODEL)
+    rows = check.load()[published.parameters_of or PUBLISHED[args.dtype]]
+    fitted = " and ".join(str(n) for n in rows.fit_on)
     local, between = links.parse(args.network)
-    cluster = Cluster(local, between, args.gpus_per_host, args.input_ips,
-                      overlap=not args.no_overlap, noise=noise)  # fmt: skip
+    cluster = Cluster(local, between, args.gpus_per_host, args.input_ips, noise=noise)
     joined = f"{local.name} {local.bytes_per_s / 1e9:.3g} GB/s in hosts of {args.gpus_per_host}"
     if between is not None:
         joined += f", {between.name} {between.bytes_per_s / 1e9:.3g} GB/s between hosts"
     size, count = sum(bucket.size for bucket in training.buckets) / 1e6, len(training.buckets)
-    when = "after the backward pass" if args.no_overlap else "while backward goes on"
     fed = f"{args.input_ips:g} img/s per host" if args.input_ips else "taken as fast enough"
     return training, cluster, [
         f"one GPU   {ips:g} img/s with batch {batch}, {args.dtype} ({speed})",
         f"links     {joined}",
         f"exchange  {size:.1f} MB ({training.network.name}) in {count}"
-        f" bucket{'s' if count > 1 else ''}, {cluster.algorithm}, {when}",
-        f"noise     {100 * noise:.3g} % of a step's time ({origin})",
+        f" bucket{'s' if count > 1 else ''}, {cluster.algorithm}, while backward goes on",
+        f"noise     {100 * noise:.3g} % of a step's time"
+        f" (fitted on {fitted} GPUs of the {rows.name}, published)",
         f"input     {fed}",
     ]  # fmt: skip
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
+import os
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,11 @@ def test_quick_on_this_machine(run_cli) -> None:
     assert document["can_train"] is True
     found = by_name(document["checks"])
     assert list(dict.fromkeys(c["group"] for c in document["checks"])) == GROUPS
-    nproc = subprocess.run(["nproc"], capture_output=True, text=True)
-    if nproc.returncode == 0 and found["cores"]["facts"]["quota"] is None:
-        assert found["cores"]["facts"]["affinity"] == int(nproc.stdout)
-    free = shutil.disk_usage(Path(found["runs"]["facts"]["home"]).parent).free
-    assert abs(found["runs"]["facts"]["free"] - free) < 2**30
+    usable = int(found["cores"]["what"].split()[0])
+    assert 1 <= usable <= len(os.sched_getaffinity(0))
     assert {c["status"] for c in document["checks"]} <= {OK, NOTE}
-    assert found["torch"]["facts"]["version"] and found["port"]["group"] == "communication"
+    assert found["torch"]["what"].startswith("PyTorch 2")
+    assert found["localhost"]["group"] == "communication"
 
 
 @pytest.mark.needs("torch", "tensorflow", "dali")

@@ -1,9 +1,8 @@
-"""The doctor on cores, memory, shared memory, disk and ports of machines laid out for it."""
+"""The doctor on cores, memory, shared memory, disk and the name of machines laid out for it."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections import namedtuple
 from pathlib import Path
 
@@ -94,14 +93,6 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RN50_DATA" in machine.data_folder().remedy
     assert machine.runs_folder().status == NOTE
     assert not list(tmp_path.iterdir())  # the trial file is gone
-
-
-def test_a_taken_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        check = machine.lab_port(port)
-    assert check.status == NOTE and f"PORT={port + 1}" in check.remedy
-    assert machine.lab_port(port).status == OK
 
 
 def test_a_nameless_machine(monkeypatch: pytest.MonkeyPatch) -> None:
