@@ -147,15 +147,13 @@ def experiment_parser(verb: str) -> Parser:
 
 def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     """`kind` with its ValueError's text in the message: argparse would hide it."""
+    from rn50lib.config.kinds import why_not
 
     def convert(text: str) -> Any:
         try:
             return kind(text)
         except ValueError as error:
-            why = str(error)
-            if not why.startswith("must be"):  # Python's own words
-                why = "must be a whole number" if "int()" in why else "must be a number"
-            raise argparse.ArgumentTypeError(f"{text!r} {why}") from error
+            raise argparse.ArgumentTypeError(f"{text!r} {why_not(error)}") from error
 
     return convert
 

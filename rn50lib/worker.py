@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import sys
 from dataclasses import fields
@@ -28,6 +29,7 @@ def main(argv: list[str] = sys.argv[1:]) -> int:
     """Read the configuration that `rn50 run` has written, and do a worker's part of it."""
     die_with_parent()
     end_on_sigterm()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # what `run_command` has blocked
     file = Path(argv[0])
     if not file.exists():
         raise UserError(
@@ -102,6 +104,11 @@ def run_worker(
 
         loggers = open_loggers(experiment, run_dir)
     progress = (watch or Progress)(run_dir, loggers, enabled=group.rank == 0)
+    for split, source in sources.items():
+        if source is not None and run_dir:  # `rn50 run` describes a run, `rn50 train` does not
+            progress.say(f"  {split}: {env['data'][split]}")
+            for remark in getattr(source, "remarks", ()):
+                progress.say(f"  {remark}")
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))

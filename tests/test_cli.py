@@ -121,6 +121,20 @@ def test_a_flag_that_makes_no_sense(rn50: Run, argv: str, problem: str, remedy: 
     assert problem in line and remedy in line
 
 
+@pytest.mark.parametrize(
+    "flag", ["--data-root", "--model-prefix", "--init-from", "--report", "--logdir"]
+)
+def test_an_empty_name(rn50: Run, flag: str) -> None:
+    """As `"$NAME"` gives where NAME is not set: the data set would be the built-in one."""
+    assert f"{flag}: '' must be a text that is not empty" in rn50("run", flag, "").error
+
+
+@pytest.mark.parametrize("prefix", [".", "..", "models/", "models/.."])
+def test_a_prefix_without_a_name(rn50: Run, prefix: str) -> None:
+    line = rn50("run", "--model-prefix", prefix).error
+    assert f"--model-prefix {prefix} is a folder: add a name" in line
+
+
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from rn50lib.launch import prepare
     from tests.support import LAPTOP
@@ -156,6 +170,30 @@ def test_classes_that_differ_between_train_and_val(rn50: Run, tmp_path: Path) ->
             write_photo(tmp_path / "set" / split / name / "0.jpg", 0)
     line = rn50("run", "--data-root", "set").error
     assert "train" in line and "val" in line
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_what_is_left_out_of_the_class_folders_is_told(rn50: Run, photos: Photos) -> None:
+    root = Path("set")
+    shutil.copytree(photos.root, root, ignore=shutil.ignore_patterns("records"))
+    for split in ("train", "val"):
+        (root / split / "nothing").mkdir()
+    one = root / "train" / photos.files("train")[0].parent.name
+    (one / "notes.txt").write_text("no picture")
+    (one / "b.webp").write_bytes(b"RIFF")
+    told = rn50("train", "--data-root", root, *TINY, "-e", "1", "--run-dir", "r").err
+    assert "train: set/train (48 images, files)" in told
+    assert "note: set/train/nothing: this class folder holds no images" in told
+    assert f"note: 1 of the pictures in set/train left out: {one}/b.webp is of a kind" in told
+    (one / "b.webp").unlink()
+    (one / "a.jpg").symlink_to("gone.jpg")
+    told = rn50("train", "--data-root", root, *TINY, "-e", "1", "--run-dir", "r").err
+    assert f"left out: {one}/a.jpg is a link to nothing" in told
+    told = rn50(
+        "train", "--data-root", photos.root, *TINY, "-e", "1", "--run-dir", "r"
+    ).err  # from its records
+    assert "records/train.rec (48 images, recordio)" in told and "note:" not in told
 
 
 def test_fewer_classes_than_the_data_has(rn50: Run, photos: Photos) -> None:
@@ -224,6 +262,18 @@ def test_a_checkpoint_of_another_network(
     for start in (["--load-epoch", "1"], ["--resume"]):
         line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", *start, *flags).error
         assert problem in line and "resnet18 v1.5 with 6 classes" in line
+
+
+def test_a_checkpoint_of_fewer_classes(rn50: Run, photos: Photos) -> None:
+    """Nobody gave --num-classes, so leaving it out is no remedy."""
+    checkpoint.write_symbol("m", tiny(5))
+    line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", "--resume").error
+    assert "has 6 classes, the checkpoint of --model-prefix m 5" in line
+    assert "--num-classes" not in line
+
+
+def test_built_in_data_that_cannot_be_drawn_here(rn50: Run) -> None:
+    assert "RN50_DATA" in rn50("run").error
 
 
 @pytest.mark.needs("torch")
@@ -409,7 +459,10 @@ def test_a_printed_configuration_is_the_same_run(
         ('{"batch_size": 8, "b": 4}', "'b' stands there twice"),
         ('{"qqq": 8}', "there is no 'qqq': `rn50 run --help all` lists all"),
         ('{"batch_size": 0}', "batch_size 0 must be at least 1"),
-        ('{"batch_size": "many"}', "batch_size 'many' must be a number"),
+        ('{"batch_size": "many"}', "batch_size 'many' must be a whole number"),
+        ('{"batch_size": 4.5}', "batch_size 4.5 must be a whole number"),
+        ('{"lr": "fast"}', "lr 'fast' must be a number"),
+        ('{"report": ""}', "report '' must be a text that is not empty"),
         ('{"batch_size": [8, 16]}', "batch_size [8, 16] must be"),
         ('{"no_val": "no"}', "no_val 'no' must be true or false"),
         ('{"dtype": "half"}', "dtype 'half' must be one of float32"),
@@ -423,6 +476,11 @@ def test_a_file_that_makes_no_sense(rn50: Run, text: str, problem: str) -> None:
     Path("a.json").write_text(text)
     line = rn50("run", "--config", "a.json").error
     assert line.startswith("a.json") and problem in line
+
+
+def test_a_name_that_stands_twice_in_a_yaml_file(rn50: Run) -> None:
+    Path("run.yaml").write_text("batch_size: 4\nlr: 0.1\nbatch_size: 8\n")
+    assert "'batch_size' stands there twice" in rn50("run", "--config", "run.yaml").error
 
 
 def test_a_file_that_is_not_there(rn50: Run) -> None:

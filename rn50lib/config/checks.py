@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 from rn50lib.config.experiment import Experiment
 from rn50lib.config.workers import check_workers
@@ -42,10 +43,10 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
     for name in ("load_epoch", "resume"):
         if getattr(experiment, name) not in (None, False) and not experiment.model_prefix:
             raise UserError(f"--{name.replace('_', '-')} needs --model-prefix PREFIX")
-    if experiment.model_prefix and experiment.model_prefix.endswith(("/", os.sep)):
+    prefix = experiment.model_prefix
+    if prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", "..")):
         raise UserError(
-            f"--model-prefix {experiment.model_prefix} is a folder: add a name, as in"
-            f" {experiment.model_prefix}model"
+            f"--model-prefix {prefix} is a folder: add a name, as in {prefix.rstrip('/')}/model"
         )
     if experiment.resume and experiment.load_epoch is not None:
         raise UserError("--resume and --load-epoch contradict each other: give one of them")

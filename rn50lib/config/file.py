@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.config.experiment import Experiment
-from rn50lib.config.kinds import epoch_list, pace, text_of
+from rn50lib.config.kinds import epoch_list, pace, text_of, why_not
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.report import write_json
@@ -95,7 +95,13 @@ def read_yaml(path: Path) -> Any:
     except ImportError as error:
         raise UserError(f"{path}: YAML needs the package PyYAML; or write JSON") from error
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, yaml.SafeLoader)
+        names = [key.value for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
+        for i, name in enumerate(names):  # PyYAML would take the last one
+            if name in names[:i]:
+                raise ValueError(f"{name!r} stands there twice")
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(error) from error
 
@@ -122,7 +128,7 @@ def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
         try:
             found[known[name].name] = converted(known[name], value)
         except ValueError as error:
-            why = str(error) if str(error).startswith("must be") else "must be a number"
+            why = why_not(error)
             raise UserError(f"{path}: {key} {value!r} {why}") from error
     return Experiment(**found)
 

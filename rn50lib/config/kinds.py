@@ -131,6 +131,21 @@ def text_of(value: Any) -> str:
     return short if float(short) == value else repr(value)
 
 
+def why_not(error: ValueError) -> str:
+    """What a text that was refused must be: the words of this module, or in place of Python's."""
+    why = str(error)
+    if why.startswith("must be"):
+        return why
+    return "must be a whole number" if "int()" in why else "must be a number"
+
+
+def words(text: str) -> str:
+    """What `"$NAME"` gives where NAME is not set is no name, folder or file."""
+    if not text.strip():
+        raise ValueError("must be a text that is not empty")
+    return text
+
+
 def flag(
     *names: str,
     help: str,
@@ -141,5 +156,7 @@ def flag(
 ) -> Any:
     """A field of `Experiment` and its flag. `kind` None makes a switch, `bool` one that has its
     opposite (--no-NAME), `list` a flag to repeat. `group` begins a group of the help."""
+    if kind is str and not choices:
+        kind = words
     metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
     return field(default=default, metadata=metadata)

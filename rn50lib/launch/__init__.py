@@ -250,7 +250,14 @@ def run_command(
         return group.run(command, env, show or say)
     received: list[int] = []
     # in a session of its own: Ctrl-C comes to us alone, and is handed on once
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    # and a worker that is still loading takes it when it can answer: `worker.main`
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def forward(number: int, frame: FrameType | None) -> None:
         received.append(number)

@@ -50,6 +50,12 @@ def prepare(
 
             found = len(classes_of(root, experiment.data_format or "auto"))
             if classes is not None and classes < found:
+                if given.num_classes is None:
+                    raise UserError(
+                        f"--data-root {root} has {found} classes, the checkpoint of --model-prefix"
+                        f" {experiment.model_prefix} {classes}: give the data set it was trained"
+                        f" on, or begin a new run with --init-from {experiment.model_prefix}"
+                    )
                 raise UserError(
                     f"--num-classes {classes}: {root} has {found} classes; leave the flag out"
                 )
@@ -87,7 +93,8 @@ def make_roadsigns(root: Path, data_format: str | None) -> None:
         raise KeyboardInterrupt
     if program.returncode:
         raise UserError(
-            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`"
+            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`, or set"
+            " RN50_DATA to a folder that you may write to"
         )
 
 

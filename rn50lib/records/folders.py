@@ -14,6 +14,9 @@ from rn50lib.records.imageinfo import refuse_no_image
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")
 """Extensions of image files, in small letters; capitals count as well. im2rec has the same list."""
 
+OTHER_PICTURES = (".avif", ".bmp", ".gif", ".heic", ".jfif", ".tif", ".tiff", ".webp")
+"""Pictures that no loader here reads; a run tells that they are left out."""
+
 
 @dataclass
 class FileSource:
@@ -26,6 +29,7 @@ class FileSource:
     _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
     _ends: np.ndarray = field(repr=False)
     format: str = "files"
+    remarks: tuple[str, ...] = ()  # what a reader of the result should know of the folders
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,9 +61,11 @@ def open_folders(root: Path, split: str) -> FileSource:
         _check_same_classes(root, split, classes, other, _class_folders(root, other))
     names: list[bytes] = []
     counts = []
+    passed: list[str] = []
     for class_name in classes:
         before = len(names)
-        _collect(os.path.join(root, split, class_name), os.fsencode(class_name), names)
+        folder = os.path.join(root, split, class_name)
+        passed += _collect(folder, os.fsencode(class_name), names)
         counts.append(len(names) - before)
     if not names:
         raise UserError(
@@ -67,7 +73,9 @@ def open_folders(root: Path, split: str) -> FileSource:
         )
     ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
-    source = FileSource(root, root / split, labels, classes, b"".join(names), ends)
+    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+    remarks = _remarks(root / split, empty, passed)
+    source = FileSource(root, root / split, labels, classes, b"".join(names), ends, remarks=remarks)
     source.read(0)  # a folder of git-LFS pointers is seen here, not in a worker
     return source
 
@@ -111,16 +119,38 @@ def _check_same_classes(
     )
 
 
-def _collect(folder: str, relative: bytes, names: list[bytes]) -> None:
-    """Add the paths of a class folder's images, sorted. Raises UserError if some lie deeper."""
-    files = []
+def _remarks(folder: Path, empty: list[str], passed: list[str]) -> tuple[str, ...]:
+    """A line where classes have no images, and one where pictures are passed over."""
+    remarks = []
+    if empty:
+        holds = "this class folder holds" if len(empty) == 1 else f"{len(empty)} class folders hold"
+        remarks.append(f"note: {folder / empty[0]}: {holds} no images, and yet count as a class")
+    if passed:
+        first = min(passed)
+        why = "is a link to nothing" if os.path.islink(first) else "is of a kind that is not read"
+        remarks.append(
+            f"note: {len(passed)} of the pictures in {folder} left out: {first} {why}; read are"
+            f" {', '.join(IMAGE_EXTENSIONS)}"
+        )
+    return tuple(remarks)
+
+
+def _collect(folder: str, relative: bytes, names: list[bytes]) -> list[str]:
+    """Add the paths of a class folder's images, sorted; returns the pictures that are left out.
+    Raises UserError if some lie deeper."""
+    files, passed = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.lower().endswith(IMAGE_EXTENSIONS) and entry.is_file():
                 files.append(entry.name)
-            elif not entry.name.startswith(".") and entry.is_dir():
+            elif entry.name.startswith("."):
+                continue
+            elif entry.is_dir():
                 _refuse_nested(entry.path)
+            elif entry.name.lower().endswith(IMAGE_EXTENSIONS + OTHER_PICTURES):
+                passed.append(entry.path)
     names.extend(relative + b"/" + os.fsencode(name) for name in sorted(files))
+    return passed
 
 
 def _refuse_nested(folder: str) -> None:

@@ -216,6 +216,34 @@ def test_when_the_run_is_ended_nothing_stays(started: Started, number: int) -> N
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2, 0.5])
+def test_ctrl_c_while_the_worker_loads_is_no_traceback(tmp_path: Path, seconds: float) -> None:
+    output = tmp_path / "output"
+    with open(output, "wb") as file:
+        run = subprocess.Popen(
+            [*launch.program("run"), "--loader", "synthetic", *TINY, *ENDLESS],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=tmp_path,
+            env=clean_environment(RN50_RUNS=str(tmp_path)), start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+    process = psutil.Process(run.pid)
+    loading: list[psutil.Process] = []
+
+    def worker_is_there() -> bool:
+        loading[:] = [p for p in process.children() if "rn50lib.worker" in p.cmdline()]
+        return bool(loading)
+
+    wait_for(worker_is_there, output.read_text)
+    time.sleep(seconds)
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(PATIENCE) == 130
+    text = output.read_text()
+    assert "Traceback" not in text and text.count("interrupted") <= 1, text
+    wait_for(lambda: not alive(loading), lambda: str(alive(loading)))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_ctrl_c_ends_a_run_without_a_traceback(started: Started, whole_group: bool) -> None:
     if whole_group:  # what a terminal does

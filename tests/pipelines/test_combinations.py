@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rn50lib import config
 from tests.pipelines.conftest import pack
 from tests.support import make_photos
 
@@ -51,7 +52,7 @@ def test_it_trains_and_validates(
 def test_the_page_of_commands_has_a_row_for_each(repository: Path) -> None:
     text = (repository / "docs" / "commands.md").read_text()
     rows = re.findall(r"^\| `--loader (\w+)` \|(.*)\|$", text, re.MULTILINE)
-    assert {loader for loader, _ in rows} == {*LOADERS, "synthetic"}
+    assert {loader for loader, _ in rows} == {*config.LOADERS}
     for loader, cells in rows:
         if loader != "synthetic":
             assert len([cell for cell in cells.split("|") if cell.strip()]) == len(FORMATS)

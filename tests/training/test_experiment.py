@@ -72,7 +72,7 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         kinds.image_shape: st.integers(32, 4096),
         kinds.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
         kinds.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
-        str: words,
+        kinds.words: words,
     }
     return by_kind.get(meta["kind"], st.integers(1, 2**40))
 
