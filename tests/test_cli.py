@@ -184,12 +184,12 @@ def test_what_is_left_out_of_the_class_folders_is_told(rn50: Run, photos: Photos
     (one / "b.webp").write_bytes(b"RIFF")
     told = rn50("train", "--data-root", root, *TINY, "-e", "1", "--run-dir", "r").err
     assert "train: set/train (48 images, files)" in told
-    assert "note: set/train/nothing: this class folder holds no images" in told
-    assert f"note: 1 of the pictures in set/train left out: {one}/b.webp is of a kind" in told
+    assert "note: set/train/nothing: a class without images" in told
+    assert f"note: left out: {one}/b.webp, not one of .jpeg, .jpg, .png" in told
     (one / "b.webp").unlink()
     (one / "a.jpg").symlink_to("gone.jpg")
     told = rn50("train", "--data-root", root, *TINY, "-e", "1", "--run-dir", "r").err
-    assert f"left out: {one}/a.jpg is a link to nothing" in told
+    assert f"note: left out: {one}/a.jpg, a link to nothing" in told
     told = rn50(
         "train", "--data-root", photos.root, *TINY, "-e", "1", "--run-dir", "r"
     ).err  # from its records

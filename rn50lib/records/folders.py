@@ -123,15 +123,13 @@ def _remarks(folder: Path, empty: list[str], passed: list[str]) -> tuple[str, ..
     """A line where classes have no images, and one where pictures are passed over."""
     remarks = []
     if empty:
-        holds = "this class folder holds" if len(empty) == 1 else f"{len(empty)} class folders hold"
-        remarks.append(f"note: {folder / empty[0]}: {holds} no images, and yet count as a class")
+        more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
+        remarks.append(f"note: {folder / empty[0]}{more}: a class without images")
     if passed:
-        first = min(passed)
-        why = "is a link to nothing" if os.path.islink(first) else "is of a kind that is not read"
-        remarks.append(
-            f"note: {len(passed)} of the pictures in {folder} left out: {first} {why}; read are"
-            f" {', '.join(IMAGE_EXTENSIONS)}"
-        )
+        more = f" (and {len(passed) - 1} more)" if len(passed) > 1 else ""
+        read = f"not one of {', '.join(IMAGE_EXTENSIONS)}"
+        why = "a link to nothing" if os.path.islink(min(passed)) else read
+        remarks.append(f"note: left out: {min(passed)}{more}, {why}")
     return tuple(remarks)
 
 
