@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rn50lib.errors import UserError, status_of
+from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import FULL, flush_output, whole_output
 
 
@@ -22,10 +22,22 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
     A termination signal is turned into an exception first, so that unfinished files are removed.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    ended = False
+
+    def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
+        sys.exit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
     with whole_output():
-        code = _status(main)
-    sys.exit(code)
+        try:
+            code = _status(main)
+        except Exception:
+            if not ended:
+                raise
+    # In the middle of an import Python makes another exception of the one that `end` raises.
+    sys.exit(TERMINATED if ended else code)
 
 
 def _status(main: Callable[[], int | None]) -> int:

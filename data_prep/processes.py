@@ -63,8 +63,11 @@ def run(
         while working:
             for ready in wait(list(working)):
                 connection = cast(Connection, ready)
-                process, done = working.pop(connection)
+                process, done = working[connection]
                 answer = _receive(connection, process)
+                if isinstance(answer, Exception):  # and no other task begins
+                    raise answer
+                del working[connection]
                 number, task = next(left, (-1, None))
                 if number >= 0:
                     if isinstance(answer, Died):
@@ -74,8 +77,6 @@ def run(
                 elif not isinstance(answer, Died):
                     connection.close()  # by which the worker ends
                     process.wait()
-                if isinstance(answer, Exception):
-                    raise answer
                 yield done, answer
     finally:  # also where the caller stops early, and on Ctrl-C
         for process, _ in working.values():

@@ -26,7 +26,7 @@ from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.parser import Parser
-from rn50lib.records.folders import read_class_words
+from rn50lib.records.folders import read_class_rows
 from rn50lib.records.imageinfo import image_info
 from rn50lib.records.order import epoch_order
 from rn50lib.records.recordio import Reader
@@ -97,7 +97,7 @@ def convert(
         if folder.finished:
             return out
         (folder.part / "index").mkdir(exist_ok=True)
-        words = read_class_words(root)
+        words = {row[1]: row[2] for row in read_class_rows(root) or [] if len(row) > 2}
         tasks = []
         for split, source in sources.items():
             order = epoch_order(len(source), seed, 0)

@@ -14,6 +14,8 @@ from PIL import Image, ImageOps
 from rn50lib.errors import UserError
 from rn50lib.records.imageinfo import eight_bits
 
+Image.preinit()  # its formats now: they do not belong to the work on the first image
+
 COLOR, GREY, AS_IS = 1, 0, -1
 """The values of --color, as OpenCV numbers them."""
 

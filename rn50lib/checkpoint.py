@@ -183,6 +183,15 @@ def saves(experiment: Experiment) -> bool:
     )
 
 
+def makes_a_model(experiment: Experiment) -> bool:
+    """Whether a run leaves weights that one would want to keep, or to go on from."""
+    if experiment.elastic or experiment.max_restarts or experiment.checkpoint_steps:
+        return True
+    if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
+        return False  # it is timed only
+    return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
+
+
 @contextlib.contextmanager
 def lock_for(experiment: Experiment) -> Iterator[None]:
     """Hold the prefix of a run that saves, for as long as it runs.

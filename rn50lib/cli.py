@@ -16,10 +16,12 @@ from rn50lib.files import whole_output
 from rn50lib.parser import VERBS
 
 TOOLS = {  # verbs that are a program of their own: where its `main` stands in rn50lib.tools
+    "score": "score",
     "benchmark": "benchmark.command",
     "predict": "predict",
     "import": "import_weights",
     "export": "export",
+    "plot": "plot",
     "compare": "compare",
     "scale": "scaling.command",
     "doctor": "doctor",

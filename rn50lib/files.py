@@ -180,9 +180,10 @@ def take_lock(path: Path, name: str) -> TextIO | None:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            with file:
+            holder: dict[str, Any] = {}
+            with file, contextlib.suppress(ValueError):  # its owner has written nothing yet
                 file.seek(0)
-                holder = read_holder(file.read())
+                holder = json.load(file)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 text = f"note: {name} is not locked ({error.strerror}): start no other run with it"
                 print(text, file=sys.stderr, flush=True)
@@ -200,15 +201,6 @@ def take_lock(path: Path, name: str) -> TextIO | None:
                 file.flush()
                 return file
         file.close()  # its owner removed it between our opening and our locking it
-
-
-def read_holder(text: str) -> dict[str, Any]:
-    """What the owner of a lock wrote; nothing where it has not yet."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @contextlib.contextmanager

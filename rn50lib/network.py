@@ -217,16 +217,6 @@ class Network:
         """FLOP to train on one image: 2 a multiply-add, backward costs twice forward."""
         return 6 * self.macs(image_size)
 
-    def activations(self, image_size: int) -> int:
-        """Elements that a training step keeps for the backward pass, per image.
-
-        The inputs of convolutions, batch norms and fc; a ReLU's output is the next one's input. An
-        estimate from the graph alone.
-        """
-        kept = ("conv", "relu", "maxpool", "avgpool")
-        layers = (layer.activations for layer in self.layers(image_size) if layer.kind in kept)
-        return 3 * image_size**2 + sum(layers)
-
     def symbol(self) -> dict:
         """What `<prefix>-symbol.json` holds."""
         return {

@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
         """What to give instead of an unknown flag."""
         known = [name for action in self._actions for name in action.option_strings]
         if "--data-root" in known:  # the flags of a run
-            from rn50lib.flags_elsewhere import TABLE
+            from rn50lib.config.flags_elsewhere import TABLE
 
             name = unknown.replace("_", "-")
             if name in TABLE:
@@ -164,7 +164,7 @@ def parse_experiment(
     """The experiment that `argv` gives, and the other flags. A flag wins over the preset, and that
     over the file of --config, of which the flags in `without` are left out."""
     from rn50lib.config import Experiment, read_experiment
-    from rn50lib.presets import PRESETS
+    from rn50lib.config.presets import PRESETS
 
     first = parser.parse_args(argv)
     if first.config is not None:

@@ -57,12 +57,13 @@ class Member:
 @dataclass
 class End:
     """How a worker ended: its exit status, negative for a signal, at `time` (UTC, seconds), and the
-    last lines it wrote."""
+    last lines it wrote; `said` is when it wrote its last traceback or error, if it did."""
 
     rank: int
     status: int
     time: float
     lines: list[str]
+    said: float | None = None
 
 
 def member(env: Mapping[str, str] = os.environ) -> Member | None:
@@ -137,25 +138,26 @@ def main(command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)
     threading.Thread(target=watch, args=(worker, rank), daemon=True).start()
-    last: deque[str] = deque(maxlen=KEPT)
+    last: deque[tuple[float, str]] = deque(maxlen=KEPT)
     pump = threading.Thread(target=repeat, args=(worker, rank, last), daemon=True)
     pump.start()
     status = worker.wait()
     ended = time.time()
     pump.join(DRAIN_S)
     write(f"{SIGN}{rank}\n")
+    said = [at for at, text in last if "Traceback (most" in text or text.startswith("error: ")]
     if status != 0:
-        report(End(rank, status, ended, list(last)))
+        report(End(rank, status, ended, [text for _, text in last], said[-1] if said else None))
     return 128 - status if status < 0 else status
 
 
-def repeat(worker: subprocess.Popen, rank: int, last: deque[str]) -> None:
-    """Pass on the worker's lines with the rank in front, and keep the last ones."""
+def repeat(worker: subprocess.Popen, rank: int, last: deque[tuple[float, str]]) -> None:
+    """Pass on the worker's lines with the rank in front, and keep the last ones, with the time."""
     assert worker.stdout
     for line in worker.stdout:
         text = line.decode(errors="replace").rstrip()
         if not text.startswith("\x1d"):  # progress for a bar (rn50lib.progress.TOLD)
-            last.append(text)
+            last.append((time.time(), text))
         write(f"rank {rank} | {text}\n")
 
 

@@ -7,7 +7,8 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def clean_environment(**changes: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RN50_")}
     kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**kept, **changes}
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that every user of the machine may enter: pytest closes its own to
+    others, again whenever it starts somewhere."""
+    with tempfile.TemporaryDirectory(prefix="rn50-open-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
 
 
 @pytest.fixture

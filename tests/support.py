@@ -174,15 +174,6 @@ def leaving_nothing() -> Iterator[None]:
         libc.prctl(subreaper, 0)
 
 
-def open_to_all(folder: Path) -> None:
-    """Let every user of the machine into a temporary folder, which pytest keeps to its own."""
-    for place in (folder, *folder.parents):
-        mode = place.stat().st_mode & 0o7777
-        if mode & 0o055 == 0o055:
-            return
-        place.chmod(mode | 0o055)
-
-
 def strict_json(path: Path) -> Any:
     """A JSON file, by the standard: NaN and Infinity are refused."""
 

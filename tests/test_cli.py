@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rn50lib import checkpoint, cli, flags_elsewhere
+from rn50lib import checkpoint, cli
+from rn50lib.config import flags_elsewhere
 from rn50lib.config.file import Config
 from rn50lib.launch.prepare import prepare
 from rn50lib.network import resnet, tiny

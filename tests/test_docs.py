@@ -15,7 +15,7 @@ import pytest
 
 from rn50lib import parser as parsers
 from rn50lib.commands import run_parser
-from rn50lib.presets import PRESETS
+from rn50lib.config.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment

@@ -22,7 +22,7 @@ LAYERS = ("rn50lib", "data_prep", "workshop")
 
 CORE = (
     "recipe",
-    "presets",
+    "config.presets",
     "network",
     "memory",
     "config",
@@ -58,6 +58,9 @@ HOMES = {
         "rn50lib/comm/ddp.py",
         "rn50lib/comm/horovod.py",
         "rn50lib/comm/gpu.py",  # which GPU is a worker's
+        # what two verbs alone do with it: measure the device, read and write its files of weights
+        "rn50lib/tools/diagnose/peak.py",
+        "rn50lib/tools/state_dict.py",
         # processes that a lesson measures in, and one that watches a learner's script
         "workshop/lessons/precision/worker.py",
         "workshop/lessons/inference/worker.py",
@@ -74,6 +77,7 @@ HOMES = {
         "rn50lib/pipelines/dali.py",  # which GPU it has chosen
         "rn50lib/comm/horovod.py",
         "rn50lib/comm/gpu.py",
+        "rn50lib/tools/saved_model.py",  # `rn50 export` writes it
         "workshop/lessons/tfrecord/streams.py",  # what TensorFlow's own buffer does
     ),
     "horovod": (
@@ -340,5 +344,5 @@ class OnlyNumpy(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, OnlyNumpy())
 import rn50lib.{name}
 """
-    without = ("optim", "presets", "recipe", "records", "report", "overrides")
+    without = ("optim", "recipe", "records", "report", "overrides")
     assert "numpy" in loaded(code) or name in without

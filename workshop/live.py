@@ -9,10 +9,13 @@ psutil and NVML.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
+
+import psutil
 
 from workshop import output
 
@@ -25,8 +28,8 @@ Run = Any  # a `workshop.runs.Run`, which shows itself by this file
 
 @dataclass
 class Readings:
-    """Utilisation over time: `seconds` since the run's start, per cent per core, the memory
-    of the run's processes in bytes, and a reading per GPU.
+    """Utilisation over time: `seconds` since the run's start, per cent per core that this process
+    may use, the memory of the run's processes in bytes, and a reading per GPU.
 
     `loop_began` is when the training loop began, in the same seconds: progress.jsonl counts from
     there.
@@ -38,6 +41,15 @@ class Readings:
     gpus: list[list[GpuReading]] = field(default_factory=list)
     loop_began: float = float("inf")
 
+    def add(self, seconds: float, pid: int) -> None:
+        """Read everything now; `pid` is the process at the head of the run."""
+        load = psutil.cpu_percent(percpu=True)
+        own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(load))
+        self.seconds.append(seconds)
+        self.cores.append([load[i] for i in sorted(own) if i < len(load)])
+        self.memory.append(memory_of(pid))
+        self.gpus.append(read_gpus())
+
 
 @dataclass(frozen=True)
 class GpuReading:
@@ -48,84 +60,49 @@ class GpuReading:
     power: float
 
 
-class Meter:
-    """Reads the load of the cores that this process may use, and of the GPUs; silent where it
-    cannot."""
+def memory_of(pid: int) -> float:
+    """Bytes of a process and of those that it started."""
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        run = psutil.Process(pid)
+        for process in [run, *run.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+    return total
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.readings = Readings()
-        self.gpus: list[Any] = []
-        self.nvml: Any = None
-        try:
-            import psutil
 
-            self.psutil: Any = psutil
-            psutil.cpu_percent(percpu=True)  # the first call only sets the start
-        except ImportError:
-            self.psutil = None
-        with contextlib.suppress(Exception):  # NVML raises its own errors; without it, no panel
-            import pynvml
+def read_gpus() -> list[GpuReading]:
+    """A reading per GPU; none where NVML is not here, or does not say."""
+    found: list[GpuReading] = []
+    with contextlib.suppress(Exception):  # NVML raises its own errors
+        import pynvml
 
-            pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-            self.nvml = pynvml
-            self.gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-
-    def _cores(self) -> list[float]:
-        if self.psutil is None:
-            return []
-        load = self.psutil.cpu_percent(percpu=True)
-        with contextlib.suppress(AttributeError, OSError, IndexError):
-            return [load[i] for i in sorted(self.psutil.Process().cpu_affinity())]
-        return list(load)
-
-    def _memory(self) -> float:
-        if self.psutil is None:
-            return 0.0
-        total = 0.0
-        with contextlib.suppress(self.psutil.Error):
-            run = self.psutil.Process(self.pid)
-            for process in [run, *run.children(recursive=True)]:
-                with contextlib.suppress(self.psutil.Error):
-                    total += process.memory_info().rss
-        return total
-
-    def _gpus(self) -> list[GpuReading]:
-        found = []
-        for handle in self.gpus:
-            with contextlib.suppress(self.nvml.NVMLError):
-                busy = self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-                memory = self.nvml.nvmlDeviceGetMemoryInfo(handle).used
-                power = self.nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-                found.append(GpuReading(busy, memory, power))
-        return found
-
-    def read(self, seconds: float) -> None:
-        self.readings.seconds.append(seconds)
-        self.readings.cores.append(self._cores())
-        self.readings.memory.append(self._memory())
-        self.readings.gpus.append(self._gpus())
+        pynvml.nvmlInit()
+        for i in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(i)
+            busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle).used
+            found.append(GpuReading(busy, memory, pynvml.nvmlDeviceGetPowerUsage(handle) / 1000))
+    return found
 
 
 def watch(run: Run) -> None:
     """Show the run in this cell until it ends. Interrupting the cell stops the run."""
-    meter = Meter(run.pid)
+    readings = Readings()
+    psutil.cpu_percent(percpu=True)  # the first call only sets the start
     bar, picture, words = output.Slot(), output.Slot(), output.Slot()
     drawn = -DRAW_S
     try:
         while True:
-            ended = (
-                not run.running
-            )  # asked before the files are read: the last reading is not missed
-            meter.read(run.seconds)
+            ended = not run.running  # asked before the files are read: no reading is missed
+            readings.add(run.seconds, run.pid)
             lines = run.new_progress
             if lines:  # the newest line is at most one poll old: the smallest gap is the nearest
-                gap = meter.readings.seconds[-1] - lines[-1]["seconds"]
-                meter.readings.loop_began = max(0.0, min(meter.readings.loop_began, gap))
+                gap = readings.seconds[-1] - lines[-1]["seconds"]
+                readings.loop_began = max(0.0, min(readings.loop_began, gap))
             show_bar(bar, run, lines, ended)
             if lines and (ended or time.monotonic() - drawn > DRAW_S):
-                draw(picture, lines, meter.readings)
+                draw(picture, lines, readings)
                 drawn = time.monotonic()
             if ended:
                 break
@@ -134,7 +111,7 @@ def watch(run: Run) -> None:
         run.stop()
         show_bar(bar, run, run.new_progress, True, "stopped")
         return
-    text = finding(lines, meter.readings)
+    text = finding(lines, readings)
     if text:
         words.html(f"<p>{escape(text)}</p>", text)
 

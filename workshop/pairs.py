@@ -11,14 +11,14 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import comb
+from math import comb, inf
 from statistics import median
 from typing import Any
 
 from rn50lib import launch
 from rn50lib.config import Experiment
 from workshop import output, session
-from workshop.worker import Worker, pack, unpack
+from workshop.worker import Worker, in_turns, pack, unpack
 
 WARM_UP = 2  # pairs that are run and not counted: they fill caches and choose kernels
 
@@ -62,7 +62,6 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
         for name, given in experiments.items()
     }
     first, second = configs
-    seconds: dict[str, list[float]] = {first: [], second: []}
     slot = output.Slot()
     with contextlib.ExitStack() as stack:
         workers = {}
@@ -72,12 +71,8 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
             workers[name] = stack.enter_context(worker)
         for name, worker in workers.items():
             worker.wait(f"the network {name} is being built")
-        for pair in range(1 - WARM_UP, pairs + 1):
-            doing = f"pair {pair} of {pairs}" if pair > 0 else "warming up"
-            for name, worker in workers.items():
-                value = worker.ask(doing=doing)
-                if pair > 0:
-                    seconds[name].append(value)
+        asks = {name: worker.ask for name, worker in workers.items()}
+        seconds = in_turns(asks, pairs, slot, WARM_UP, limit_s=inf)
     return Pairs(first, second, seconds, configs[first])
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from rn50lib import launch
 from rn50lib.config import Experiment, flags_of
 from rn50lib.errors import UserError
+from rn50lib.tools import background
 from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
 
@@ -73,7 +74,7 @@ class Run:
         self._begin = time.monotonic()
         self._seconds: float | None = None
         self._ended_by: str | None = None
-        self._job = launch.start(self.experiment, self.dir, log=self._log)
+        self._job = background.start(self.experiment, self.dir, log=self._log)
 
     def __repr__(self) -> str:
         state = "running" if self.running else f"ended with status {self._job.poll()}"

@@ -163,9 +163,8 @@ def start(number: str, profile: str = "auto") -> Session:
 
 def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
     rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
-    held = gpu_memory.holders()
     if machine.gpus:
-        rows.append(["GPU memory", gpu_memory.sentence(machine.gpus, held)])
+        rows.append(["GPU memory", gpu_memory.sentence(machine.gpus)])
     html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
     output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
 

@@ -9,40 +9,13 @@ import ast
 import importlib
 import importlib.util
 import inspect
-from html import escape
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rn50lib.errors import UserError
 from workshop import paths
-
-# Token classes of Pygments in the colours of JupyterLab's editor, so that every theme fits.
-COLOURS = {
-    "keyword-color": ("#0b6e2e", ".k,.kc,.kd,.kn,.kr,.kt,.ow"),
-    "string-color": ("#a31515", ".s,.s1,.s2,.sa,.sb,.sc,.sd,.se,.si,.sr,.ss,.dl,.sh"),
-    "comment-color": ("#4d6b6b", ".c,.c1,.cm,.ch,.cs"),
-    "number-color": ("#0b5c3b", ".mi,.mf,.mh,.mb,.mo,.m"),
-    "def-color": ("#0550ae", ".nf,.nc,.nd,.fm"),
-    "operator-color": ("#8a3ffc", ".o"),
-}
-
-
-def _style() -> str:
-    rules = []
-    for name, (fallback, selectors) in COLOURS.items():
-        classes = ",".join(f".rn50-src {item}" for item in selectors.split(","))
-        rules.append(f"{classes}{{color:var(--jp-mirror-editor-{name},{fallback})}}")
-    return (
-        "<style>.rn50-src{margin:2px 0 8px;border:1px solid var(--jp-border-color2,#d0d7de);"
-        "border-radius:6px;overflow:hidden;color:var(--jp-content-font-color1,#1f2328)}"
-        ".rn50-src header{padding:4px 12px;font:12px/1.6 var(--jp-code-font-family,monospace);"
-        "background:var(--jp-layout-color2,#eef1f4);color:var(--jp-ui-font-color1,#1f2328)}"
-        ".rn50-src pre{margin:0;padding:8px 12px;overflow-x:auto;background:none;"
-        "font:13px/1.45 var(--jp-code-font-family,ui-monospace,monospace)}"
-        + "".join(rules)
-        + "</style>"
-    )
 
 
 def find(obj: Any) -> tuple[str, int, str, str]:
@@ -115,27 +88,12 @@ def short_path(file: str) -> str:
 
 def show(obj: Any) -> None:
     """Show the source of a function, class, method or module, or of a name "module:NAME"."""
-    import textwrap
+    from IPython.display import display
 
     file, first, name, source = find(obj)
     last = first + len(source.splitlines()) - 1
     head = f"{short_path(file)}:{first}–{last}  {name}"
     code = textwrap.dedent(source).rstrip() + "\n"
-    html = (
-        f'{_style()}<div class="rn50-src"><header>{escape(head)}</header>'
-        f"<pre>{highlight(code)}</pre></div>"
-    )
-    from IPython.display import display
-
-    display({"text/html": html, "text/plain": f"{head}\n\n{code}"}, raw=True)
-
-
-def highlight(code: str) -> str:
-    """Python code as HTML spans; plain escaped text where Pygments is not installed."""
-    try:
-        from pygments import highlight as colour
-        from pygments.formatters import HtmlFormatter
-        from pygments.lexers import PythonLexer
-    except ImportError:
-        return escape(code)
-    return str(colour(code, PythonLexer(), HtmlFormatter(nowrap=True)))
+    # Markdown: the reader's own theme colours it; a longer fence than any that stands in a source
+    shown = f"`{head}`\n\n`````python\n{code}`````"
+    display({"text/markdown": shown, "text/plain": f"{head}\n\n{code}"}, raw=True)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,6 +32,7 @@ from rn50lib.stop import PARENT, die_with_parent
 from workshop import output
 from workshop.programs import lines_of
 
+LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 QUIET_S = 3.0  # a cell that waits says something at least this often
 _channel: TextIO | None = None  # in the process: where answers go, and nothing else
 
@@ -45,6 +46,33 @@ def ask(function: str, env: Mapping[str, str], doing: str, **arguments: Any) -> 
     with Worker(function, env, **arguments) as worker:
         found = worker.wait(doing)
         worker.slot.line(f"{doing}: done in {time.monotonic() - begin:.0f} s")
+    return found
+
+
+def in_turns(
+    measures: Mapping[str, Callable[..., Any]],
+    rounds: int,
+    slot: output.Slot,
+    warm_up: int = 0,
+    limit_s: float = LIMIT_S,
+) -> dict[str, list[Any]]:
+    """What each measurement gave in each round: a slow moment of the machine then hits all of them.
+
+    Each is called as `measure(doing=...)`, with what the cell says meanwhile. `warm_up` rounds come
+    first and do not count; after `limit_s` seconds no second or later round begins.
+    """
+    begin = time.monotonic()
+    found: dict[str, list[Any]] = {name: [] for name in measures}
+    for round_ in range(1 - warm_up, rounds + 1):
+        if round_ > 1 and time.monotonic() - begin > limit_s:
+            break
+        doing = f"round {round_} of {rounds}" if round_ > 0 else "warming up"
+        for name, measure in measures.items():
+            value = measure(doing=f"{doing}: {name}")
+            if round_ > 0:
+                found[name].append(value)
+    count = min(map(len, found.values()))
+    slot.line(f"{count} rounds in {time.monotonic() - begin:.0f} s")
     return found
 
 

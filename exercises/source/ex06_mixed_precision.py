@@ -98,7 +98,7 @@ run = workshop.use(
 from workshop.lessons.precision import loss_scale
 
 if run:
-    fig, finding = loss_scale.scaled_runs({"your rule": (run.progress, run.report)})
+    fig, finding = loss_scale.scaled_run(run.progress, run.report)
     workshop.figure(fig, alt=f"Training loss and loss scale of the run. {finding}")
     print(finding)
 

@@ -69,7 +69,7 @@ for name, norm in {"without batch norm": nn.Identity(), "with it": nn.BatchNorm2
 #
 # How do many workers find the average of what each of them has? If all send everything to worker 0, its link carries everything: with 64 workers 63 times as much as with two. The operation that is wanted, the sum of everybody's numbers given to everybody, is called **all-reduce**. The ring is one way to do it in which no link is busier than another.
 #
-# Every worker cuts its gradients into as many chunks as there are workers, and only ever talks to its neighbour. In the first half, the *scatter-reduce*, chunks travel around and are added up on the way. In the second half, the *all-gather*, the finished sums travel around once more. Follow chunk 0 in the figure: it starts at worker 0, collects a stripe at every stop, and is complete one stop before it would be home again. Then set the workers to 8 and look at the megabytes after the last step.
+# Every worker cuts its gradients into as many chunks as there are workers, and only ever talks to its neighbour. In the first half, the *scatter-reduce*, chunks travel around and are added up on the way. In the second half, the *all-gather*, the finished sums travel around once more. Follow chunk 0 in the figure: it starts at worker 0, collects a part at every stop, and is complete one stop before it would be home again. Then set the workers to 8 and look at the megabytes after the last step.
 
 # %%
 from workshop.lessons.horovod import ring
@@ -629,7 +629,7 @@ print(f"The library's step of {workers} workers took {1000 * weak.overhead:.0f} 
 from workshop.lessons.horovod import timeline as drawn
 
 if marked:
-    fig, finding = drawn.steps(marked, first=len(marked) // 2)
+    fig, finding = drawn.step(marked[len(marked) // 2])
     workshop.figure(fig, alt=f"One training step with its exchange, on a time line. {finding}")
     print(finding)
     rows, columns = drawn.table(marked)
@@ -657,15 +657,15 @@ print(f"Yours: {100 * weak.efficiency:.0f} % with {workers} workers of {weak.bat
 #
 # On a machine with several GPUs the time of the exchange is decided by how they are joined. The talk draws it for the DGX-1: the **pictures come over PCIe**, from the processor to each GPU, while the **gradients go over NVLink**, from GPU to GPU, so that the two do not get in each other's way. It names the next steps too: an NVSwitch, by which every GPU reaches every other at full speed, and 32 GB of memory for larger batches, which make the exchange a smaller share.
 #
-# `nvidia-smi topo -m` asks the driver how your GPUs are joined; the cell draws its answer. Where there are none to ask about, the figure is that of the DGX-1. If there is a round trip over NVLink alone, an all-reduce runs at NVLink's speed. If a single hop must go over PCIe or through the other processor, the whole ring runs at the speed of that hop.
+# `nvidia-smi topo -m` asks the driver how your GPUs are joined; the cell draws its answer. Where there are none to ask about, the figure is that of the DGX-1. `NV2` stands for two NVLinks, `PIX` and `PXB` for PCIe switches, `PHB` and `NODE` for a way through the processor, `SYS` for the link between two processors. If there is a round trip over NVLink alone, an all-reduce runs at NVLink's speed. If a single hop must go over PCIe or through the other processor, the whole ring runs at the speed of that hop.
 #
 # NCCL chooses its ring by itself, and tells you what it chose if you run with `NCCL_DEBUG=INFO`, as the talk does. It writes hundreds of lines; the table has the kinds to look for.
 
 # %%
-from workshop.lessons.horovod import figures_topology, nccl_log, topology
+from workshop.lessons.horovod import nccl_log, topology
 
 found, remark = topology.find()
-fig, finding = figures_topology.figure(found)
+fig, finding = topology.figure(found)
 workshop.figure(fig, alt=f"How the GPUs of a machine are joined. {finding}")
 print(" ".join(filter(None, [remark, finding])))
 nccl_log.table(together.log if "NCCL INFO" in together.log else None)

@@ -508,19 +508,19 @@ print(f"Batches of a single class with the second smallest: {(held[sizes[1]] == 
 # %%
 from workshop.lessons.tfrecord import streams
 
-found = streams.look(fed, ranks=2)
+*streamed, again = streams.look(fed, ranks=2)
 rows = []
-for number, ranks in enumerate(found.epochs):
+for number, ranks in enumerate(streamed):
     together = [record for rank in ranks for record in rank]
     rows.append([number, *(len(rank) for rank in ranks), len(set(together)), len(files)])
     assert len(set(together)) == len(together), "a record came twice"
 workshop.table(
     rows, columns=["epoch", "records of rank 0", "of rank 1", "different ones", "in the data set"]
 )
-print("Epoch 0 again, record by record the same:", found.again == found.epochs[0])
-print("Epoch 1 in the order of epoch 0:", found.epochs[1] == found.epochs[0])
-print(f"Rank 0 begins epoch 0 with the records {found.epochs[0][0][:8]}")
-print(f"and epoch 1 with {found.epochs[1][0][:8]}.")
+print("Epoch 0 again, record by record the same:", again == streamed[0])
+print("Epoch 1 in the order of epoch 0:", streamed[1] == streamed[0])
+print(f"Rank 0 begins epoch 0 with the records {streamed[0][0][:8]}")
+print(f"and epoch 1 with {streamed[1][0][:8]}.")
 
 # %% [markdown]
 # A few pictures are left over in each epoch: those that do not fill a batch on every rank. If one rank went on alone, it would wait for ever for the others' gradients. They are other pictures in every epoch, because each epoch gives the shards to the ranks in another order.

@@ -6,12 +6,7 @@ impossible here; `description` puts a run in words. A value that was given is ne
 """
 
 from rn50lib.config.experiment import LOADERS, Experiment, flag_name
-from rn50lib.config.file import (
-    Config,
-    experiment_from,
-    flags_of,
-    read_experiment,
-)
+from rn50lib.config.file import Config, experiment_from, flags_of, read_experiment
 
 __all__ = [
     "LOADERS",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -37,14 +36,6 @@ class Config:
             "caps": list(self.caps),
         }
         write_json(path, content | ({"command": command} if command else {}))
-
-    def to_yaml(self) -> str:
-        """The experiment as a file for --config, each value with the reason for it."""
-        lines = [f"# {cap}" for cap in self.caps]
-        for name, value in self.experiment.given().items():
-            reason = self.reasons.get(name)  # JSON's values are YAML's, too
-            lines.append(f"{name}: {json.dumps(value)}" + (f"  # {reason}" if reason else ""))
-        return "\n".join(lines)
 
     @classmethod
     def read(cls, path: Path) -> Config:
@@ -116,7 +107,7 @@ def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
     for key, value in values.items():
         name = flag_of(key)
         if name not in known:
-            from rn50lib.flags_elsewhere import TABLE
+            from rn50lib.config.flags_elsewhere import TABLE
 
             bare = [flag[2:].replace("-", "_") for flag in known if flag.startswith("--")]
             close = difflib.get_close_matches(name[2:].replace("-", "_"), bare, n=1)

@@ -139,8 +139,8 @@ def why_not(error: ValueError) -> str:
     return "must be a whole number" if "int()" in why else "must be a number"
 
 
-def words(text: str) -> str:
-    """What `"$NAME"` gives where NAME is not set is no name, folder or file."""
+def not_empty(text: str) -> str:
+    """A name, a folder or a file: `"$NAME"` gives none of them where NAME is not set."""
     if not text.strip():
         raise ValueError("must be a text that is not empty")
     return text
@@ -157,6 +157,6 @@ def flag(
     """A field of `Experiment` and its flag. `kind` None makes a switch, `bool` one that has its
     opposite (--no-NAME), `list` a flag to repeat. `group` begins a group of the help."""
     if kind is str and not choices:
-        kind = words
+        kind = not_empty
     metadata = {"names": names, "help": help, "kind": kind, "choices": choices, "group": group}
     return field(default=default, metadata=metadata)

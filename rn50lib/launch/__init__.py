@@ -1,8 +1,4 @@
-"""Starts runs as processes of their own, so that memory comes back and a crash stays outside.
-
-`start` starts a whole run as `rn50 run` would, for notebooks; `run` is what `rn50 run` itself uses:
-it writes the configuration to a file, and starts the workers, or their launcher, that read it.
-"""
+"""Starts the workers of a run, or their launcher: they read its configuration from a file."""
 
 from __future__ import annotations
 
@@ -15,16 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from rn50lib.config import Config, Experiment
-from rn50lib.config.checks import check
 from rn50lib.config.kinds import slots
 from rn50lib.config.workers import is_local
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.hardware import machine
 from rn50lib.launch import launchers
 from rn50lib.launch.bar import Bar
 from rn50lib.launch.launchers import (
@@ -37,8 +31,6 @@ from rn50lib.launch.launchers import (
     with_library,
 )
 from rn50lib.progress import tqdm
-from rn50lib.report import write_json
-from rn50lib.stop import PARENT
 
 __all__ = ["ALLOCATOR", "program", "rank_environment", "with_library"]
 
@@ -71,78 +63,6 @@ def new_run(name: str) -> Path:
                 " may write to"
             ) from error
     raise UserError(f"{runs_home()} is full of runs named {name}")
-
-
-@dataclass
-class Job:
-    """A started run, with all of its processes."""
-
-    process: subprocess.Popen
-    run_dir: Path
-    command: list[str]
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def poll(self) -> int | None:
-        """The exit status, None while it runs."""
-        return self.process.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit status, once there. Raises subprocess.TimeoutExpired after `timeout` seconds."""
-        return self.process.wait(timeout)
-
-    def stop(self) -> int:
-        """Ask all processes to end, with time to write a checkpoint, then end them."""
-        self._signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(SAVE_S + GRACE_S)
-        return self.kill()
-
-    def kill(self) -> int:
-        """End all processes at once, as a power cut would.
-
-        The workers have sessions of their own: they are killed before they could notice that the
-        launcher is gone, which they would take for a request to write a checkpoint.
-        """
-        import psutil
-
-        with contextlib.suppress(psutil.Error):
-            launcher = psutil.Process(self.pid)
-            launcher.suspend()
-            for process in launcher.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-        self._signal(signal.SIGKILL)
-        return self.process.wait()
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-
-def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job:
-    """Start `rn50 run --config RUN/config.json` in a process group of its own; returns at once.
-
-    The file holds the experiment as it was given. The output goes to `log` where one is given.
-    Raises UserError when a given value is impossible.
-    """
-    check(experiment, machine())
-    file = run_dir / "config.json"
-    write_json(file, experiment.given())
-    command = [*program("run"), "--run-dir", str(run_dir), "--config", str(file)]
-    with contextlib.ExitStack() as stack:
-        output = stack.enter_context(open(log, "ab")) if log else None
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            env=with_library(dict(os.environ)) | {PARENT: str(os.getpid())},
-            start_new_session=True,
-        )
-    return Job(process, run_dir, command)
 
 
 def run(config: Config, run_dir: Path) -> int:
@@ -249,8 +169,8 @@ def run_command(
 
         return group.run(command, env, show or say)
     received: list[int] = []
-    # in a session of its own: Ctrl-C comes to us alone, and is handed on once
-    # and a worker that is still loading takes it when it can answer: `worker.main`
+    # In a session of its own: Ctrl-C comes to us alone, and is handed on once. It stays blocked in
+    # the worker while that loads; `worker.main` lets it in.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         process = subprocess.Popen(

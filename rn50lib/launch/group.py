@@ -201,7 +201,11 @@ def account(job: Job) -> Outcome:
     if not ends:  # the launcher failed before any worker did
         lines = [line for line in job.launcher if line.strip()]
         return Outcome(abs(status or 1), "\n".join(["the launcher failed:", *lines[-20:]]))
-    first, lines = ends[0], ends[0].lines
+    first = ends[0]
+    if first.status > 0:  # whoever fails leaves the group before its process ends: another one that
+        failed = [end for end in ends if 0 < end.status != TERMINATED]  # misses it may be quicker
+        first = min(failed, key=lambda end: end.said or end.time, default=first)
+    lines = first.lines
     lost = tuple(e.rank for e in ends if e.status < 0 and -e.status != signal.SIGTERM)
     if first.status < 0:
         return Outcome(128 - first.status, killed(first.rank, -first.status), lost[:1])

@@ -27,7 +27,6 @@ from rn50lib.stop import PARENT
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
              "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
 
-
 # glibc gives large blocks back to the kernel at every free, and a training step frees its
 # activations each time: keeping them spares the page faults. In huge pages (2 MB instead of 4 kB)
 # their addresses are found faster. `benchmarks/steps.py --allocator both` shows what it is worth.
@@ -35,7 +34,6 @@ ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
 )
-
 
 SAVE_S = 60.0  # between asking workers to stop and ending them: they write a checkpoint
 

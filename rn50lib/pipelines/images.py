@@ -20,7 +20,7 @@ from rn50lib.records import order
 from rn50lib.records.imageinfo import eight_bits, refuse_no_image
 from rn50lib.records.source import Source
 
-Image.MAX_IMAGE_PIXELS = 2**28  # refuse a decompression bomb, not a large photograph
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS = 2**28  # refuse a decompression bomb, no large photograph
 # a few of ImageNet's files have broken EXIF blocks; their pixels are fine
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
 

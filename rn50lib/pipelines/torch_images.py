@@ -20,7 +20,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from rn50lib.config import Experiment
-from rn50lib.pipelines.images import Pictures, quick
+from rn50lib.pipelines.images import MAX_PIXELS, Pictures, quick
 from rn50lib.recipe import Box
 from rn50lib.records.imageinfo import find_frame
 from rn50lib.records.source import Source
@@ -35,7 +35,7 @@ RATIOS = (8, 4, 2, 1)
 with which the crop still has as many pixels as are needed (see `images.SPARE`)."""
 
 
-HEIGHT_WIDTH = struct.Struct(">HH")  # in the header
+SHAPE = struct.Struct(">HHB")  # in a frame: height, width, number of components
 
 REST = "extraneous bytes before marker 0xd9"
 """libjpeg's warning that the image has more rows than its header says. It tells its first warning
@@ -52,26 +52,24 @@ class TorchPictures(Pictures):
         self.memory = bytearray()  # holds what was decoded, also where a warning ends the call
 
     def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
-        if simplejpeg is None:
+        frame = find_frame(data) if simplejpeg else None
+        if frame is None:
             return super().part(data, epoch, index)
-        try:
-            height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-        except ValueError:
-            colours = "none"
-        if colours not in ("YCbCr", "RGB", "Gray"):
+        height, width, components = SHAPE.unpack_from(data, frame + 5)
+        if not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
             return super().part(data, epoch, index)
         box, mirror = self.choose(epoch, index, width, height)
         ratio = decoding_ratio(box, self.spare * self.size)
         try:
-            pixels = self.decode(data, (height, width), box[1] + box[3], ratio)
+            pixels = self.decode(data, frame, box[1] + box[3], ratio)
         except ValueError:  # damaged: Pillow says how, or shows what it can
             return super().part(data, epoch, index)
         return self.shrink(pixels, box, ratio, mirror)
 
-    def decode(self, data: bytes, shape: tuple[int, int], bottom: int, ratio: int) -> np.ndarray:
-        """The rows above `bottom` at least of a JPEG of `shape` (height, width), at 1 / `ratio` of
+    def decode(self, data: bytes, frame: int, bottom: int, ratio: int) -> np.ndarray:
+        """The rows above `bottom` at least of a JPEG whose frame is at `frame`, at 1 / `ratio` of
         its size, uint8 HWC; valid until the next call. Raises ValueError where they are damaged."""
-        height, width = shape
+        height, width, _ = SHAPE.unpack_from(data, frame + 5)
         smaller = {
             "min_width": -(-width // ratio),
             "min_factor": ratio,
@@ -81,11 +79,10 @@ class TorchPictures(Pictures):
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
-        frame = find_frame(data) if rows < height else None
         # other JPEGs than baseline ones (0xc0) do not hold their rows one after the other
-        if frame and data[frame + 1] == 0xC0 and HEIGHT_WIDTH.unpack_from(data, frame + 5) == shape:
+        if rows < height and data[frame + 1] == 0xC0:
             less = bytearray(data)
-            HEIGHT_WIDTH.pack_into(less, frame + 5, rows, width)
+            struct.pack_into(">H", less, frame + 5, rows)
             made = (-(-rows // ratio), smaller["min_width"], 3)
             try:
                 return simplejpeg.decode_jpeg(

@@ -127,8 +127,9 @@ def _remarks(folder: Path, empty: list[str], passed: list[str]) -> tuple[str, ..
         remarks.append(f"note: {folder / empty[0]}{more}: a class without images")
     if passed:
         more = f" (and {len(passed) - 1} more)" if len(passed) > 1 else ""
-        read = f"not one of {', '.join(IMAGE_EXTENSIONS)}"
-        why = "a link to nothing" if os.path.islink(min(passed)) else read
+        why = f"not one of {', '.join(IMAGE_EXTENSIONS)}"
+        if min(passed).lower().endswith(IMAGE_EXTENSIONS):
+            why = "a link to nothing" if os.path.islink(min(passed)) else "no regular file"
         remarks.append(f"note: left out: {min(passed)}{more}, {why}")
     return tuple(remarks)
 
@@ -170,7 +171,7 @@ def read_class_names(root: Path) -> tuple[str, ...] | None:
     Each line is `index <tab> id <tab> words`, or just a name. The id, which is what the folder is
     called, names the class; where there is an index it gives the order.
     """
-    rows = _class_rows(root)
+    rows = read_class_rows(root)
     if rows is None:
         return None
     if all(len(row) > 1 and row[0].isdigit() for row in rows):
@@ -178,12 +179,8 @@ def read_class_names(root: Path) -> tuple[str, ...] | None:
     return tuple(row[0] for row in rows)
 
 
-def read_class_words(root: Path) -> dict[str, str]:
-    """Class id → its words, from the same file; empty where there are none."""
-    return {row[1]: row[2] for row in _class_rows(root) or [] if len(row) > 2}
-
-
-def _class_rows(root: Path) -> list[list[str]] | None:
+def read_class_rows(root: Path) -> list[list[str]] | None:
+    """The columns of each line of `classes.txt`; None where there is no such file."""
     for folder in (root, root.parent):
         try:
             text = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace")

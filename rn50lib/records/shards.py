@@ -226,37 +226,29 @@ def _read_usual_labels(reader: TFRecordReader, labels: np.ndarray, ids: dict[int
     """Set the labels of the records that are written in the usual way, all of them at once."""
     examples = Spans(*reader.spans())
     with reader.starts() as mapped:
-        _set_labels(np.frombuffer(mapped, np.uint8), examples, reader, labels, ids)
-
-
-def _set_labels(
-    data: np.ndarray,
-    examples: Spans,
-    reader: TFRecordReader,
-    labels: np.ndarray,
-    ids: dict[int, str],
-) -> None:
-    usual, found = find_features_of_all(data, examples, (LABEL, SYNSET))
-    numbers = whole_numbers(data, found[LABEL])
-    names = texts(data, found[SYNSET])
-    named = (found[SYNSET].stop < 0) | (names.stop > names.start)
-    usual &= (numbers > 0) & (numbers < 2**31) & named
-    labels[usual] = numbers[usual] - 1
-    rows = np.flatnonzero(usual & (names.stop > names.start))
-    # The first record of each class stands for it; of the others those that name it otherwise.
-    _, first, class_of = np.unique(labels[rows], return_index=True, return_inverse=True)
-    start, size = names.start[rows], (names.stop - names.start)[rows]
-    other = size != size[first][class_of]
-    for width in np.unique(size).tolist():
-        same = np.flatnonzero(~other & (size == width))
-        at, reference = start[same], start[first][class_of[same]]
-        steps = np.arange(width)
-        other[same] = (data[at[:, None] + steps] != data[reference[:, None] + steps]).any(axis=1)
-    for k in [*first.tolist(), *np.flatnonzero(other).tolist()]:
-        row = int(rows[k])
-        text = data[start[k] : start[k] + size[k]].tobytes().decode("utf-8", "replace")
-        name = f"{reader.path}: record {row} at offset {int(reader.offsets[row]):,}"
-        _add_id(ids, int(labels[row]), text, name)
+        data = np.frombuffer(mapped, np.uint8)
+        usual, found = find_features_of_all(data, examples, (LABEL, SYNSET))
+        numbers = whole_numbers(data, found[LABEL])
+        names = texts(data, found[SYNSET])
+        named = (found[SYNSET].stop < 0) | (names.stop > names.start)
+        usual &= (numbers > 0) & (numbers < 2**31) & named
+        labels[usual] = numbers[usual] - 1
+        rows = np.flatnonzero(usual & (names.stop > names.start))
+        # The first record of each class stands for it; of the others those that name it otherwise.
+        _, first, class_of = np.unique(labels[rows], return_index=True, return_inverse=True)
+        start, size = names.start[rows], (names.stop - names.start)[rows]
+        other = size != size[first][class_of]
+        for width in np.unique(size).tolist():
+            same = np.flatnonzero(~other & (size == width))
+            begins = start[same], start[first][class_of[same]]
+            here, there = (data[begin[:, None] + np.arange(width)] for begin in begins)
+            other[same] = (here != there).any(axis=1)
+        for k in [*first.tolist(), *np.flatnonzero(other).tolist()]:
+            row = int(rows[k])
+            text = data[start[k] : start[k] + size[k]].tobytes().decode("utf-8", "replace")
+            name = f"{reader.path}: record {row} at offset {int(reader.offsets[row]):,}"
+            _add_id(ids, int(labels[row]), text, name)
+        del data  # else the map could not be closed
 
 
 def _add_id(ids: dict[int, str], label: int, found: str, name: str) -> None:

@@ -123,7 +123,7 @@ def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -
             " layers; an output that ends in .onnx takes any"
         )
     try:
-        from rn50lib.backends.torch.state_dict import serialise
+        from rn50lib.tools.state_dict import serialise
     except ImportError as error:
         raise UserError(f"a state dict needs PyTorch, which does not import: {error}") from error
     return serialise({name: arrays[name] for name in net.arrays()}, suffix)
@@ -157,7 +157,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
         return
     beside = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        from rn50lib.backends.tensorflow.export import save
+        from rn50lib.tools.saved_model import save
 
         save(model.net, model.convs, model.fc, model.size, beside)
         beside.rename(output)

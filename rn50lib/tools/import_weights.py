@@ -55,7 +55,7 @@ def shown(names: list[str]) -> str:
 def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[str, np.ndarray]:
     """The arrays under our names. Raises UserError, once for all, where some are missing, are not
     this network's, or have another shape."""
-    from rn50lib.backends.torch.state_dict import name_there
+    from rn50lib.tools.state_dict import name_there
 
     names = {name_there(name): name for name in net.arrays()}
     missing = [name for name in names if name not in arrays]
@@ -78,7 +78,7 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
     Raises UserError for a file that is not such a network, and where a checkpoint is there.
     """
     try:
-        from rn50lib.backends.torch.state_dict import read
+        from rn50lib.tools.state_dict import read
     except ImportError as error:
         raise UserError(f"rn50 import needs PyTorch, which does not import: {error}") from error
     output = checkpoint.path(prefix, 0)

@@ -18,14 +18,16 @@ from string import Template
 from textwrap import indent
 from typing import Any, NamedTuple
 
+from rn50lib import checkpoint
 from rn50lib.config import Experiment, flags_of
 from rn50lib.config.checks import check
 from rn50lib.config.defaults import default_data_root, is_roadsigns
 from rn50lib.config.kinds import slots
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
-from rn50lib.launch.dry_run import equipped
+from rn50lib.launch import run_folder
 from rn50lib.launch.launchers import SAVE_S, program
+from rn50lib.tools.dry_run import equipped
 
 ENGINES = {  # what starts a worker there, and what connects the workers
     "slurm": ("srun", "ddp"),
@@ -68,12 +70,20 @@ class Job(NamedTuple):
         return [*command, *flags, "--run-dir", str(self.folder)]
 
 
-def job_file(engine: str, experiment: Experiment, folder: Path, image: str | None = None) -> str:
-    """The text of the job file for one of ENGINES; the run's results come to `folder`.
+def job_file(
+    engine: str, experiment: Experiment, run_dir: Path | None = None, image: str | None = None
+) -> str:
+    """The text of the job file for one of ENGINES; the run's results come to `run_dir`.
 
+    A run that leaves a model behind goes on with it when its job is started again.
     Raises UserError where the engine cannot run the experiment, and for flags that contradict each
     other.
     """
+    folder = (run_dir or run_folder("run")).absolute()
+    if checkpoint.makes_a_model(experiment) and experiment.load_epoch is None:
+        prefix = experiment.model_prefix or str(folder / "model")
+        keep = experiment.keep or 2
+        experiment = replace(experiment, model_prefix=prefix, keep=keep, resume=True)
     launcher, comm = ENGINES[engine]
     n = experiment.n or (1 if experiment.hosts is None else sum(slots(experiment.hosts).values()))
     each = set(slots(experiment.hosts).values()) if experiment.hosts else {n}

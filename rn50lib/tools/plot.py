@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable, replacing
+from rn50lib.parser import Parser
+from rn50lib.report import load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,3 +92,21 @@ def save(figure: Figure, path: str | Path) -> None:
             figure.savefig(new)
     except (OSError, ValueError) as error:
         raise UserError(f"--output {path} cannot be written: {error}") from error
+
+
+def main(argv: list[str]) -> int:
+    """`rn50 plot R1.json R2.json -o curves.png`."""
+    parser = Parser(prog="rn50 plot", description="Curves over epochs from report files.")
+    parser.add_argument("reports", nargs="+", help="files that --report wrote")
+    parser.add_argument("-o", "--output", required=True, help="picture to write (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--labels", nargs="+", help="a name for each report (default: its file name)"
+    )
+    args = parser.parse_args(argv)
+    if args.labels and len(args.labels) != len(args.reports):
+        parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
+    names = args.labels or [Path(name).stem for name in args.reports]
+    figure = curves({n: load(r) for n, r in zip(names, args.reports, strict=True)})
+    save(figure, args.output)
+    print(args.output)
+    return 0

@@ -269,7 +269,7 @@ def test_a_slow_device_is_measured_on_less_work(
     longer than a turn where a smaller one can be had."""
     import torch
 
-    from rn50lib.backends.torch import peak
+    from rn50lib.tools.diagnose import peak
 
     seen: list[tuple[int, ...]] = []
 

@@ -550,6 +550,24 @@ def test_termination_removes_what_is_unfinished(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.lst", "images"]
 
 
+@pytest.mark.parametrize("made", ["RuntimeError", "UserError"])
+def test_termination_in_the_middle_of_an_import_is_termination(tmp_path, made):
+    """Until 3.12 Python makes a RuntimeError of what is raised in a class's __set_name__, and a
+    program may make its own of that."""
+    code = (
+        "import os, signal\n"
+        "from data_prep.common import run_program\n"
+        "from rn50lib.errors import UserError\n"
+        "def main():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"    except SystemExit: raise {made}('a damaged image') from None\n"
+        "run_program(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), cwd=tmp_path)
+    assert done.returncode == 143
+
+
 @pytest.mark.acceptance
 def test_killed_at_20_random_moments(tmp_path):
     """kill -9 while packing: the old set or the new one is there; packing again completes it."""

@@ -71,9 +71,10 @@ class Host:
         found = []
         for process in psutil.process_iter():
             try:
-                if os.readlink(f"/proc/{process.pid}/ns/pid") == mine:
+                here = os.readlink(f"/proc/{process.pid}/ns/pid") == mine
+                if here and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except OSError:
+            except (OSError, psutil.Error):
                 continue
         return found
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib import hardware, nvidia
+from rn50lib import hardware
+from rn50lib.hardware import nvidia
+from rn50lib.tools.doctor.gpu import cuda_version
 from tests.launch import fake_nvidia_smi as fake
 
 
@@ -176,7 +178,7 @@ def test_gpus_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.name, first.capability, first.driver) == (fake.H100["name"], (9, 0), "535.104.05")
     assert first.memory == 81559 * 2**20
     assert (first.index, second.index) == (0, 1) and first.uuid != second.uuid
-    assert nvidia.cuda_version() == (12, 2)
+    assert cuda_version() == (12, 2)
 
 
 @pytest.mark.parametrize("gpu", [fake.V100, fake.T4, fake.A100, fake.P100])
@@ -204,7 +206,7 @@ def test_a_driver_that_hangs(tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
-    code = "from rn50lib import nvidia; print(nvidia.ask(timeout_s=0.3))"
+    code = "from rn50lib.hardware import nvidia; print(nvidia.ask(timeout_s=0.3))"
     env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "gave no answer within 0.3 s" in done.stdout

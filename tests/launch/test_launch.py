@@ -24,6 +24,7 @@ from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.stop import PARENT
+from rn50lib.tools import background
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
 
@@ -91,7 +92,7 @@ def test_a_folder_that_cannot_be_made_names_the_variable(
 
 def test_an_impossible_experiment_starts_no_process(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--resume needs --model-prefix"):
-        launch.start(Experiment(resume=True), tmp_path)
+        background.start(Experiment(resume=True), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -229,14 +230,24 @@ def test_ctrl_c_while_the_worker_loads_is_no_traceback(tmp_path: Path, seconds: 
     process = psutil.Process(run.pid)
     loading: list[psutil.Process] = []
 
+    def is_worker(child: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error):  # another child, which has just ended
+            return "rn50lib.worker" in child.cmdline()
+        return False
+
     def worker_is_there() -> bool:
-        loading[:] = [p for p in process.children() if "rn50lib.worker" in p.cmdline()]
+        loading[:] = filter(is_worker, process.children())
         return bool(loading)
 
-    wait_for(worker_is_there, output.read_text)
-    time.sleep(seconds)
-    os.killpg(run.pid, signal.SIGINT)
-    assert run.wait(PATIENCE) == 130
+    try:
+        wait_for(worker_is_there, output.read_text)
+        time.sleep(seconds)
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(PATIENCE) == 130
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
     text = output.read_text()
     assert "Traceback" not in text and text.count("interrupted") <= 1, text
     wait_for(lambda: not alive(loading), lambda: str(alive(loading)))
@@ -279,7 +290,7 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
         data_nthreads=0, dtype="float32", recipe="reference", num_epochs=100_000, step=2000.0,
         disp_batches=1,
     )  # fmt: skip
-    job = launch.start(asked, tmp_path / "run", log=tmp_path / "log")
+    job = background.start(asked, tmp_path / "run", log=tmp_path / "log")
     try:
         progress = tmp_path / "run" / "progress.jsonl"
         wait_for(lambda: progress.exists() and progress.read_text().count("\n") > 2,
@@ -302,7 +313,7 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
 @pytest.mark.needs("torch")
 def test_a_job_s_exit_status_is_the_run_s(photos: Photos, tmp_path: Path) -> None:
     asked = Experiment(data_root=str(photos.root), num_classes=2)
-    job = launch.start(asked, tmp_path / "run", log=tmp_path / "log")
+    job = background.start(asked, tmp_path / "run", log=tmp_path / "log")
     assert job.wait(PATIENCE) == 2
     assert "error: --num-classes 2" in (tmp_path / "log").read_text()
 

@@ -478,6 +478,19 @@ def test_the_failing_worker_s_traceback_is_what_one_sees(
     assert last[begin + 1].startswith("Traceback") and "rank one cannot count" in last[-1]
 
 
+def test_who_failed_first_is_who_said_so_first(tmp_path: Path) -> None:
+    """Rank 1 fails and leaves its group; rank 0 misses it, and its process ends before rank 1's."""
+    launcher = subprocess.Popen(["false"])
+    launcher.wait()
+    job = groups.Job(launcher, "a job", tmp_path)
+    lost = ["Traceback (most recent call last):", "RuntimeError: connection reset"]
+    own = ["Traceback (most recent call last):", "ValueError: rank one cannot count"]
+    job.reported += [rank.End(0, 1, 12.0, lost, 11.0), rank.End(1, 1, 13.0, own, 10.0)]
+    assert groups.account(job).failure == "\n".join(["rank 1 ended with status 1:", *own])
+    job.reported.append(rank.End(1, -signal.SIGKILL, 11.5, []))  # killed: it has said nothing
+    assert groups.account(job).failure.startswith("rank 1 was killed by signal 9")
+
+
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
 def test_unequal_steps_are_refused_before_training(

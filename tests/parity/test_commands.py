@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
-from rn50lib import flags_elsewhere
 from rn50lib import parser as parsers
+from rn50lib.config import flags_elsewhere
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import SmallDataset
 from tests.support import Ended, Photos, strict_json

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rn50lib.errors import UserError
 from rn50lib.pipelines.torch_images import TorchPictures
+from rn50lib.records.imageinfo import find_frame
 from rn50lib.records.source import open_source
 from tests.pipelines.test_images import photograph
 from tests.support import Photos, full
@@ -28,6 +30,12 @@ def jpeg(width: int, height: int, **how: Any) -> bytes:
     return buffer.getvalue()
 
 
+def frame_of(data: bytes) -> int:
+    frame = find_frame(data)
+    assert frame is not None
+    return frame
+
+
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
 @pytest.mark.parametrize("way", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
@@ -44,7 +52,7 @@ def test_rows_above_the_bottom_are_the_whole_image_s(
     smaller |= {"fastdct": train, "fastupsample": train}
     whole = simplejpeg.decode_jpeg(data, min_factor=ratio, **smaller)
     for bottom in (1, 15, 16, 17, 63, 64, 100, 115, 116, 117):
-        rows = pictures.decode(data, (height, width), bottom, ratio)
+        rows = pictures.decode(data, frame_of(data), bottom, ratio)
         above = -(-bottom // ratio)
         assert rows.shape[1:] == whole.shape[1:]
         np.testing.assert_array_equal(rows[:above], whole[:above])
@@ -54,12 +62,12 @@ def test_rows_above_the_bottom_are_the_whole_image_s(
 
 def test_damage_is_seen_where_the_crop_reaches_it(pictures: TorchPictures) -> None:
     data = bytearray(jpeg(400, 300, quality=90))
-    whole = pictures.decode(bytes(data), (300, 400), 300, 1).copy()
+    whole = pictures.decode(bytes(data), frame_of(data), 300, 1).copy()
     at = len(data) * 6 // 10
     del data[at : at + 500]  # the rows that are left end before the image does
     with pytest.raises(ValueError):
-        pictures.decode(bytes(data), (300, 400), 290, 1)
-    above = pictures.decode(bytes(data), (300, 400), 60, 1)
+        pictures.decode(bytes(data), frame_of(data), 290, 1)
+    above = pictures.decode(bytes(data), frame_of(data), 60, 1)
     np.testing.assert_array_equal(above[:60], whole[:60])
 
 
@@ -69,4 +77,12 @@ def test_a_file_that_is_cut_off_is_damaged_whatever_the_crop(
 ) -> None:
     data = jpeg(400, 300, quality=90)[:-900]
     with pytest.raises(ValueError):
-        pictures.decode(data, (300, 400), bottom, 1)
+        pictures.decode(data, frame_of(data), bottom, 1)
+
+
+def test_a_header_that_claims_a_huge_image_is_refused(photos: Photos) -> None:
+    data = bytearray(jpeg(400, 300))
+    data[frame_of(data) + 5 : frame_of(data) + 9] = b"\xff\xdc" * 2
+    pictures = TorchPictures(open_source(photos.root, "train", "files"), True, full())
+    with pytest.raises(UserError, match="not an image that can be decoded"):
+        pictures.part(bytes(data), 0, 0)

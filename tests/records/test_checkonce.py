@@ -15,7 +15,7 @@ from rn50lib.records.checkonce import check_once
 from rn50lib.records.framing import RecordError, pack_header
 from rn50lib.records.tfrecord import index_path
 from tests.conftest import clean_environment
-from tests.support import bound_by_permissions, open_to_all
+from tests.support import bound_by_permissions
 
 
 @pytest.fixture
@@ -104,7 +104,6 @@ check_once([*files, (root / "train.rec", root / "train.idx")], int(sys.argv[2]),
 def test_several_ranks_at_once(files: list[tuple[Path, Path]], writable: bool) -> None:
     """In a folder that is only to be read, the results go to the user's cache."""
     root, cache = files[0][0].parent, files[0][0].parent.parent / "cache"
-    open_to_all(root.parent)
     before = sorted(root.rglob("*"))
     for folder in (root, root / "index"):
         folder.chmod(0o777 if writable else 0o555)

@@ -2,6 +2,7 @@
 wrong.
 """
 
+import os
 import pickle
 import shutil
 
@@ -175,6 +176,20 @@ def test_a_class_folder_may_be_empty(root):
         image.unlink()
     source = open_source(root, "val", "files")
     assert sorted(set(source.labels.tolist())) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "no regular file"),
+        (lambda path: path.symlink_to("gone.jpg"), "a link to nothing"),
+        (lambda path: path.with_suffix(".webp").write_bytes(b""), "not one of .jpeg, .jpg, .png"),
+    ],
+)
+def test_what_is_left_out_of_a_class_folder_is_told_with_the_reason(root, make, why):
+    make(root / "train" / "apple" / "a.jpg")
+    (remark,) = open_source(root, "train", "files").remarks
+    assert remark.startswith(f"note: left out: {root}/train/apple/a.") and remark.endswith(why)
 
 
 def test_an_empty_split(root):

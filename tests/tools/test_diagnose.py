@@ -17,8 +17,8 @@ import pytest
 
 from rn50lib.config import Config
 from rn50lib.hardware import Machine
+from rn50lib.hardware.nvidia import Gpu
 from rn50lib.network import tiny
-from rn50lib.nvidia import Gpu
 from rn50lib.tools.diagnose import changes, measure, model, show
 from rn50lib.tools.diagnose.diagnosis import Diagnosis
 from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing

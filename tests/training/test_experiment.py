@@ -14,12 +14,12 @@ from rn50lib import config as configs
 from rn50lib import network as networks
 from rn50lib.config import Experiment, checks, defaults, description, flags_of, kinds
 from rn50lib.config.defaults import resolve
+from rn50lib.config.presets import PRESETS
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
+from rn50lib.hardware.nvidia import Gpu
 from rn50lib.launch.prepare import prepare
-from rn50lib.nvidia import Gpu
 from rn50lib.parser import experiment_parser, parse_experiment
-from rn50lib.presets import PRESETS
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import ROOT
 from tests.support import LAPTOP
@@ -49,6 +49,7 @@ def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # --- flags <-> experiment -------------------------------------------------------------------------
 
 words = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=12)
+words = words.filter(str.strip)  # U+0085 and U+00A0 are white space
 rates = st.floats(0, 1e9)
 steps = st.lists(rates, max_size=4).map(lambda values: tuple(sorted(values)))
 some = {int: st.integers(1, 2**40), float: rates, str: words, bool: st.booleans()}
@@ -72,7 +73,7 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         kinds.image_shape: st.integers(32, 4096),
         kinds.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
         kinds.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
-        kinds.words: words,
+        kinds.not_empty: words,
     }
     return by_kind.get(meta["kind"], st.integers(1, 2**40))
 

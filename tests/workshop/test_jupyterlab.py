@@ -154,7 +154,7 @@ def test_through_the_course_from_its_map_to_a_slider(course):
     course.run("profile: str =")
     course.run("workshop.start(")
     course_map = course.run("workshop.course_map()")
-    assert course_map.locator("svg[role=img]").count() == 1
+    assert course_map.locator("div[role=img]").count() == 1
     panel = course.run("workshop.progress()")
     assert "0 of " in told(panel)[0]
     assert panel.locator('a[href*="ex03_horovod.ipynb"]').count() == 1

@@ -13,7 +13,7 @@ import pytest
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.nvidia import Gpu
+from rn50lib.hardware.nvidia import Gpu
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
 from workshop import expected, gpu_memory, output, paths, session
@@ -136,17 +136,17 @@ def limit_memory():
 
 def test_gpu_memory_names_its_holders(monkeypatch):
     answers = {
-        "--query-compute-apps=gpu_uuid,pid,process_name,used_memory": [
+        "compute-apps": [
             ["GPU-1", "77", "/usr/bin/python3", "2048"],
             ["GPU-1", "78", "other", "[N/A]"],
         ],
-        "--query-gpu=uuid,memory.used": [["GPU-1", "3072"]],
+        "gpu": [["GPU-1", "3072"]],
     }
-    monkeypatch.setattr(gpu_memory, "_query", answers.__getitem__)
-    text = gpu_memory.sentence([GPU], gpu_memory.holders())
+    monkeypatch.setattr(gpu_memory.nvidia, "query", lambda what, *fields: (answers[what], ""))
+    text = gpu_memory.sentence([GPU])
     assert text.startswith("GPU 0: 3.0 of 16 GiB taken (python3, pid 77, 2.0 GiB, other, pid 78)")
-    monkeypatch.setattr(gpu_memory, "_query", lambda what: [])
-    assert gpu_memory.sentence([GPU], gpu_memory.holders()) == "the driver does not say"
+    monkeypatch.setattr(gpu_memory.nvidia, "query", lambda what, *fields: ([], "no driver"))
+    assert gpu_memory.sentence([GPU]) == "the driver does not say"
 
 
 def test_places_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):

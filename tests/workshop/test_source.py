@@ -61,11 +61,10 @@ def test_what_has_no_source_is_refused(obj, message):
         source.find(obj)
 
 
-def test_colours_escape_and_keep_the_text():
-    import re
-    from html import unescape
-
-    code = 'x = "<b>"  # a & b\n'
-    html = source.highlight(code)
-    assert "<b>" not in html
-    assert unescape(re.sub(r"<[^>]+>", "", html)) == code
+def test_what_is_shown_is_the_code_under_its_place(monkeypatch):
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    source.show("rn50lib.recipe:BN_EPS")
+    head, _, code = shown[0]["text/plain"].partition("\n\n")
+    assert head.startswith("rn50lib/recipe.py:") and "BN_EPS = " in code
+    assert f"\n`````python\n{code}`````" in shown[0]["text/markdown"]

@@ -123,8 +123,8 @@ def check_alone(file: Path, names: list[str]) -> None:
 # read back by the library's reader and by DALI
 
 
-def pack(place: str, data_root: Path) -> Path:
-    """Pack a picture of each class with the function at `place`, FILE:NAME; returns the data set.
+def pack(function: str, data_root: Path) -> Path:
+    """Pack a picture of each class with `function`, FILE:NAME; returns the data set.
 
     Raises RunFailed when im2rec fails with it, UserError when a reader finds other records than
     those that were packed.
@@ -132,7 +132,7 @@ def pack(place: str, data_root: Path) -> Path:
     root = launch.new_run("ex01-frame")
     copy_pictures(open_source(data_root, "train", "files"), root / "train")
     program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
-    seam = f"record_framing={place}"
+    seam = f"record_framing={function}"
     program(
         "data_prep.im2rec",
         "--pass-through",

@@ -29,7 +29,8 @@ def open_ways(folder: Path, hidden: list[Path]) -> list[str]:
     tried = [name for path in secret for name in {path, *view.names(path, shown)}]
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
-    with tempfile.NamedTemporaryFile(dir=folder) as other, tempfile.TemporaryFile() as pipe:
+    reading, writing = os.pipe()  # and no file: a full disk is no open way
+    with tempfile.NamedTemporaryFile(dir=folder) as other:
         os.chmod(other.name, 0o666)
         other.write(b"x")
         other.flush()
@@ -54,13 +55,14 @@ def open_ways(folder: Path, hidden: list[Path]) -> list[str]:
                     found = way()
                 except (OSError, MemoryError, RuntimeError):
                     found = False
-                os.write(pipe.fileno(), f"{name} {found}\n".encode())
+                os.write(writing, f"{name} {found}\n".encode())
 
-        pid = made.start(inside, keep=(pipe.fileno(),))
+        pid = made.start(inside, keep=(writing,))
         os.waitpid(pid, 0)
         box.end_children()
-        pipe.seek(0)
-        said = dict(line.split() for line in pipe.read().decode().splitlines())
+    os.close(writing)
+    with open(reading, encoding="ascii") as lines:
+        said = dict(line.split() for line in lines)
     server.close()
     return [name for name in WAYS if said.get(name) != "False"]
 

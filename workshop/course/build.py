@@ -30,7 +30,6 @@ Cell = dict[str, Any]
 class Built:
     """A notebook as it should stand: where, and its bytes."""
 
-    master: Path
     path: Path
     text: str
 
@@ -209,7 +208,7 @@ def build(root: Path, master: Path, solved: bool = False) -> Built:
         about = {"number": item.number, "minutes": item.minutes, "ci_seconds": item.ci_seconds}
         cells = with_links(root, master, cells)
     path = master.parent.parent / f"{master.stem}.ipynb"
-    return Built(master, path, to_text(master.stem, cells, about))
+    return Built(path, to_text(master.stem, cells, about))
 
 
 def write(built: Built) -> bool:

@@ -14,20 +14,13 @@ from pathlib import Path
 from workshop.course.build import KERNELSPEC
 
 
-def write_kernelspec(folder: Path) -> Path:
-    """Write the kernelspec below `folder`; returns what belongs at the front of JUPYTER_PATH."""
+def with_kernelspec(env: dict[str, str], folder: Path) -> dict[str, str]:
+    """The environment in which Jupyter's `python3` is this interpreter; its kernelspec is written
+    below `folder`."""
     place = folder / "kernels" / "python3"
     place.mkdir(parents=True, exist_ok=True)
-    spec = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": KERNELSPEC["display_name"],
-        "language": KERNELSPEC["language"],
-    }
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": command, **KERNELSPEC}
     (place / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-    return folder
-
-
-def with_kernelspec(env: dict[str, str], folder: Path) -> dict[str, str]:
-    """The environment in which Jupyter's `python3` is this interpreter."""
-    paths = [str(write_kernelspec(folder)), *filter(None, [env.get("JUPYTER_PATH")])]
+    paths = [str(folder), *filter(None, [env.get("JUPYTER_PATH")])]
     return {**env, "JUPYTER_PATH": os.pathsep.join(paths)}

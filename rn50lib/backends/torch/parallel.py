@@ -43,7 +43,7 @@ class HorovodExchange(Exchange):
         self.pending: list[tuple[Tensor, int, Any]] = []  # gradient, handle, compression context
         self.waits: Any = contextlib.nullcontext()
         if experiment.timeline is not None and comm.rank == 0:
-            from rn50lib import timeline
+            from rn50lib.comm import timeline
 
             self.waits = timeline.Waits(experiment.timeline)
         for parameter in (p for p in model.parameters() if p.requires_grad):

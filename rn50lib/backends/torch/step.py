@@ -24,7 +24,6 @@ from rn50lib.backends.torch import onednn, precision, speed
 from rn50lib.backends.torch.exchange import Exchange, OverriddenExchange
 from rn50lib.backends.torch.inference import Predictor
 from rn50lib.backends.torch.model import ResNet, freeze, load_arrays, tensors
-from rn50lib.backends.torch.trace import Spans, recording
 from rn50lib.backends.torch.update import optimizer_for
 from rn50lib.comm import Comm
 from rn50lib.config import Experiment
@@ -72,7 +71,7 @@ class TorchStep:
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         self.measure = not experiment.no_metrics
         self.predictor: Predictor | None = None  # as of the present weights
-        self.span = Spans(self.device)
+        self.span = unnamed
         self.copies = speed.Copies() if self.device == "cuda" else None
         self.runner = speed.Runner(self)
 
@@ -222,7 +221,14 @@ class TorchStep:
         return found
 
     def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
-        return recording(file, steps, self.device, self.span)
+        from rn50lib.backends.torch.trace import recording
+
+        return recording(file, steps, self)
+
+
+def unnamed(part: str) -> AbstractContextManager[Any]:
+    """What stands around a part of a step, "forward" or "update", where no trace is recorded."""
+    return contextlib.nullcontext()
 
 
 def to_array(tensor: Tensor) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 from collections.abc import Iterator
@@ -18,29 +19,18 @@ from rn50lib.files import replacing
 TRACED_STEPS = 3
 
 
-class Spans:
-    """Names for the parts of a step, in a trace: nothing unless one is being made."""
-
-    def __init__(self, device: str) -> None:
-        self.nvtx = device == "cuda"
-        self.on = False
-
-    def __call__(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        return self.named(name) if self.on else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def named(self, name: str) -> Iterator[None]:
-        with torch.profiler.record_function(name):
-            if not self.nvtx:
-                yield
-                return
-            with torch.cuda.nvtx.range(name):  # for Nsight Systems
-                yield
+@contextlib.contextmanager
+def named(device: str, part: str) -> Iterator[None]:
+    """A part of a step by its name, in the trace and, on a GPU, in Nsight Systems."""
+    with profiler.record_function(part):
+        with torch.cuda.nvtx.range(part) if device == "cuda" else contextlib.nullcontext():
+            yield
 
 
 @contextlib.contextmanager
-def recording(file: Path, steps: int, device: str, spans: Spans) -> Iterator[Any]:
-    """Record a few of the next `steps`, the first ones left out: they are no example of the others.
+def recording(file: Path, steps: int, step: Any) -> Iterator[Any]:
+    """Record a few of the next `steps` of a TorchStep, the first ones left out: they are no example
+    of the others.
 
     Raises UserError where the file cannot be written.
     """
@@ -52,18 +42,18 @@ def recording(file: Path, steps: int, device: str, spans: Spans) -> Iterator[Any
         repeat=1,
     )
     activities = [profiler.ProfilerActivity.CPU]
-    if device == "cuda":
+    if step.device == "cuda":
         activities.append(profiler.ProfilerActivity.CUDA)
     with profiler.profile(
         activities=activities,
         schedule=plan,
         on_trace_ready=lambda profile: write(profile, file),
     ) as profile:
-        spans.on = True
+        step.span, unnamed = functools.partial(named, step.device), step.span
         try:
             yield profile
         finally:
-            spans.on = False
+            step.span = unnamed
 
 
 def write(profile: profiler.profile, file: Path) -> None:

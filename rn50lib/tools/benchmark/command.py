@@ -15,14 +15,13 @@ from rn50lib.config import Experiment
 from rn50lib.config.description import describe
 from rn50lib.config.file import flag_of, read_values
 from rn50lib.config.kinds import natural, positive
+from rn50lib.config.presets import PRESETS
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
-from rn50lib.launch import dry_run
 from rn50lib.launch.prepare import prepare
-from rn50lib.presets import PRESETS
 from rn50lib.report import write_json
 from rn50lib.stop import die_with_parent
-from rn50lib.tools import compare
+from rn50lib.tools import compare, dry_run
 from rn50lib.tools.benchmark import result
 from rn50lib.tools.benchmark.cells import Cell, measure
 from rn50lib.tools.benchmark.worker import WARM_UP

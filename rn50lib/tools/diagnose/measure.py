@@ -23,6 +23,7 @@ from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
+from rn50lib.tools import background
 
 MIN_STEPS, MAX_STEPS = 8, 400  # steps of a measurement
 LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
@@ -162,7 +163,7 @@ def running(asked: Experiment, folder: Path) -> Iterator[Any]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
-    job = launch.start(asked, folder, log=log)
+    job = background.start(asked, folder, log=log)
 
     def ended(enough: Callable[[], bool] | None = None) -> Any:
         begin = time.monotonic()

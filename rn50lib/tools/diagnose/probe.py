@@ -65,7 +65,7 @@ def one_by_one(pictures: TorchPictures, images: int, limit_s: float) -> dict[str
 
 def copy_seconds(images: list[np.ndarray]) -> float:
     """Seconds per image to put a batch together and bring it to the device."""
-    from rn50lib.backends.torch import peak
+    from rn50lib.tools.diagnose import peak
 
     begin = time.perf_counter()
     batch = np.stack(images)
@@ -94,7 +94,7 @@ def peak(done: Experiment, limit_s: float) -> dict[str, float] | None:
     if done.step is not None:
         return None
     try:
-        from rn50lib.backends.torch import peak as measured
+        from rn50lib.tools.diagnose import peak as measured
     except ImportError:
         return None
     return measured.peak(done, limit_s)

@@ -6,11 +6,12 @@ Nothing is asked of a framework here: `frameworks.torch` says whether PyTorch us
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rn50lib import nvidia
-from rn50lib.nvidia import Driver, Gpu
+from rn50lib.hardware import nvidia
+from rn50lib.hardware.nvidia import Driver, Gpu
 from rn50lib.tools.doctor.check import Check, note, ok, size
 
 OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}  # the first to serve a CUDA generation
@@ -30,7 +31,14 @@ def find() -> Gpus:
     """Ask the driver."""
     driver = nvidia.driver()
     visible = nvidia.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return Gpus(driver, nvidia.cuda_version() if driver.gpus else None, visible)
+    return Gpus(driver, cuda_version() if driver.gpus else None, visible)
+
+
+def cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA version that the driver serves, None where it does not say."""
+    text, _ = nvidia.ask()
+    found = re.search(r"CUDA(?: \w+)? Version:\s*(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def gpus(found: Gpus, root: Path = Path("/")) -> list[Check]:

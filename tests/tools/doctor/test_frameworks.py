@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib import nvidia
+from rn50lib.hardware import nvidia
 from rn50lib.tools.doctor import frameworks, gpu
 from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check, ask
 from tests.launch import fake_nvidia_smi as fake

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support import leaving_nothing, open_to_all
+from tests.support import leaving_nothing
 from tests.workshop.classroom import a_class as made
 from workshop.checks import engine, table
 from workshop.classroom import answers, points
@@ -180,7 +180,7 @@ def test_nothing_to_grade_is_one_line(tmp_path, rn50):
 
 
 @pytest.mark.slow
-def test_machine_without_namespaces_says_what_it_cannot_enforce(tmp_path):
+def test_machine_without_namespaces_says_what_it_cannot_enforce(open_folder: Path) -> None:
     """As in a container that forbids them: what is open is found by trying, and told."""
     program = """
 import os, sys
@@ -190,16 +190,15 @@ def refused(*_): raise OSError(1, "refused")
 kernel.unshare = refused
 print(*probe.open_ways(Path(sys.argv[1]), []))
 """
-    open_to_all(tmp_path)
     for given in ("boxed", "plain"):
-        (tmp_path / given).mkdir()
+        (open_folder / given).mkdir()
     done = [
-        subprocess.run([sys.executable, "-c", text, str(tmp_path / folder)], cwd=ROOT, text=True,
+        subprocess.run([sys.executable, "-c", text, str(open_folder / folder)], cwd=ROOT, text=True,
                        capture_output=True, timeout=120)
         for text, folder in ((program, "plain"),
                              (program.replace("kernel.unshare = refused", ""), "boxed"))
     ]  # fmt: skip
     plain, boxed = (set(one.stdout.split()) for one in done)
     assert {"network", "files", "writing"} <= plain, done
-    assert "memory" not in plain and "size" not in plain
+    assert "memory" not in plain and "size" not in plain, done
     assert boxed <= plain

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support import open_to_all
 from tests.workshop.classroom import a_class as made
 from tests.workshop.classroom.test_grade import outcomes
 from workshop.checks import engine
@@ -111,9 +110,8 @@ def handed_in(where: Path, places: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_ten_hostile_uploads(tmp_path):
-    open_to_all(tmp_path)
-    where, course = tmp_path / "handed-in", ROOT
+def test_ten_hostile_uploads(open_folder: Path) -> None:
+    where, course = open_folder / "handed-in", ROOT
     source, before = where, []
     if os.geteuid() == 0:
         source, course = Path("/usr/lib/dpkg"), Path("/usr/local/src")
@@ -123,7 +121,7 @@ def test_ten_hostile_uploads(tmp_path):
     places = [source, where, course / "exercises" / "source", ROOT / "exercises" / "source"]
     handed_in(where, list(map(str, places)))
     command = [*before, sys.executable, "-m", "rn50lib.cli", "workshop", "grade", str(source),
-               "-o", str(tmp_path / "class.html"), "--roster", str(tmp_path / "roster.csv"),
+               "-o", str(open_folder / "class.html"), "--roster", str(open_folder / "roster.csv"),
                "--jobs", "2", "--time-limit", "60"]  # fmt: skip
 
     def graded() -> str:
@@ -134,30 +132,30 @@ def test_ten_hostile_uploads(tmp_path):
     printed = graded()
     assert "Each answer runs closed in" in printed and "11 submissions graded" in printed
     assert "\x1b" not in printed and "Missing Person" in printed
-    found = outcomes(tmp_path)
+    found = outcomes(open_folder)
     for who, (status, outcome, said) in NAMES.items():
         row = found[who, "ex01.index"]
         assert (row["status"], row["outcome"]) == (status, outcome), row
         assert said in row["diagnosis"], row
     assert found["Missing Person", "ex01.index"]["status"] == "missing"
-    page = (tmp_path / "class.html").read_text(encoding="utf-8")
+    page = (open_folder / "class.html").read_text(encoding="utf-8")
     for part in ("ex01 is taken from a-newest/2/x.zip/ex01_records.ipynb (2026-03-02 10:00:00 UTC",
                  "were not believed", "leads out of the zip", "holds more than is unpacked",
                  "and 1979 notes more",
                  "1-surrogate is not on the roster"):  # fmt: skip
         assert part in page, part
-    assert len(list((tmp_path / "class-feedback").iterdir())) == 12
-    assert not list(tmp_path.rglob("*escaped*"))
+    assert len(list((open_folder / "class-feedback").iterdir())) == 12
+    assert not list(open_folder.rglob("*escaped*"))
 
-    kept = tmp_path / "class-results.jsonl"
+    kept = open_folder / "class-results.jsonl"
     assert SECRET not in kept.read_text()
-    table = (tmp_path / "class.csv").read_bytes()
+    table = (open_folder / "class.csv").read_bytes()
     again = graded()
     assert "12 of 12 are taken from class-results.jsonl" in again
-    assert (tmp_path / "class.csv").read_bytes() == table
+    assert (open_folder / "class.csv").read_bytes() == table
     lines = kept.read_text().splitlines(keepends=True)
     missing = [line for line in lines if "ex01 was not handed in" in line]
     kept.write_text("".join(line for line in lines if line not in missing) + missing[0][:50])
     again = graded()
     assert f"{12 - len(missing)} of 12 are taken from" in again and 0 < len(missing) < 12
-    assert (tmp_path / "class.csv").read_bytes() == table
+    assert (open_folder / "class.csv").read_bytes() == table

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -24,19 +23,17 @@ from workshop.lessons.precision import (
     memory,
     roofline,
 )
-from workshop.lessons.precision.formats import BFLOAT16, FLOAT16, FLOAT32, TF32
+from workshop.lessons.precision.gradients import BFLOAT16, FLOAT16
 
 # --- formats --------------------------------------------------------------------------------------
 
 
 def test_limits_of_the_formats() -> None:
     half = np.finfo(np.float16)
-    assert FLOAT16.largest == half.max and 2.0**FLOAT16.lowest == half.smallest_normal
-    assert 2.0**FLOAT16.tiny == half.smallest_subnormal and FLOAT16.step == half.eps
-    (single,) = struct.unpack("<f", bytes.fromhex("ffff7f7f"))
-    assert FLOAT32.largest == single
-    assert (FLOAT32.bits, BFLOAT16.bits, FLOAT16.bits, TF32.bits) == (32, 16, 16, 19)
-    assert BFLOAT16.highest == TF32.highest == FLOAT32.highest == 127
+    assert 2.0**FLOAT16.lowest == half.smallest_normal
+    assert 2.0**FLOAT16.tiny == half.smallest_subnormal
+    assert 2.0**FLOAT16.highest < float(half.max) < 2.0 ** (FLOAT16.highest + 1)
+    assert 2.0**BFLOAT16.lowest == np.finfo(np.float32).smallest_normal
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -44,13 +41,12 @@ def test_limits_of_the_formats() -> None:
 
 def test_gradients_are_counted_by_powers_of_two() -> None:
     values = np.array([0.0, 1.0, -1.5, 2.0, 2.0**-26, -(2.0**-25), 2.0**-20, 1e-30], np.float32)
-    counts, zeros = gradients.count(values)
-    item = gradients.Gradients("x", counts, zeros)
-    assert (item.total, item.zeros, item.largest) == (7, 1, 1)
+    counts = gradients.count(values)
+    item = gradients.Gradients("x", counts)
+    assert counts.sum() == 7  # the zero is left out
     assert counts[0 - gradients.LOWEST] == 2 and counts[-26 - gradients.LOWEST] == 1
     assert item.vanish(FLOAT16) == 2 / 7  # 2^-26 and 1e-30
     assert item.vanish(FLOAT16, 1) == 1 / 7
-    assert item.blurred(FLOAT16) == 2 / 7  # 2^-25, 2^-20
     assert item.vanish(BFLOAT16) == 0
     assert item.overflow(FLOAT16, 14) == 0 and item.overflow(FLOAT16, 15) == 1 / 7
 
@@ -59,7 +55,7 @@ def test_gradients_are_counted_by_powers_of_two() -> None:
 def test_what_vanishes_is_what_rounds_to_zero() -> None:
     rng = np.random.default_rng(1)
     values = np.exp2(rng.uniform(-40, 10, 20_000)).astype(np.float32)
-    item = gradients.Gradients("x", *gradients.count(values))
+    item = gradients.Gradients("x", gradients.count(values))
     import torch
 
     for scale in (0, 7, 16):
@@ -73,7 +69,7 @@ def test_what_vanishes_is_what_rounds_to_zero() -> None:
 def test_the_sentence_about_gradients_says_what_the_bars_show() -> None:
     counts = np.zeros(gradients.HIGHEST - gradients.LOWEST + 1, int)
     counts[[-30 - gradients.LOWEST, -5 - gradients.LOWEST]] = 1, 3
-    kinds = [gradients.Gradients(name, counts, 0) for name in ("here", "there")]
+    kinds = [gradients.Gradients(name, counts) for name in ("here", "there")]
     _, text = figures.gradients(kinds, 0)
     assert "without a loss scale: 25.0 % become zero of those here" in text
     _, text = figures.gradients(kinds, 22)
@@ -86,11 +82,11 @@ def test_the_sentence_about_gradients_says_what_the_bars_show() -> None:
 
 
 def test_the_rule_in_a_simulation() -> None:
-    found = loss_scale.simulate([1.0] * 8, start=2.0**18, growth_steps=3)
+    scales, skipped = loss_scale.simulate([1.0] * 8, start=2.0**18, growth_steps=3)
     # 2^18 and 2^17 and 2^16 overflow (65,536 > 65,504); three good steps double it, too far
     powers = [18, 17, 16, 15, 15, 15, 16, 15]
-    assert np.log2(found.scales).tolist() == powers
-    assert found.skipped.tolist() == [p > 15 for p in powers]
+    assert np.log2(scales).tolist() == powers
+    assert skipped.tolist() == [p > 15 for p in powers]
     _, text = loss_scale.rule(16, 60)
     assert text.startswith("From 2^16, doubling after 60 good steps: ")
 
@@ -101,8 +97,8 @@ def test_runs_with_a_loss_scale_are_told_from_their_reports() -> None:
         {"phase": "train", "epoch": 0, "step": 4, "steps": 4, "loss": 1.0, "loss_scale": 16.0},
     ]
     report = {"env": {"loss_scale": {"scale": 16.0, "skipped_updates": 1}}}
-    _, text = loss_scale.scaled_runs({"a": (lines, report), "b": (lines, {"env": {}})})
-    assert text == "a: 1 of 4 updates skipped, the scale ends at 16."
+    _, text = loss_scale.scaled_run(lines, report)
+    assert text == "your rule: 1 of 4 updates skipped, the scale ends at 16."
 
 
 def test_the_learners_own_loops_are_told_from_their_scales() -> None:
@@ -226,7 +222,7 @@ def test_layers_that_are_no_multiple_of_8() -> None:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_gradients_of_a_real_checkpoint(photos: Photos, tmp_path: Path) -> None:
-    """There are as many as the convolutions have outputs and weights."""
+    """There are no more than the convolutions have outputs and weights, and not many fewer."""
     argv = [*launch.program("train"), *TINY, "--data-root", str(photos.root), "-e", "1", "--no-val"]
     argv += ["--model-prefix", "model", "--benchmark-iters", "2"]
     done = subprocess.run(
@@ -237,10 +233,10 @@ def test_gradients_of_a_real_checkpoint(photos: Photos, tmp_path: Path) -> None:
     net, size = found.experiment.to_network(), found.experiment.image_shape
     flowing, of_weights = found.kinds
     outputs = sum(x.activations for x in net.layers(size) if x.kind == "conv")
-    assert flowing.total + flowing.zeros == found.experiment.batch_size * outputs
+    pixels = found.experiment.batch_size * outputs
+    assert 0.3 * pixels < flowing.counts.sum() <= pixels  # ReLU's zeros are left out
     weights = sum(math.prod(s) for n, s in net.parameters().items() if len(s) == 4)
-    assert of_weights.total + of_weights.zeros == weights
-    assert of_weights.total > 0.5 * weights and found.loss > 0
+    assert 0.5 * weights < of_weights.counts.sum() <= weights and found.loss > 0
 
 
 PROCESSES = """

@@ -14,6 +14,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -25,14 +26,13 @@ from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.lessons import figures
 from workshop.lessons.figures import short
-from workshop.worker import Worker, pack, unpack
+from workshop.worker import Worker, in_turns, pack, unpack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PYTORCH, TF_DATA, DALI, ON_CPU = "PyTorch", "tf.data", "DALI", "DALI on the CPU"
 MODEL = "the model"
-LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ def compare(
     Profile and data come from the session where they are not given. Raises UserError when a process
     that measures fails.
     """
-    slot, begin = output.Slot(), time.monotonic()
-    found: dict[str, dict[str, list[float]]] = {"alone": {}, "paced": {}, "model": {MODEL: []}}
+    slot = output.Slot()
     configs = {n: session.resolve(replace(experiment, **f)) for n, f in chosen.items()}
     with contextlib.ExitStack() as stack:
 
@@ -107,28 +106,23 @@ def compare(
             function = "workshop.lessons.dali.loaders:timer"
             return stack.enter_context(Worker(function, env, slot, device=device, **arguments))
 
-        turns: list[tuple[str, str, Worker]] = []
+        turns: dict[str, Callable[..., float]] = {}
+        workers = []
         for name, config in configs.items():  # they start side by side
-            worker = start(config, name, steps, warm_up)
+            workers.append(start(config, name, steps, warm_up))
             for mode in ("alone", "paced"):
-                found[mode][name] = []
-                turns.append((mode, name, worker))
+                turns[f"{name}, {mode}"] = partial(workers[-1].ask, mode)
         if model is not None:
             bare = session.resolve(replace(model, loader="synthetic", no_metrics=True, n=1))
-            turns.append(("model", MODEL, start(bare, MODEL, 1, 1)))
-        for worker in dict.fromkeys(worker for _, _, worker in turns):
+            workers.append(start(bare, MODEL, 1, 1))
+            turns[MODEL] = partial(workers[-1].ask, "model")
+        for worker in workers:
             worker.wait("the loaders are starting")
-        for round_ in range(rounds):
-            if round_ and time.monotonic() - begin > LIMIT_S:
-                break
-            for mode, name, worker in turns:
-                what = f"{name}, {mode}" if mode != "model" else name
-                ips = worker.ask(mode, doing=f"round {round_ + 1} of {rounds}: {what}")
-                found[mode][name].append(ips)
-    first = next(iter(configs.values()))
-    measured = LoaderRates(found["alone"], found["paced"], found["model"][MODEL], first)
-    slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
-    return measured
+        found = in_turns(turns, rounds, slot)
+    alone, paced = (
+        {name: found[f"{name}, {mode}"] for name in configs} for mode in ("alone", "paced")
+    )
+    return LoaderRates(alone, paced, found.get(MODEL, []), next(iter(configs.values())))
 
 
 def figure(measured: LoaderRates, device: float) -> tuple[Figure, str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +22,7 @@ from rn50lib.pipelines import dali_graph
 from rn50lib.pipelines.dali_graph import Look
 from rn50lib.recipe import MEAN, STD
 from workshop import output
+from workshop.worker import in_turns
 
 READ, DECODE, RESIZE, NORMALISE = "read", "decode the crop", "resize and mirror", "normalise"
 WHOLE, CROP = "decode all of it", "crop and resize"
@@ -147,19 +150,17 @@ def timed(
     graphs: Mapping[str, Callable[[], Any]], rounds: int = 7, batch: int = 32, batches: int = 2
 ) -> dict[str, list[float]]:
     """Milliseconds an image on one core, by name: every round times each graph once, by turns."""
-    built = {name: graph(steps, batch) for name, steps in graphs.items()}
+
+    def measure(pipeline: Pipeline, doing: str) -> float:
+        slot.line(doing)
+        begin = time.perf_counter()
+        for _ in range(batches):
+            pipeline.run()
+        return 1000 * (time.perf_counter() - begin) / (batch * batches)
+
     slot = output.Slot()
-    found: dict[str, list[float]] = {name: [] for name in built}
-    for round_ in range(rounds + 1):  # the first one fills caches, and is not counted
-        for name, pipeline in built.items():
-            begin = time.perf_counter()
-            for _ in range(batches):
-                pipeline.run()
-            if round_:
-                found[name].append(1000 * (time.perf_counter() - begin) / (batch * batches))
-            line = f"round {round_} of {rounds}: {name}" if round_ else f"warming up: {name}"
-            slot.line(line)
-    return found
+    measures = {name: partial(measure, graph(steps, batch)) for name, steps in graphs.items()}
+    return in_turns(measures, rounds, slot, warm_up=1, limit_s=inf)  # the first fills caches
 
 
 def step_times(

@@ -36,11 +36,6 @@ class Survey:
         """Whether a picture is higher than wide."""
         return self.height > self.width
 
-    @property
-    def per_class(self) -> np.ndarray:
-        """The number of pictures of each class."""
-        return np.bincount(self.labels)
-
 
 def survey(source: Source) -> Survey:
     """Read every picture's header. Raises UserError (or Pillow's error) where one has none."""

@@ -7,31 +7,17 @@ that is complete, and N - 1 steps of all-gather carry those around.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50lib.tools import plot
-from workshop.lessons.figures import GREY
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SCATTER_REDUCE, ALL_GATHER = "scatter-reduce", "all-gather"
 GRADIENTS_MB = 102  # of ResNet-50 in float32
-
-
-@dataclass(frozen=True)
-class Message:
-    """One chunk on its way; `bytes` of it."""
-
-    step: int
-    sender: int
-    receiver: int
-    chunk: int
-    bytes: int
 
 
 def phase(step: int, workers: int) -> str:
@@ -39,12 +25,12 @@ def phase(step: int, workers: int) -> str:
     return SCATTER_REDUCE if step < workers else ALL_GATHER
 
 
-def all_reduce(gradients: np.ndarray) -> tuple[list[np.ndarray], list[Message]]:
-    """The gradients of all workers (workers, elements) after 0, 1, ... 2 (N - 1) steps, and every
-    message that was sent. In each step all workers send at once."""
+def all_reduce(gradients: np.ndarray) -> list[np.ndarray]:
+    """The gradients of all workers (workers, elements) after 0, 1, ... 2 (N - 1) steps. In each
+    step all workers send one chunk at once."""
     workers, elements = gradients.shape
     edges = np.linspace(0, elements, workers + 1).astype(int)  # chunks may differ by one element
-    states, messages = [gradients.copy()], []
+    states = [gradients.copy()]
     for step in range(1, 2 * (workers - 1) + 1):
         before, after = states[-1], states[-1].copy()
         for sender in range(workers):
@@ -55,103 +41,54 @@ def all_reduce(gradients: np.ndarray) -> tuple[list[np.ndarray], list[Message]]:
                 after[receiver, part] = before[receiver, part] + before[sender, part]
             else:
                 after[receiver, part] = before[sender, part]
-            size = int(before[sender, part].nbytes)
-            messages.append(Message(step, sender, receiver, chunk, size))
         states.append(after)
-    return states, messages
+    return states
 
 
-def contributions(workers: int) -> tuple[np.ndarray, list[Message]]:
+def contributions(workers: int) -> np.ndarray:
     """Whose gradient is in which chunk, by the simulation: bool, (steps + 1, worker, chunk, whose).
 
     Worker k's gradient is 2 to the power of k, so that a sum tells what it is made of.
     """
     own = np.repeat(2 ** np.arange(workers, dtype=np.int64)[:, None], workers, axis=1)
-    states, messages = all_reduce(own)
-    bits = np.stack(states)[..., None] >> np.arange(workers)
-    return (bits & 1).astype(bool), messages
+    bits = np.stack(all_reduce(own))[..., None] >> np.arange(workers)
+    return (bits & 1).astype(bool)
 
 
 def after_step(workers: int, step: int) -> tuple[Figure, str]:
-    """What every worker holds after `step` steps; a step beyond the last shows the end."""
+    """What every worker holds after `step` steps: whose parts are in each chunk, and a frame around
+    those that have just arrived. A step beyond the last shows the end."""
     from matplotlib.figure import Figure
-
-    step = min(step, 2 * (workers - 1))
-    held, messages = contributions(workers)
-    with plot.style():
-        figure = Figure(figsize=(10.5, 1.6 + 0.62 * workers))
-        axes = figure.subplots()
-        draw(axes, held[step], [m for m in messages if m.step == step])
-        axes.set_title(title(step, workers), loc="left")
-        legend(figure, workers)
-    return figure, sentence(workers, step)
-
-
-def draw(axes: Axes, held: np.ndarray, messages: list[Message]) -> None:
-    """A row per worker, a box per chunk, in it a stripe for each worker whose part is in it."""
     from matplotlib.patches import Rectangle
 
-    workers = len(held)
-    arrived = {(m.receiver, m.chunk) for m in messages}
-    sent = {(m.sender, m.chunk) for m in messages}
-    for worker in range(workers):
-        top = workers - 1 - worker
-        for chunk in range(workers):
-            inside = held[worker, chunk]
-            for k in np.flatnonzero(inside):
-                look: dict[str, Any] = {"facecolor": plot.COLOURS[k % 7], "lw": 0}
-                if k >= 7:
-                    look["hatch"] = "//"
-                axes.add_patch(
-                    Rectangle((chunk + 0.06 + 0.88 * k / workers, top + 0.08), 0.88 / workers,
-                              0.74, **look)
-                )  # fmt: skip
-            new = (worker, chunk) in arrived
-            axes.add_patch(
-                Rectangle(
-                    (chunk + 0.06, top + 0.08), 0.88, 0.74, fill=False, zorder=4,
-                    edgecolor="black" if new else GREY, lw=2.6 if new else 0.7,
-                )
-            )  # fmt: skip
-            if (worker, chunk) in sent:
-                axes.text(chunk + 0.97, top + 0.45, "↓", fontsize=12, ha="center", va="center")
-            if inside.all():
-                axes.text(
-                    chunk + 0.5, top + 0.45, "sum", ha="center", va="center", fontsize=8,
-                    zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-                )  # fmt: skip
-    axes.set(xlim=(0, workers), ylim=(0, workers))
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    middle = np.arange(workers) + 0.5
-    axes.set_yticks(middle[::-1] - 0.05, [f"worker {w}" for w in range(workers)])
-    axes.set_xticks(middle, [f"chunk {c}" for c in range(workers)])
-    axes.tick_params(length=0)
+    step = min(step, 2 * (workers - 1))
+    held = contributions(workers)
+    now, arrived = held[step], (held[step] != held[max(0, step - 1)]).any(axis=2)
+    with plot.style():
+        figure = Figure(figsize=(10.5, 1.6 + 0.5 * workers))
+        axes = figure.subplots()
+        axes.imshow(now.sum(axis=2), cmap="Blues", vmin=0, vmax=2 * workers, aspect="auto")
+        for worker, chunk in np.ndindex(workers, workers):
+            whose = "+".join(map(str, np.flatnonzero(now[worker, chunk])))
+            text = "sum" if now[worker, chunk].all() else whose
+            axes.text(chunk, worker, text, ha="center", va="center", fontsize=9)
+            if arrived[worker, chunk]:
+                corner = (chunk - 0.47, worker - 0.45)
+                axes.add_patch(Rectangle(corner, 0.94, 0.9, fill=False, lw=2.4))
+        axes.set_yticks(range(workers), [f"worker {w}" for w in range(workers)])
+        axes.set_xticks(range(workers), [f"chunk {c}" for c in range(workers)])
+        axes.grid(False)
+        axes.set_title(title(step, workers), loc="left")
+        axes.set_xlabel("whose parts are in it; framed: has just arrived from the worker before")
+    return figure, sentence(workers, step)
 
 
 def title(step: int, workers: int) -> str:
     if step == 0:
         return "Before: every worker has its own gradient"
     words = phase(step, workers)
-    what = "is added to" if words == SCATTER_REDUCE else "replaces"
-    return (
-        f"After step {step} of {2 * (workers - 1)}, {words}: what comes from the left-hand"
-        f" neighbour {what} one's own"
-    )
-
-
-def legend(figure: Figure, workers: int) -> None:
-    from matplotlib.patches import Patch
-
-    patches = [
-        Patch(facecolor=plot.COLOURS[k % 7], hatch="//" if k >= 7 else "", label=f"{k}'s part")
-        for k in range(workers)
-    ]
-    patches.append(Patch(facecolor="white", edgecolor="black", lw=2, label="just arrived"))
-    patches.append(Patch(alpha=0, label="↓ was sent to the next worker"))
-    figure.legend(
-        handles=patches, loc="outside lower center", ncols=min(workers + 2, 7), fontsize=8.5
-    )
+    what = "is added to one's own" if words == SCATTER_REDUCE else "replaces one's own"
+    return f"After step {step} of {2 * (workers - 1)}, {words}: what arrives {what}"
 
 
 def sentence(workers: int, step: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rn50lib.errors import UserError
 from rn50lib.tools import plot
 from workshop.lessons.horovod.trace import (
     ALLREDUCE,
@@ -16,7 +15,6 @@ from workshop.lessons.horovod.trace import (
     COPY,
     NEGOTIATION,
     PARTS,
-    Exchange,
     TimedStep,
     groups,
     mean_parts,
@@ -42,73 +40,54 @@ TITLES = {
 MOST_ROWS = 8  # groups of tensors with a row of their own
 
 
-def steps(found: Sequence[TimedStep], first: int = 0, count: int = 1) -> tuple[Figure, str]:
-    """`count` steps from the one at `first` in three lanes: computation, the groups of tensors
-    that were exchanged together, and what the exchange did.
-
-    Raises UserError where the timeline shows no such step.
-    """
+def step(shown: TimedStep) -> tuple[Figure, str]:
+    """A step in three lanes: computation, the groups of tensors that were exchanged together, and
+    what the exchange did."""
     from matplotlib.figure import Figure
 
-    shown = list(found[first : first + count])
-    if not shown:
-        raise UserError(f"the timeline shows {len(found)} whole steps; there is no step {first}")
-    zero = shown[0].begin
-    rows = min(MOST_ROWS, max(len(groups(step)) for step in shown))
+    together = groups(shown)
+    rows = min(MOST_ROWS, len(together))
+    left, right = shown.begin, shown.end
     with plot.style():
         figure = Figure(figsize=(11, 2.6 + 0.3 * rows))
         axes = figure.subplots()
-        for step in shown:
-            draw_step(axes, step, zero, shown[-1].end, rows, label=len(shown) == 1)
-        ticks = [rows + 2, *range(rows + 1, 1, -1), 0.5]
+        bar(axes, COMPUTE, [(shown.begin, shown.wait)], left, rows + 1.75, 0.5)
+        axes.axvline(1000 * (shown.wait - left), color="0.3", ls=":", lw=1.2, marker="")
+        for i, group in enumerate(together):
+            row = rows + 1 - min(i, rows - 1)
+            announced = min(exchange.announced for exchange in group)
+            begin = min(exchange.begin for exchange in group)
+            end = max(exchange.end for exchange in group)
+            bar(axes, NEGOTIATION, [(announced, begin)], left, row - 0.2, 0.4)
+            bar(axes, ALLREDUCE, [(begin, end)], left, row - 0.2, 0.4)
+            if i < rows - 1 or len(together) <= rows:
+                before = end - left > 0.8 * (right - left)
+                axes.text(
+                    1000 * ((announced if before else end) - left), row,
+                    f"  {len(group)} tensors, {size(sum(x.bytes for x in group))}  ",
+                    fontsize=8, va="center", ha="right" if before else "left",
+                )  # fmt: skip
+        spans = {  # a later one is drawn on top
+            NEGOTIATION: [(x.announced, x.end) for x in shown.exchanges],
+            COPY: [span for x in shown.exchanges for span in x.copies],
+            ALLREDUCE: [span for x in shown.exchanges for span in x.reduces],
+        }
+        for part, found in spans.items():
+            bar(axes, part, union(found, left, right), left, 0.15, 0.7)
         names = [f"tensors, group {i + 1}" for i in range(rows)]
-        if max(len(groups(step)) for step in shown) > rows:
+        if len(together) > rows:
             names[-1] = "all further tensors"
+        ticks = [rows + 2, *range(rows + 1, 1, -1), 0.5]
         axes.set_yticks(ticks, ["computation", *names, "communication"])
-        what = "A training step" if len(shown) == 1 else f"{len(shown)} training steps"
         axes.set(
-            title=f"{what} with the exchange of gradients, rank 0",
+            title="A training step with the exchange of gradients, rank 0",
             xlabel="milliseconds",
-            xlim=(0, 1000 * (shown[-1].end - zero)),
+            xlim=(0, 1000 * (right - left)),
             ylim=(-0.1, rows + 2.6),
         )
         axes.grid(axis="y", visible=False)
         legend(axes)
-    return figure, step_sentence(shown)
-
-
-def draw_step(
-    axes: Axes, step: TimedStep, left: float, right: float, rows: int, label: bool
-) -> None:
-    """One step's bars in a figure that goes from time `left` to `right`."""
-    bar(axes, COMPUTE, [(step.begin, step.wait)], left, rows + 1.75, 0.5)
-    axes.axvline(1000 * (step.wait - left), color="0.3", ls=":", lw=1.2, marker="")
-    axes.axvline(1000 * (step.end - left), color="0.3", ls="-", lw=1.0, marker="")
-    for i, group in enumerate(groups(step)):
-        row = rows + 1 - min(i, rows - 1)
-        announced = min(exchange.announced for exchange in group)
-        begin = min(exchange.begin for exchange in group)
-        end = max(exchange.end for exchange in group)
-        bar(axes, NEGOTIATION, [(announced, begin)], left, row - 0.2, 0.4)
-        bar(axes, ALLREDUCE, [(begin, end)], left, row - 0.2, 0.4)
-        if label and (i < rows - 1 or len(groups(step)) <= rows):
-            before = end - left > 0.8 * (right - left)
-            axes.text(
-                1000 * ((announced if before else end) - left), row,
-                f"  {len(group)} tensors, {size(sum(x.bytes for x in group))}  ",
-                fontsize=8, va="center", ha="right" if before else "left",
-            )  # fmt: skip
-    for part, spans in all_spans(step.exchanges).items():
-        bar(axes, part, union(spans, step.begin, step.end), left, 0.15, 0.7)
-
-
-def all_spans(exchanges: Sequence[Exchange]) -> dict[str, list[tuple[float, float]]]:
-    """When each part of the exchange went on, over all tensors; a later one is drawn on top."""
-    return {
-        NEGOTIATION: [(x.announced, x.end) for x in exchanges],
-        COPY: [span for x in exchanges for span in x.copies],
-        ALLREDUCE: [span for x in exchanges for span in x.reduces],
-    }
+    return figure, sentence(shown)
 
 
 def bar(
@@ -134,8 +113,7 @@ def legend(axes: Axes) -> None:
     )
 
 
-def step_sentence(shown: Sequence[TimedStep]) -> str:
-    step = shown[0]
+def sentence(step: TimedStep) -> str:
     together = groups(step)
     exposed = step.end - step.wait
     hidden = sum(step.hidden.values())

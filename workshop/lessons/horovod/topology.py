@@ -9,9 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rn50lib import nvidia
 from rn50lib.errors import UserError
+from rn50lib.hardware import nvidia
+from rn50lib.tools import plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS = {  # from the shortest way to the longest
     "NV": "directly over NVLink; the number counts the links that are bonded",
@@ -46,38 +51,21 @@ mlx5_3\tSYS\tSYS\tSYS\tSYS\tPHB\tPHB\tPIX\tPIX\tSYS\tPHB\tSYS\t X \t
 
 @dataclass(frozen=True)
 class Topology:
-    """The devices in their order, and the kind of link between two of them ("NV2", "PIX", ...).
-
-    `cpus` has the cores that a GPU is close to, as nvidia-smi writes them, "" where it does not
-    say; `real_names` what a network card that is only called NIC0 is; `source` where this is from.
-    """
+    """The GPUs, then the network cards, and the kind of link between two of them ("NV2", "PIX",
+    ...); `source` is where this is from."""
 
     devices: tuple[str, ...]
     links: dict[tuple[str, str], str]
-    cpus: dict[str, str]
-    real_names: dict[str, str]
     source: str
 
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(name for name in self.devices if name.startswith("GPU"))
 
-    @property
-    def cards(self) -> tuple[str, ...]:
-        """The network cards."""
-        return tuple(name for name in self.devices if not name.startswith("GPU"))
-
     def nvlinks(self, one: str, other: str) -> int:
         """How many NVLinks join two devices."""
         found = re.fullmatch(r"NV(\d+)", self.links[one, other])
         return int(found[1]) if found else 0
-
-    def sides(self) -> list[tuple[str, ...]]:
-        """The GPUs by the cores that they are close to: usually one group per processor."""
-        groups: dict[str, list[str]] = {}
-        for gpu in self.gpus:
-            groups.setdefault(self.cpus.get(gpu, ""), []).append(gpu)
-        return [tuple(group) for group in groups.values()]
 
 
 def parse(text: str, source: str) -> Topology:
@@ -94,23 +82,17 @@ def parse(text: str, source: str) -> Topology:
     header = lines[at].split()
     beyond = [i for i, name in enumerate(header) if name in ("CPU", "NUMA")]
     devices = tuple(header[: beyond[0]] if beyond else header)
-    has_cpus = "CPU" in header
     links: dict[tuple[str, str], str] = {}
-    cpus: dict[str, str] = {}
     for line in lines[at + 1 :]:
         name, *cells = line.split() or [""]
         if name not in devices or len(cells) < len(devices):
             continue
         for other, kind in zip(devices, cells, strict=False):
             links[name, other] = OLD_NAMES.get(kind, kind)
-        rest = cells[len(devices) :]
-        if has_cpus and rest and re.fullmatch(r"[\d,-]+", rest[0]):
-            cpus[name] = rest[0]
-    if any((a, b) not in links for a in devices for b in devices):
-        missing = next(a for a in devices for b in devices if (a, b) not in links)
-        raise UserError(f"{source}: the row of {missing} is missing or incomplete")
-    real = re.findall(r"^\s*(NIC\d+):\s*(\S+)", "\n".join(lines), re.MULTILINE)
-    return Topology(devices, links, cpus, dict(real), source)
+    for a in devices:
+        if (a, devices[0]) not in links:
+            raise UserError(f"{source}: the row of {a} is missing or incomplete")
+    return Topology(devices, links, source)
 
 
 def recorded() -> Topology:
@@ -135,6 +117,32 @@ def find() -> tuple[Topology, str]:
 
 
 # --- what it means --------------------------------------------------------------------------------
+
+
+def figure(found: Topology) -> tuple[Figure, str]:
+    """The matrix with its cells shaded, the fastest ways darkest; and the sentence."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    kinds = sorted({kind for kind in found.links.values() if kind != "X"}, key=rank)
+    count = len(found.devices)
+    with plot.style():
+        drawing = Figure(figsize=(3 + 0.55 * count, 1.4 + 0.42 * count))
+        axes = drawing.subplots()
+        shades = np.full((count, count), np.nan)
+        for (a, b), kind in found.links.items():
+            row, column = found.devices.index(a), found.devices.index(b)
+            if kind != "X":
+                shades[row, column] = 0.75 - 0.75 * kinds.index(kind) / max(1, len(kinds) - 1)
+                ink = "white" if shades[row, column] > 0.4 else "black"
+                axes.text(column, row, kind, ha="center", va="center", color=ink, fontsize=9)
+        axes.imshow(shades, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axes.grid(False)
+        axes.set_xticks(range(count), found.devices, rotation=45, ha="right")
+        axes.set_yticks(range(count), found.devices)
+        axes.set_title("How the GPUs of a machine are joined")
+        axes.set_xlabel(found.source, fontsize=8)
+    return drawing, sentence(found)
 
 
 def rank(kind: str) -> tuple[int, int]:

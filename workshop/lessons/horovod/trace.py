@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from rn50lib.comm.timeline import waits_path
 from rn50lib.errors import UserError
-from rn50lib.timeline import waits_path
 
 NEGOTIATION, COPY, ALLREDUCE = "negotiation", "copy", "allreduce"
 COMPUTE = "compute"

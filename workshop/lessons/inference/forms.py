@@ -14,6 +14,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
 from workshop import output, session
 from workshop.pairs import Pairs
-from workshop.worker import Worker, ask, pack, unpack
+from workshop.worker import Worker, ask, in_turns, pack, unpack
 
 TRAINING, FOLDED, ONNX = "training form, float32", "folded, float32", "ONNX Runtime, float32"
-LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 WARM_UP = 2
 TURN_S = 0.05  # a turn repeats the batch for about so long
 
@@ -103,8 +103,7 @@ def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> T
     """
     given = replace(experiment, loader="synthetic", dtype="float32", no_metrics=True, n=1)
     config = session.resolve(given)
-    slot, begin = output.Slot(), time.monotonic()
-    found: dict[str, list[float]] = {form: [] for form in forms}
+    slot = output.Slot()
     env = launch.rank_environment(config)
     with contextlib.ExitStack() as stack:
         workers: dict[str, Worker] = {}
@@ -116,16 +115,8 @@ def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> T
                 workers |= dict.fromkeys(own, stack.enter_context(worker))
         for worker in dict.fromkeys(workers.values()):
             worker.wait("the forms are being made")
-        for round_ in range(-WARM_UP, rounds):
-            if round_ > 0 and time.monotonic() - begin > LIMIT_S:
-                break
-            doing = f"round {round_ + 1} of {rounds}" if round_ >= 0 else "warming up"
-            for form in forms:
-                value = workers[form].ask(form, doing=doing)
-                if round_ >= 0:
-                    found[form].append(value)
-    count = len(found[forms[0]])
-    slot.line(f"{count} rounds in {time.monotonic() - begin:.0f} s")
+        asks = {form: partial(workers[form].ask, form) for form in forms}
+        found = in_turns(asks, rounds, slot, WARM_UP)
     return Timed(found, config)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from rn50lib.tools import plot
 from workshop.lessons.figures import BLUE, ORANGE
-from workshop.lessons.precision.formats import BFLOAT16, FLOAT16, FORMATS, Format
-from workshop.lessons.precision.gradients import Gradients
+from workshop.lessons.precision.gradients import BFLOAT16, FLOAT16, FORMATS, Format, Gradients
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +39,7 @@ def gradients(kinds: Sequence[Gradients], scale: int, name: str = "float16") -> 
 
 def draw_gradients(axes: Axes, item: Gradients, scale: int, to: Format) -> None:
     """The histogram, its bars coloured by what becomes of them."""
-    shares = 100 * item.counts / item.total
+    shares = 100 * item.counts / item.counts.sum()
     powers = item.powers + scale
     lost, high = powers < to.tiny - 1, powers > to.highest
     blurred = (powers >= to.tiny - 1) & (powers < to.lowest)

@@ -17,7 +17,6 @@ import numpy as np
 from rn50lib import launch
 from rn50lib.config import Experiment
 from rn50lib.tools.predict import trained_as
-from workshop.lessons.precision.formats import Format
 from workshop.worker import ask
 
 LOWEST, HIGHEST = -80, 40  # powers of two that are counted; what lies outside goes to the ends
@@ -25,46 +24,59 @@ FLOWING, WEIGHTS = "flowing back", "of the weights"
 
 
 @dataclass(frozen=True)
+class Format:
+    """A binary format with a sign, `exponent` bits and `mantissa` bits. The largest exponent is
+    kept for infinity and NaN, as IEEE 754 has it."""
+
+    name: str
+    exponent: int
+    mantissa: int
+
+    @property
+    def highest(self) -> int:
+        """The exponent of the largest number: it lies below 2^(highest + 1)."""
+        return 2 ** (self.exponent - 1) - 1
+
+    @property
+    def lowest(self) -> int:
+        """The exponent of the smallest number that has all bits of its mantissa."""
+        return 1 - self.highest
+
+    @property
+    def tiny(self) -> int:
+        """The exponent of the smallest number above zero, one bit of mantissa left."""
+        return self.lowest - self.mantissa
+
+
+BFLOAT16 = Format("bfloat16", 8, 7)
+FLOAT16 = Format("float16", 5, 10)
+FORMATS = {item.name: item for item in (BFLOAT16, FLOAT16)}
+
+
+@dataclass(frozen=True)
 class Gradients:
-    """Counts of one kind of gradient: `counts[i]` of those from 2^(LOWEST + i) to the next power,
-    and `zeros`, which are zero in float32 already."""
+    """Counts of one kind of gradient: `counts[i]` of those from 2^(LOWEST + i) to the next power;
+    what is zero in float32 already is not counted."""
 
     kind: str
     counts: np.ndarray
-    zeros: int
-
-    @property
-    def total(self) -> int:
-        """All that are not zero."""
-        return int(self.counts.sum())
 
     @property
     def powers(self) -> np.ndarray:
         """The power of two at which each count begins."""
         return LOWEST + np.arange(len(self.counts))
 
-    def between(self, low: float, high: float) -> float:
-        """The share, 0 to 1, from 2^low up to 2^high."""
-        inside = (self.powers >= low) & (self.powers < high)
-        return float(self.counts[inside].sum() / max(1, self.total))
-
     def vanish(self, to: Format, scale: int = 0) -> float:
         """The share that becomes zero in a format after a loss scale of 2^scale: less than half of
         its smallest number."""
-        return self.between(-np.inf, to.tiny - 1 - scale)
-
-    def blurred(self, to: Format, scale: int = 0) -> float:
-        """The share that is kept with fewer bits than the format has: its subnormal numbers."""
-        return self.between(to.tiny - 1 - scale, to.lowest - scale)
+        return self._share(self.powers + scale < to.tiny - 1)
 
     def overflow(self, to: Format, scale: int = 0) -> float:
         """The share that becomes infinite."""
-        return self.between(to.highest + 1 - scale, np.inf)
+        return self._share(self.powers + scale > to.highest)
 
-    @property
-    def largest(self) -> int:
-        """The power of two below the largest one."""
-        return int(self.powers[np.flatnonzero(self.counts)[-1]])
+    def _share(self, chosen: np.ndarray) -> float:
+        return float(self.counts[chosen].sum() / max(1, self.counts.sum()))
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,12 @@ def look(prefix: str | Path, epoch: int) -> StepGradients:
         "a training step in float32", prefix=str(prefix), epoch=epoch,
     )  # fmt: skip
     flowing, of_weights = (
-        Gradients(name, np.array(counts), zeros) for name, (counts, zeros) in found["kinds"].items()
+        Gradients(name, np.array(counts)) for name, counts in found["kinds"].items()
     )
     return StepGradients((flowing, of_weights), config, found["loss"])
 
 
-def count(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """(counts by power of two, zeros) of an array of float32."""
-    size = np.abs(values[values != 0])
-    power = np.clip(np.frexp(size)[1] - 1, LOWEST, HIGHEST)
-    counts = np.bincount(power - LOWEST, minlength=HIGHEST - LOWEST + 1)
-    return counts, int(values.size - size.size)
+def count(values: np.ndarray) -> np.ndarray:
+    """How many of an array of float32 have which power of two, zeros left out."""
+    power = np.frexp(values[values != 0])[1] - 1
+    return np.bincount(np.clip(power, LOWEST, HIGHEST) - LOWEST, minlength=HIGHEST - LOWEST + 1)

@@ -14,14 +14,14 @@ from torch.nn import functional as F
 
 from rn50lib import checkpoint
 from rn50lib.backends.torch.model import ResNet, load_arrays
-from rn50lib.backends.torch.peak import matrix_product
-from rn50lib.backends.torch.peak import seconds as seconds_of
 from rn50lib.backends.torch.precision import AUTOCAST
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.pipelines.images import Pictures
 from rn50lib.recipe import MEAN, STD
 from rn50lib.records.source import open_source
+from rn50lib.tools.diagnose.peak import matrix_product
+from rn50lib.tools.diagnose.peak import seconds as seconds_of
 from rn50lib.tools.predict import trained_as
 from workshop.lessons.precision.gradients import FLOWING, HIGHEST, LOWEST, WEIGHTS, count
 from workshop.lessons.precision.roofline import KINDS, REST
@@ -36,18 +36,15 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 
 def gradients(prefix: str, epoch: int) -> dict[str, Any]:
     """One training step of a checkpoint in float32: its loss, and its gradients counted by powers
-    of two, [counts, zeros] by kind."""
+    of two, by kind."""
     config = trained_as(prefix, epoch)
     torch.set_num_threads(config.threads)
     model = ResNet(config.to_network()).to(memory_format=torch.channels_last)
     load_arrays(model, checkpoint.load(prefix, epoch).arrays)
     counts = {kind: np.zeros(HIGHEST - LOWEST + 1, np.int64) for kind in (FLOWING, WEIGHTS)}
-    zeros = dict.fromkeys(counts, 0)
 
     def add(kind: str, gradient: torch.Tensor) -> None:
-        found, none = count(gradient.detach().numpy().ravel())
-        counts[kind] += found
-        zeros[kind] += none
+        counts[kind] += count(gradient.detach().numpy())
 
     def watch(module: torch.nn.Module, given: object, out: torch.Tensor) -> None:
         out.register_hook(lambda gradient: add(FLOWING, gradient))
@@ -61,7 +58,7 @@ def gradients(prefix: str, epoch: int) -> dict[str, Any]:
     for module in convolutions:
         assert module.weight.grad is not None
         add(WEIGHTS, module.weight.grad)
-    kinds = {kind: [counts[kind].tolist(), zeros[kind]] for kind in counts}
+    kinds = {kind: values.tolist() for kind, values in counts.items()}
     return {"kinds": kinds, "loss": loss.item()}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from rn50lib.errors import UserError
 from workshop import session
 from workshop.lessons import figures
 from workshop.lessons.figures import short
-from workshop.worker import Worker, pack, unpack
+from workshop.worker import Worker, in_turns, pack, unpack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,8 +33,6 @@ ORDER = ("interleave", "parallel_map", "prefetch", "decode_and_crop")
 not the bottleneck gains nothing, and shows its worth only once the stages before have moved the
 bottleneck to it. Reading several shards at once does little while one thread decodes all images;
 prefetching cannot gain more than the smaller of the time for a batch and the time for a step."""
-
-LIMIT_S = 40.0  # no round begins later, so that a cell ends in time on a slow machine too
 
 
 @dataclass(frozen=True)
@@ -83,33 +82,25 @@ def compare(
     rounds: int = 5,
     steps: int = 12,
     warm_up: int = 3,
-    limit_s: float = LIMIT_S,
 ) -> StageRates:
     """Time `steps` training steps with each variant of the input, in turns, with a line per turn.
 
     A turn begins with `warm_up` steps that are not counted: the first one fills the shuffle buffer.
-    Profile and data come from the session where they are not given. After `limit_s` seconds no
-    second or later round begins. Raises UserError when the process that measures fails.
+    Profile and data come from the session where they are not given. Raises UserError when the
+    process that measures fails.
     """
     config = session.resolve(replace(experiment, backend="tensorflow", no_metrics=True))
-    begin = time.monotonic()
     arguments: Any = {"config": pack(config), "steps": steps, "warm_up": warm_up}
     function = "workshop.lessons.tfrecord.stages:timer"
     with Worker(function, launch.rank_environment(config), **arguments) as worker:
         worker.wait("TensorFlow is starting")
         names: list[str] = worker.ask(doing="which variants there are")
-        rates: dict[str, list[float]] = {name: [] for name in names}
-        busy: dict[str, list[float]] = {name: [] for name in names}
-        for round_ in range(rounds):
-            if round_ and time.monotonic() - begin > limit_s:
-                break
-            for name in names:
-                found = worker.ask(name, doing=f"round {round_ + 1} of {rounds}: {name}")
-                rates[name].append(found["ips"])
-                busy[name].append(found["busy"])
-        measured = StageRates(rates, busy, config)
-        worker.slot.line(f"{measured.rounds} rounds in {time.monotonic() - begin:.0f} s")
-    return measured
+        found = in_turns({n: partial(worker.ask, n) for n in names}, rounds, worker.slot)
+    rates, busy = (
+        {name: [turn[key] for turn in turns] for name, turns in found.items()}
+        for key in ("ips", "busy")
+    )
+    return StageRates(rates, busy, config)
 
 
 def figure(measured: StageRates, device: str, ceiling: float | None = None) -> tuple[Figure, str]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,12 @@ def numbers(experiment: Any, source: Any, epoch: int, rank: int, size: int) -> l
 # --- in the notebook ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Streams:
-    """`epochs[e][r]`: the record numbers of rank r in epoch e; `again` is epoch 0 from
-    pipelines that were built anew."""
+def look(experiment: Experiment, ranks: int = 2) -> list[list[list[int]]]:
+    """The record numbers that TensorFlow gives each rank in epoch 0, in epoch 1, and in epoch 0
+    again by pipelines that were built anew: a list by epoch of lists by rank.
 
-    epochs: list[list[list[int]]]
-    again: list[list[int]]
-
-
-def look(experiment: Experiment, ranks: int = 2) -> Streams:
-    """Ask TensorFlow. Profile and data come from the session. Raises UserError if it fails."""
+    Profile and data come from the session. Raises UserError if it fails.
+    """
     given = replace(experiment, **session.session_fields(experiment.given()))
     given = replace(given, backend="tensorflow", data_format="tfrecord", n=1)
     if given.profile == "gpu":  # the process that reads sees none
@@ -47,24 +42,22 @@ def look(experiment: Experiment, ranks: int = 2) -> Streams:
         given = replace(given, **open_again)
     config = session.resolve(given)
     env = launch.rank_environment(config) | {"CUDA_VISIBLE_DEVICES": ""}
-    found = ask(
+    found: list[list[list[int]]] = ask(
         "workshop.lessons.tfrecord.streams:read", env, "TensorFlow reads",
         config=pack(config), ranks=ranks,
     )  # fmt: skip
-    return Streams(**found)
+    return found
 
 
 # --- in the process -------------------------------------------------------------------------------
 
 
-def read(config: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """The fields of `Streams`."""
+def read(config: dict[str, Any], ranks: int) -> list[list[list[int]]]:
+    """What `look` returns."""
     from rn50lib.records.source import open_source
 
     done: Any = replace(unpack(config), benchmark_iters=None)
     source = open_source(Path(done.data_root), "train", "tfrecord")
-
-    def epoch(number: int) -> list[list[int]]:
-        return [numbers(done, source, number, rank, ranks) for rank in range(ranks)]
-
-    return vars(Streams(epochs=[epoch(0), epoch(1)], again=epoch(0)))
+    return [
+        [numbers(done, source, epoch, rank, ranks) for rank in range(ranks)] for epoch in (0, 1, 0)
+    ]

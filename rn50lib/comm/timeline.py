@@ -6,7 +6,6 @@ stand beside it. Notebook 03 reads and draws both.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import TextIO
@@ -46,7 +45,3 @@ class Waits:
         except OSError as error:
             text = f"--timeline: {self.file.name} cannot be written ({error.strerror})"
             raise UserError(text) from error
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # a write that failed was an error already
-            self.file.close()

@@ -1,7 +1,8 @@
-"""What a run would do: `--dry-run`, also for hardware that is not here."""
+"""What a run would do, also on hardware that is not here: `--dry-run` and `--print-config`."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from rn50lib import checkpoint
@@ -10,9 +11,9 @@ from rn50lib.config.description import arithmetic, batch_remark, recipe_line
 from rn50lib.config.workers import horovod_serves
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
+from rn50lib.hardware.nvidia import Gpu
 from rn50lib.launch import launchers
 from rn50lib.launch.prepare import prepare
-from rn50lib.nvidia import Gpu
 
 
 def plan(experiment: Experiment) -> list[str]:
@@ -23,6 +24,17 @@ def plan(experiment: Experiment) -> list[str]:
     """
     config, remarks = prepared(experiment)
     return [*lines(config), *remarks]
+
+
+def as_yaml(experiment: Experiment) -> list[str]:
+    """A run with all that is chosen for it, as the lines of a file for --config; each value with
+    the reason for it. Raises UserError as `plan` does."""
+    config, remarks = prepared(experiment)
+    lines = [f"# {text}" for text in (*remarks, *config.caps)]
+    for name, value in config.experiment.given().items():
+        reason = config.reasons.get(name)  # JSON's values are YAML's, too
+        lines.append(f"{name}: {json.dumps(value)}" + (f"  # {reason}" if reason else ""))
+    return lines
 
 
 def prepared(experiment: Experiment) -> tuple[Config, list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rn50lib.nvidia import Gpu
+    from rn50lib.hardware.nvidia import Gpu
 
 ROOT = Path("/")  # the functions below take another one where a test lays out files of its own
 
@@ -150,7 +150,7 @@ def gpus() -> tuple[Gpu, ...]:
     """The GPUs that a program started here can use; none where no driver answers."""
     if shutil.which("nvidia-smi") is None:
         return ()
-    from rn50lib import nvidia
+    from rn50lib.hardware import nvidia
 
     return nvidia.gpus()
 

@@ -139,13 +139,6 @@ def _capability(reported: str, name: str) -> tuple[int, int]:
     return next((known for pattern, known in OLD_CAPABILITIES if re.search(pattern, name)), UNKNOWN)
 
 
-def cuda_version() -> tuple[int, int] | None:
-    """The newest CUDA version that the driver serves, None where it does not say."""
-    text, _ = ask()
-    found = re.search(r"CUDA(?: \w+)? Version:\s*(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def visible(gpus: tuple[Gpu, ...], devices: str | None) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order (None: not set, all of them).
 
