@@ -55,6 +55,7 @@ class Bar:
                                 leave=False, dynamic_ncols=True, **waits)  # fmt: skip
             self.bar.set_postfix_str(shown, refresh=False)
             self.bar.update(n - self.bar.n)
+            self.bar.refresh()  # tqdm leaves out what comes close together, readings among it
 
     def tick(self) -> None:
         """Show that time goes by."""

@@ -99,7 +99,7 @@ def test_torchrun_meets_as_it_was_told(
         for host in hosts.values()
     ]  # fmt: skip
     said = [process.communicate(timeout=PATIENCE)[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    assert [process.returncode for process in running] == [0, 0], "\n".join(said)
     assert losses(tmp_path / "two.json") == losses(tmp_path / "one.json")
     assert hosts["h2"].received() > 4 * 10**5
 
