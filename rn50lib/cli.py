@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import NoReturn
 
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import whole_output
@@ -75,9 +76,14 @@ def workshop(argv: list[str]) -> int:
     raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")
 
 
-if __name__ == "__main__":
+def program() -> NoReturn:
+    """`main` as a program of its own, which is what `rn50` runs."""
     if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
         from rn50lib.stop import end_with
 
         end_with(main)
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    program()
