@@ -257,7 +257,7 @@ def test_a_fast_device_in_front_of_a_loader(
     assert (tmp_path / "bars.png").stat().st_size > 10_000
     held = strict_json(tmp_path / "found.json")
     assert held.keys() == KEYS
-    assert held["bound"]["part"] == INPUT and held["bound"]["gain"] > 5
+    assert held["bound"]["part"] == INPUT and held["bound"]["gain"] > 1  # how much: the load's
     assert held["verdict"] == ended.stdout.splitlines()[0]
     assert set(held["stages"]) == {"read", "decode", "augment", "copy"}
     assert held["flops"] is held["exchange"] is None
