@@ -25,7 +25,7 @@ def draw(power):
 workshop.explore(draw, alt="a curve", power=(1, 4, 1));"""
 
 LIVE = """run = workshop.train(loader="synthetic", network="tiny", num_classes=4, image_shape=32,
-    batch_size=4, data_nthreads=0, threads=1, num_epochs=3, benchmark_iters=200, disp_batches=20,
+    batch_size=4, data_nthreads=0, threads=1, num_epochs=3, benchmark_iters=2500, disp_batches=50,
     profile="cpu")
 run.live();"""
 

@@ -83,7 +83,7 @@ def test_live_figure_moves_and_stays(monkeypatch):
     monkeypatch.setattr(IPython.display, "display", record)
     monkeypatch.setattr(IPython.display, "update_display", record)
     monkeypatch.setattr(live, "DRAW_S", 0.2)
-    run = train(**SMALL, num_epochs=3, benchmark_iters=150).live()
+    run = train(**SMALL, num_epochs=3, benchmark_iters=600).live()
     drawn = [(place, data.get("text/html", "")) for place, data in shown]
     drawn = [(place, html) for place, html in drawn if html.startswith("<img ")]
     pictures = [html for _, html in drawn]
