@@ -45,15 +45,15 @@ def for_training(
     """The form in which `model` trains fastest on the experiment's batches; it shares its weights.
 
     Blocks that see many pixels train in the blocked layout, the rest in NHWC, there with the 1x1
-    convolutions over small images as matrix products.
+    convolutions over small images as matrix products where those are faster.
     """
     sizes = {layer.name: layer.size for layer in net.layers(experiment.image_shape)}
     pixels = [experiment.batch_size * sizes[f"{block.name}.add"] ** 2 for block in net.blocks()]
     blocked = sum(count > BLOCKED_PIXELS for count in pixels)  # the first ones: images only shrink
     if experiment.compile:  # torch.compile knows nothing of such tensors
         blocked = 0
-    # In float32 they are MKL's, in bfloat16 oneDNN's. On AMD's processors with bfloat16 MKL takes a
-    # tenth of the step longer than oneDNN's convolutions, on those before them less long.
+    # In float32 the products are MKL's, in bfloat16 oneDNN's. On AMD's EPYC with bfloat16 MKL's are
+    # slower than oneDNN's convolutions; processors of Intel's were not measured.
     if dtype == torch.bfloat16 or not machine().bfloat16:
         use_matrix_products(model, net, sizes, skip=blocked)
     return Blocked(model, blocked, dtype) if blocked else model
