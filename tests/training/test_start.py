@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def first_layers(names: dict[str, np.ndarray], stage: str) -> set[str]:
     return {name for name in names if name.startswith(owners)}
 
 
-def begin(rn50: Run, root: Path, base: Path, *flags: str) -> Ended:
+def begin(rn50: Callable, root: Path, base: Path, *flags: str) -> Any:
     return rn50("train", "--data-root", root, *TINY, "-e", "1", "--init-from", base,
                 "--model-prefix", "n", "--report", "r.json", *flags)  # fmt: skip
 
@@ -83,11 +84,15 @@ def test_the_same_number_keeps_the_head(rn50: Run, trained: Path, photos: Photos
     ],
 )
 def test_frozen_layers_stay_to_the_bit(
-    rn50: Run, trained: Path, three: Path, stage: str, backend: str
+    rn50: Run, run_cli: Callable, trained: Path, three: Path, stage: str, backend: str
 ) -> None:
     flags = ("--freeze-until", stage, "--backend", backend, "--lr", "0.4", "--wd", "0.1")
-    ended = begin(rn50, three, trained / "m", *flags)
-    assert ended.status == 0, ended.err
+    if backend == "tensorflow":  # its threads may be set but once in a process
+        done = begin(run_cli, three, trained / "m", *flags)
+        assert done.returncode == 0, done.stderr
+    else:
+        ended = begin(rn50, three, trained / "m", *flags)
+        assert ended.status == 0, ended.err
     before, after = arrays(trained / "m", 2), arrays("n", 1)
     frozen = first_layers(before, stage)
     assert unchanged(before, after) == frozen
