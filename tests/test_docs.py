@@ -254,3 +254,15 @@ def test_no_file_names_the_machine_that_it_was_written_on() -> None:
         hits = {match.decode() for pattern in patterns for match in re.findall(pattern, content)}
         found += [f"{path.relative_to(ROOT)}: {hit}" for hit in sorted(hits)]
     assert found == []
+
+
+# --- what a commit changes ------------------------------------------------------------------------
+
+
+def test_ruff_leaves_the_built_notebooks_alone() -> None:
+    """Also when it is given their names, as pre-commit does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--check", *map(str, sorted((ROOT / "notebooks").glob("*.ipynb")))],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
