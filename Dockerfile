@@ -21,13 +21,20 @@ RUN mkdir -p /run/sshd \
     && printf "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n" \
         >/etc/ssh/ssh_config.d/rn50.conf
 
-# Beside the sources and not among them: a checkout may be mounted over these.
-# PyTorch's builds for a CPU are on an index of their own, which this may name; without it the plain
-# base gets the CUDA build, several GB that nothing uses there.
+# The environment, in a folder that a mounted checkout does not hide. Only what decides about it is
+# copied first, so that an edit elsewhere reuses this layer instead of installing everything again.
+# Without PIP_EXTRA_INDEX_URL (PyTorch's index of CPU builds), the plain base gets the CUDA build of
+# PyTorch: several GB that it cannot use.
 ARG PIP_EXTRA_INDEX_URL
 ENV RN50_VENV=/opt/rn50
-COPY . .
+COPY Makefile pyproject.toml requirements-cpu.txt requirements-gpu.txt ./
+COPY scripts/setup.py scripts/container.py scripts/facts.py scripts/horovod_wheel.py scripts/ordinary.py \
+    scripts/plan.py scripts/requirements.py scripts/steps.py scripts/
+COPY rn50lib/__init__.py rn50lib/
+COPY data_prep/__init__.py data_prep/
+COPY workshop/__init__.py workshop/
 RUN make setup && rm -rf /root/.cache
+COPY . .
 ENV PATH=/opt/rn50/bin:${PATH}
 
 EXPOSE 8888

@@ -16,7 +16,7 @@ from rn50lib.parser import Parser, experiment_parser, parse_experiment
 from rn50lib.rank import member
 from rn50lib.stop import die_with_parent, end_on_sigterm
 
-ENGINES = ("slurm", "mpijob", "trainjob", "docker", "apptainer")
+ENGINES = ("slurm", "mpijob", "trainjob")
 
 
 def run(argv: list[str]) -> int:
@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
         print(job_file(extra.print, experiment, extra.run_dir, extra.image), end="")
         return 0
     if extra.image:
-        parser.error("--image names the container image of a job file: give --print too")
+        parser.error("--image names the container image of a job file: pass --print too")
     if extra.print_config:
         from rn50lib.tools import dry_run as dry
 

@@ -44,11 +44,12 @@ def status_of(work: Callable[[], int]) -> int:
         return 2
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):
-            raise  # that is how PyTorch says it
-        message = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "no more"
+            raise  # PyTorch on the CPU has no exception of its own for this
+        message = (
+            str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "allocation failed"
+        )
         print(
-            f"error: the memory does not suffice ({message.splitlines()[0]}): a"
-            " smaller -b or --image-shape needs less",
+            f"error: out of memory ({message.splitlines()[0]}): use a smaller -b or --image-shape",
             file=sys.stderr,
         )
         return 2

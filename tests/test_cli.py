@@ -327,7 +327,7 @@ def test_more_than_any_memory_holds(rn50: Run, photos: Photos, flags: str) -> No
     """NumPy says it in its way and PyTorch in another."""
     line = rn50("train", "--data-root", photos.root, *TINY, *flags.split(), "-e", "1",
                 "--benchmark-iters", "2").error  # fmt: skip
-    assert "the memory does not suffice (" in line and "-b or --image-shape" in line
+    assert "out of memory (" in line and "-b or --image-shape" in line
 
 
 def test_a_run_s_folder_that_is_a_file(rn50: Run, photos: Photos) -> None:

@@ -19,6 +19,7 @@ from rn50lib.config.presets import PRESETS
 from rn50lib.recipe import RECIPES
 from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment
+from tests.support import strict_json
 from workshop.course import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +42,9 @@ def all_commands() -> list[list[str]]:
         for kind, block in FENCE.findall(page.read_text()):
             if kind == "console":
                 found += commands(block)
+            elif kind == "sh":  # what a container runs
+                runs = re.findall(r" (rn50 run .*)", block.replace("\\\n", ""))
+                found += [shlex.split(line) for line in runs]
     # the right column of the table of the reference's commands
     for cell in re.findall(r"`((?:rn50|python -m) [^`]*)`", REFERENCE.read_text()):
         found.append(shlex.split(cell))
@@ -135,6 +139,25 @@ def test_the_page_of_recipes_says_what_the_file_says(name: str) -> None:
     assert f"--preset {name}" in said["command"]
     if name in RECIPES:
         assert (said["expected"], said["source"]) == (RECIPES[name].expected, RECIPES[name].source)
+
+
+def test_published_speeds_are_next_to_their_commands() -> None:
+    """The commands are those of the reference's document, the figures those that are compared."""
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    rows = {row[1]: row[0] for row in re.findall(r"^\| (.*: .*) \| `(rn50 .*)` \|$", page, re.M)}
+    known = (ROOT / "tests" / "parity" / "commands.toml").read_text()
+    series = strict_json(ROOT / "rn50lib" / "data" / "published.json")["sets"]["DGX-1"]["series"]
+    runs = re.findall(r'^there = "(python benchmark.py .* -e 12 .*)"$', known, re.M)
+    assert len(runs) == 4
+    for there in runs:
+        command = there.replace(" --data-root <path to imagenet>", "")
+        command = command.replace("python benchmark.py", "rn50 benchmark")
+        figures = series["mixed" if "float16" in there else "FP32"]
+        of = figures["inference_ips" if "--only-inference" in there else "ips"]
+        said = rows[command]
+        assert said.endswith(": " + ", ".join(map(str, of.values()))), said
+        own, asked = benchmark.parse(shlex.split(command)[2:])
+        assert (own.num_epochs, own.warmup) == (12, 4)
 
 
 # --- links, paths, tables -------------------------------------------------------------------------
@@ -254,3 +277,14 @@ def test_no_file_names_the_machine_that_it_was_written_on() -> None:
         hits = {match.decode() for pattern in patterns for match in re.findall(pattern, content)}
         found += [f"{path.relative_to(ROOT)}: {hit}" for hit in sorted(hits)]
     assert found == []
+
+
+# --- what a commit changes ------------------------------------------------------------------------
+
+
+def test_ruff_leaves_the_built_notebooks_alone() -> None:
+    """Also when it is given their names, as pre-commit does."""
+    built = [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("exercises/*.ipynb")]
+    command = [sys.executable, "-m", "ruff", "format", "--check", *map(str, built)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

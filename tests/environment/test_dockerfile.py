@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,49 @@ def instructions(dockerfile: Path) -> list[tuple[str, str]]:
     text = re.sub(r"^\s*#.*\n", "", dockerfile.read_text(), flags=re.M).replace("\\\n", "")
     lines = (line.partition(" ") for line in text.splitlines() if line.strip())
     return [(word, rest.strip()) for word, _, rest in lines]
+
+
+def copy(repository: Path, words: list[str], folder: Path) -> None:
+    """Carry out COPY with these words: files into a folder, or the whole context."""
+    names = words[:-1]
+    if names == ["."]:
+        listed = ["git", "ls-files", "-co", "--exclude-standard"]
+        found = subprocess.run(listed, cwd=repository, capture_output=True, text=True)
+        names = [name for name in found.stdout.splitlines() if (repository / name).is_file()]
+    for name in names:
+        to = folder / (name if words[0] == "." else f"{words[-1]}/{Path(name).name}")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(repository / name, to)
+
+
+@pytest.mark.slow
+def test_an_edit_does_not_reinstall_the_environment(repository: Path, tmp_path: Path) -> None:
+    """`make setup` runs before the sources are copied, and finds all that it needs."""
+    steps = instructions(repository / "Dockerfile")
+    setup = next(i for i, (word, rest) in enumerate(steps) if "make setup" in rest)
+    assert ("COPY", ". .") in steps[setup:]
+    for word, rest in steps[:setup]:
+        if word == "COPY":
+            copy(repository, rest.split(), tmp_path)
+    assert not (tmp_path / "docs").exists()
+    plan = [
+        sys.executable,
+        tmp_path / "scripts" / "setup.py",
+        "--plan",
+        "--venv",
+        tmp_path / "venv",
+    ]
+    subprocess.run(plan, check=True, stdout=subprocess.DEVNULL)
+    project = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    project += ["--target", tmp_path / "site", "-e", tmp_path]
+    subprocess.run(project, check=True)
+    copy(repository, [".", "."], tmp_path)  # the editable install sees what is copied later
+    code = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import importlib.util as i; "
+    code += "print(i.find_spec('rn50lib.cli').origin, i.find_spec('data_prep.im2rec').origin)"
+    found = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True,
+                           capture_output=True, text=True)  # fmt: skip
+    wanted = (tmp_path / "rn50lib" / "cli.py", tmp_path / "data_prep" / "im2rec.py")
+    assert found.stdout.split() == [*map(str, wanted)]
 
 
 class Chroot:
@@ -63,14 +107,7 @@ class Chroot:
             name, _, value = rest.partition("=")
             self.env[name] = value.replace("${PATH}", self.env["PATH"])
         elif word == "COPY":
-            assert rest == ". ."
-            listed = ["git", "ls-files", "-co", "--exclude-standard"]
-            found = subprocess.run(listed, cwd=self.repository, capture_output=True, text=True)
-            for name in filter(None, found.stdout.splitlines()):
-                to = self.root / self.folder.lstrip("/") / name
-                to.parent.mkdir(parents=True, exist_ok=True)
-                if (self.repository / name).is_file():
-                    shutil.copy2(self.repository / name, to)
+            copy(self.repository, rest.split(), self.root / self.folder.lstrip("/"))
         elif word == "RUN":
             self.run(rest, log)
         else:

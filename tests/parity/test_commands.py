@@ -124,9 +124,10 @@ def test_the_image_stands_in_one_place() -> None:
              *ROOT.glob("rn50lib/**/*.py"), *ROOT.glob("workshop/**/*.py")]  # fmt: skip
     named = [path.name for path in files if base in path.read_text()]
     assert named == [], named
-    lines = (ROOT / "docs" / "containers.md").read_text().splitlines()
-    runs = [line.split() for line in lines if line.startswith("docker run ")]
-    assert len(runs) >= 7 and all("rn50" in words and "--rm" in words for words in runs)
+    page = (ROOT / "docs" / "containers.md").read_text().replace("\\\n", "")
+    runs = [line.split() for line in page.splitlines() if line.startswith("docker run ")]
+    assert len(runs) >= 7 and all("rn50" in words for words in runs)
+    assert all({"--rm", "--restart"} & set(words) for words in runs)  # none stays by accident
 
 
 # --- what each line means -------------------------------------------------------------------------

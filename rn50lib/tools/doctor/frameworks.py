@@ -148,7 +148,7 @@ def tensorflow(answer: Answer | None, gpus: Gpus) -> Check:
 
 
 def horovod(answers: Mapping[str, Answer | None], gpus: Gpus) -> Check:
-    """What `horovodrun --check-build` tells, in plain package: for which frameworks, over what."""
+    """Report what Horovod is built for, and over what, as `horovodrun --check-build` does."""
     rebuild = "`make horovod` builds it (it needs g++ and make)"
     if not has("horovod"):
         what = "Horovod is not installed; training in one process does not need it"
