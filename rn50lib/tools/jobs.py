@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from rn50lib import checkpoint
 from rn50lib.config import Experiment, flags_of
-from rn50lib.config.checks import check
-from rn50lib.config.defaults import default_data_root, is_roadsigns
+from rn50lib.config.defaults import default_data_root, is_roadsigns, resolve
 from rn50lib.config.kinds import slots
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -120,7 +119,8 @@ def job_file(
     if engine != "slurm":
         check_reachable(job)
     one = replace(experiment, **ALONE | dict.fromkeys(("comm", "bind", "timeline")))
-    check(one, equipped(replace(experiment, n=n)) if gpus else machine())
+    there = equipped(replace(experiment, n=n)) if gpus else machine()
+    resolve(one, there, one.num_classes or 1000)  # raises UserError for contradictions
     return TEMPLATES[engine](job)
 
 

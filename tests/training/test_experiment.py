@@ -373,7 +373,7 @@ def test_capping_twice_changes_nothing() -> None:
         ("--dtype float16", "--dtype float16", "--dtype bfloat16"),
         ("--dtype tf32", "--dtype tf32", "--dtype float32"),
         ("-b 16 --macrobatch-size 40", "--macrobatch-size 40", "32 or 48"),
-        ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "give 16"),
+        ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "use 16"),
         ("--override loss_scale_update=a.py:f", "loss_scale_update", "--loss-scale dynamic"),
         (
             "--override loss_scale_update=a.py:f --loss-scale 8",
@@ -390,7 +390,7 @@ def test_capping_twice_changes_nothing() -> None:
         ("--only-inference --no-val", "--no-val", "nothing to do"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--step paced:100 --model-prefix m", "--model-prefix", "leave out"),
-        ("--val-resize 200 --image-shape 224", "--val-resize", "at least"),
+        ("--val-resize 200 --image-shape 224", "--val-resize 200", "use 224 or more"),
         (
             "--lr-schedule cosine --lr-step-epochs 30,60",
             "--lr-step-epochs",
