@@ -91,7 +91,7 @@ def on_gpu(step: Step, experiment: Experiment) -> Step:
         version = step.versions()[experiment.backend]
         raise UserError(
             f"--backend {experiment.backend}: version {version} does not reach the GPU that"
-            " nvidia-smi lists: `rn50 doctor` says why; or set CUDA_VISIBLE_DEVICES= to train on the"
+            " nvidia-smi lists: `rn50 doctor` says why; set CUDA_VISIBLE_DEVICES= to train on the"
             " processor"
         )
     return step
