@@ -114,8 +114,9 @@ def out_of_reach(experiment: Experiment) -> tuple[int, ...]:
 
 
 def check_hosts(experiment: Experiment) -> None:
-    """Raise UserError for a host whose name or address ssh cannot reach: the launchers answer with
-    a traceback. Anything else that ssh may fail at, such as a host key, is left to them."""
+    """Raise UserError for a host that ssh finds no name or no route for: the launchers answer with
+    a traceback. Anything else that ssh may fail at, such as a host key, is left to them, and so is
+    the route with mpirun, which in a Slurm job needs no ssh."""
     if is_local(experiment.hosts) or shutil.which("ssh") is None:
         return
     hosts = [host for host in slots(experiment.hosts or "") if not is_here(host)]
@@ -127,7 +128,8 @@ def check_hosts(experiment: Experiment) -> None:
         for host in hosts
     ]  # fmt: skip
     lines = [line for process in processes for line in process.communicate()[1].splitlines()]
-    if problems := [line.removeprefix("ssh: ") for line in lines if line.startswith("ssh: ")]:
+    wanted = "ssh: Could not resolve" if experiment.launcher == "mpirun" else "ssh: "
+    if problems := [line.removeprefix("ssh: ") for line in lines if line.startswith(wanted)]:
         raise UserError(
             f"--hosts {experiment.hosts}: {'; '.join(problems)}: every host must be one that `ssh`"
             " reaches from here"
