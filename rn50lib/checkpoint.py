@@ -62,7 +62,6 @@ class Checkpoint:
     metrics: dict[str, list]
     scaling: dict[str, float] = field(default_factory=dict)  # the loss scale: see `Step.scaling`
     position: Position = field(default_factory=Position)
-    crc32: str = ""  # of a file that was read
 
 
 def symbol_path(prefix: str | Path) -> Path:
@@ -221,26 +220,12 @@ def lock_for(experiment: Experiment) -> Iterator[None]:
 
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     """Read and verify one checkpoint. Raises UserError when it is missing or damaged."""
-    from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load_file
 
     file = path(prefix, epoch, images)
-    if not file.exists():
-        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
-        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
-    check_file(file)
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            metadata = opened.metadata() or {}
+    metadata = read_metadata(prefix, epoch, images)
+    with reading(file):
         arrays = load_file(file)
-    except OSError as error:
-        raise UserError(
-            f"checkpoint {file} cannot be read: {error}; use an earlier epoch"
-        ) from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
-    if metadata.get("format") != FORMAT:
-        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
     if checksum(arrays, metadata) != metadata.get("crc32"):
         raise UserError(
             f"checkpoint {file} is damaged: its content does not match its checksum; use an"
@@ -255,8 +240,39 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
         # there are files without
         scaling=json.loads(metadata.get("scaling", "{}")),
         position=Position(**json.loads(metadata.get("position", "{}"))),
-        crc32=metadata["crc32"],
     )
+
+
+def read_metadata(prefix: str | Path, epoch: int, images: int = 0) -> dict[str, str]:
+    """Return the metadata of one checkpoint without reading its arrays. Raises UserError when it is
+    missing or is not a checkpoint."""
+    from safetensors import safe_open
+
+    file = path(prefix, epoch, images)
+    if not file.exists():
+        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
+        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
+    check_file(file)
+    with reading(file), safe_open(file, framework="numpy") as opened:
+        metadata = opened.metadata() or {}
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
+    return metadata
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turn the errors of reading a checkpoint into UserError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"checkpoint {file} cannot be read: {error}; use an earlier epoch"
+        ) from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
 
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
@@ -271,10 +287,11 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def find(name: str, flag: str) -> Path:
-    """The checkpoint that a flag names by its file, or by its prefix: then the newest that
-    verifies. Raises UserError where there is none."""
+    """Return the checkpoint that a flag names by its file, or by its prefix: then the newest that
+    verifies. A file that is named is verified when it is loaded. Raises UserError if there is
+    none."""
     with contextlib.suppress(ValueError):
-        load(*parts(name))
+        read_metadata(*parts(name))
         return Path(name)
     if Path(name).is_file():
         raise UserError(

@@ -64,6 +64,7 @@ def run_experiment(
         print("\n".join(dry.plan(experiment)))
         return 0
     config = prepare(experiment)
+    launch.check_hosts(config.experiment)
     folder = run_dir or launch.new_run("score" if experiment.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
     if config.experiment.model_prefix is None and checkpoint.makes_a_model(config.experiment):

@@ -167,9 +167,11 @@ def parse_experiment(
     from rn50lib.config.presets import PRESETS
 
     first = parser.parse_args(argv)
+    lists: dict[str, Any] = {}
     if first.config is not None:
-        values = read_experiment(first.config, without).given()
-        parser.set_defaults(**{k: [*v] if k in REPEATED else v for k, v in values.items()})
+        filed = read_experiment(first.config, without).given()
+        lists = {name: filed.pop(name) for name in REPEATED if name in filed}
+        parser.set_defaults(**filed)  # not the lists: argparse would append the flags to them
     if first.preset is not None:
         if first.preset not in PRESETS:
             raise UserError(f"--preset {first.preset}: there are {', '.join(PRESETS)}")
@@ -182,7 +184,7 @@ def parse_experiment(
         if first.loader not in (None, "native"):
             raise UserError(f"--no-dali and --loader {first.loader} contradict each other")
         values["loader"] = "native"
-    values |= {name: tuple(values[name] or ()) for name in REPEATED}
+    values |= {name: tuple(values[name] or lists.get(name, ())) for name in REPEATED}
     names = {f.name for f in fields(Experiment)}
     experiment = Experiment(**{name: values.pop(name) for name in names})
     return experiment, argparse.Namespace(**values)

@@ -38,7 +38,8 @@ def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> d
         found["data"] = f"{len(source)} images, labels {labels:08x}"
     if experiment.init_from:
         file = Path(experiment.init_from)
-        found["init_from"] = f"{file.name} ({checkpoint.load(*checkpoint.parts(file)).crc32})"
+        metadata = checkpoint.read_metadata(*checkpoint.parts(file))
+        found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
     return found
 
 

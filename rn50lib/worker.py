@@ -109,6 +109,9 @@ def run_worker(
             progress.say(f"  {split}: {env['data'][split]}")
             for remark in getattr(source, "remarks", ()):
                 progress.say(f"  {remark}")
+    train, wanted = sources.get("train"), experiment.num_examples
+    if train is not None and wanted and wanted > len(train):
+        progress.say(f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used")
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))

@@ -11,6 +11,7 @@ import numpy as np
 from rn50lib.comm import Comm
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
+from rn50lib.hardware import machine
 from rn50lib.network import Network
 from rn50lib.pipelines import Batch
 
@@ -73,11 +74,24 @@ def build_step(experiment: Experiment, net: Network, comm: Comm) -> Step:
                 f"--backend tensorflow: TensorFlow does not import here ({error}): run `make"
                 " setup`, or use --backend torch"
             ) from error
-        return TensorflowStep(experiment, net, comm)
+        return on_gpu(TensorflowStep(experiment, net, comm), experiment)
     try:
         from rn50lib.backends.torch.step import TorchStep
     except ImportError as error:
         raise UserError(
             f"--backend torch: PyTorch does not import here ({error}): run `make setup`"
         ) from error
-    return TorchStep(experiment, net, comm)
+    return on_gpu(TorchStep(experiment, net, comm), experiment)
+
+
+def on_gpu(step: Step, experiment: Experiment) -> Step:
+    """Return the step. Raises UserError if this machine has GPUs and the framework uses none: with
+    a driver that is too old for its CUDA, for example."""
+    if step.device == "cpu" and machine().gpus:
+        version = step.versions()[experiment.backend]
+        raise UserError(
+            f"--backend {experiment.backend}: version {version} does not reach the GPU that"
+            " nvidia-smi lists: `rn50 doctor` says why; set CUDA_VISIBLE_DEVICES= to train on the"
+            " processor"
+        )
+    return step

@@ -1,13 +1,15 @@
-"""What is impossible here, and which flags contradict each other: one line, with the remedy."""
+"""Checks on the values of a resolved experiment: one line for each error, with the remedy."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import runpy
 from pathlib import Path
+from typing import Any
 
 from rn50lib.config.experiment import Experiment
-from rn50lib.config.workers import check_workers
+from rn50lib.config.workers import check_workers, installed
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.precision import lacks, scales
@@ -25,21 +27,9 @@ def has_dali() -> bool:
         return False
 
 
-def check(experiment: Experiment, machine: Machine, group: Member | None = None) -> None:
-    """Raise UserError for the first value that is impossible here or contradicts another, or what
-    the `group` is that has started this process."""
-    capped = experiment.profile == "ci"
-    why = (
-        lacks(experiment.dtype, machine, experiment.network)
-        if experiment.dtype and not capped
-        else None
-    )
-    if why:
-        raise UserError(f"--dtype {experiment.dtype} {why}")
-    if group is not None or not capped:
-        check_workers(experiment, machine, group)
-    if experiment.profile == "gpu" and not machine.gpus:
-        raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
+def check_values(experiment: Experiment) -> None:
+    """Raise UserError if two values of a resolved experiment contradict each other, or one is
+    impossible on any machine."""
     for name in ("load_epoch", "resume"):
         if getattr(experiment, name) not in (None, False) and not experiment.model_prefix:
             raise UserError(f"--{name.replace('_', '-')} needs --model-prefix PREFIX")
@@ -65,12 +55,6 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
             "--no-bn-decay and --override decay_groups both say which parameters decay: leave one"
             " out"
         )
-    check_loggers(experiment)
-    if experiment.loader == "dali" and not has_dali():
-        raise UserError(
-            "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
-            " wheel (Linux), or use --loader native"
-        )
     if (
         experiment.resample == "fast"
         and experiment.backend != "tensorflow"
@@ -80,8 +64,101 @@ def check(experiment: Experiment, machine: Machine, group: Member | None = None)
             "--resample fast is for tf.data and DALI: PyTorch's own loader gains nothing by it;"
             " give --backend tensorflow or --loader dali, or leave it out"
         )
-    if experiment.val_resize is not None and experiment.val_resize < (experiment.image_shape or 32):
-        raise UserError("--val-resize is smaller than the image: it must be at least --image-shape")
+    if experiment.lr_step_epochs and experiment.lr_schedule != "step":
+        raise UserError(
+            f"--lr-step-epochs does not go with --lr-schedule {experiment.lr_schedule}, which has"
+            " no steps: leave it out, or give --lr-schedule step with it"
+        )
+    if (
+        replaces(experiment, "loss_scale_update")
+        and not scales(experiment.loss_scale)
+        and not experiment.only_inference
+    ):
+        raise UserError(
+            "--override loss_scale_update: no loss scale changes in this run; give --loss-scale"
+            " dynamic with it"
+        )
+    check_sizes(experiment)
+
+
+def check_sizes(experiment: Experiment) -> None:
+    """Raise UserError for batches, images or classes that cannot be trained on."""
+    macro, batch, pixels = experiment.macrobatch_size, experiment.batch_size, experiment.image_shape
+    if macro is not None and macro % batch:
+        below, above = macro // batch * batch, -(-macro // batch) * batch
+        near = f"{below} or {above}" if below else f"{above}"
+        raise UserError(
+            f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use {near}, or"
+            " change -b"
+        )
+    if experiment.val_resize < pixels:
+        raise UserError(
+            f"--val-resize {experiment.val_resize} is smaller than the {pixels}-pixel crop: use"
+            f" {pixels} or more, or a smaller --image-shape"
+        )
+    if experiment.step is not None or experiment.test_io or experiment.only_inference:
+        return  # nothing is trained
+    if experiment.num_classes == 1 and experiment.loader != "synthetic":
+        if not experiment.no_metrics:
+            raise UserError(
+                f"--data-root {experiment.data_root} has one class, and there is nothing to learn"
+                " from it: sort the images into one folder per class, or pass --no-metrics to"
+                " measure speed"
+            )
+    if batch == 1:
+        layers = experiment.to_network().layers(pixels)
+        if min(layer.size for layer in layers if layer.kind == "batchnorm") == 1:
+            raise UserError(
+                f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm"
+                " cannot train on a single value per channel: use -b 2 or more, or larger images"
+            )
+
+
+def check_machine(
+    experiment: Experiment, asked: Experiment, machine: Machine, group: Member | None = None
+) -> None:
+    """Raise UserError if a machine cannot run a resolved experiment, or if it differs from the
+    `group` that has started this process. `asked` has only the flags that were passed: an error
+    that names a whole command repeats those."""
+    why = lacks(experiment.dtype, machine, experiment.network)
+    if why:
+        raise UserError(f"--dtype {experiment.dtype} {why}")
+    check_workers(experiment, asked, machine, group)
+    if experiment.profile == "gpu" and not machine.gpus:
+        raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
+    check_loggers(experiment)
+    if experiment.loader == "dali" and not has_dali():
+        raise UserError(
+            "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
+            " wheel (Linux), or use --loader native"
+        )
+
+
+def check_framework(experiment: Experiment, machine: Machine) -> None:
+    """Raise UserError if this machine has GPUs and the backend is built without CUDA: it would
+    train on the processor, with the values chosen for a GPU. Imports no framework."""
+    found = importlib.util.find_spec(experiment.backend) if machine.gpus else None
+    if found is None or found.origin is None:
+        return  # a missing framework has an error of its own
+    folder = Path(found.origin).parent
+    if experiment.backend == "torch":
+        build = run_file(folder / "version.py")
+        name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
+    else:
+        build = run_file(folder / "python" / "platform" / "build_info.py").get("build_info", {})
+        version = next(filter(None, map(installed, ("tensorflow", "tensorflow-cpu"))), "")
+        name, cuda = f"TensorFlow {version}", build.get("is_cuda_build") or not build
+    if build and not cuda:
+        raise UserError(
+            f"--backend {experiment.backend}: {name} is built without CUDA, and this machine has"
+            f" {len(machine.gpus)} GPU(s): install a CUDA build (`make setup` does if the driver"
+            " supports CUDA 12), or set CUDA_VISIBLE_DEVICES= to train on the processor"
+        )
+
+
+def run_file(path: Path) -> dict[str, Any]:
+    """Return what a framework's small file about its build defines; nothing if there is none."""
+    return runpy.run_path(str(path)) if path.is_file() else {}
 
 
 def check_start(experiment: Experiment) -> None:
@@ -113,39 +190,14 @@ def check_loggers(experiment: Experiment) -> None:
             raise UserError(f"--logger {text}: it is not installed here: `pip install {text}`")
 
 
-def check_whole(experiment: Experiment) -> None:
-    """Raise UserError for what only shows when every axis is filled in."""
-    macro, batch = experiment.macrobatch_size, experiment.batch_size
-    if macro is not None and macro % batch:
-        below, above = macro // batch * batch, -(-macro // batch) * batch
-        near = f"{below} or {above}" if below else f"{above}"
-        raise UserError(
-            f"--macrobatch-size {macro} is no multiple of the batch size {batch}: give {near}, or"
-            " another -b"
-        )
-    if experiment.lr_step_epochs and experiment.lr_schedule != "step":
-        raise UserError(
-            f"--lr-step-epochs does not go with --lr-schedule {experiment.lr_schedule}, which has"
-            " no steps: leave it out, or give --lr-schedule step with it"
-        )
-    if (
-        replaces(experiment, "loss_scale_update")
-        and not scales(experiment.loss_scale)
-        and not experiment.only_inference
-    ):
-        raise UserError(
-            "--override loss_scale_update: no loss scale changes in this run; give --loss-scale"
-            " dynamic with it"
-        )
-
-
 def replaces(experiment: Experiment, seam: str) -> bool:
     """Whether a learner's own function is to stand at a seam."""
     return any(text.startswith(f"{seam}=") for text in experiment.override)
 
 
 def check_for_recipe(experiment: Experiment, base: Recipe) -> None:
-    """Raise UserError where flags take from a recipe what the rest of it was made for."""
+    """Raise UserError if a recipe has no default that fits the flags: a learning rate for another
+    optimizer, or the steps of a schedule without any."""
     optimizer = experiment.optimizer or base.optimizer
     if optimizer != base.optimizer and experiment.lr is None and not experiment.only_inference:
         others = [r.name for r in RECIPES.values() if r.optimizer == optimizer]

@@ -14,6 +14,7 @@ from rn50lib.config import checks, workers
 from rn50lib.config.experiment import IMAGENET_ROOT, Experiment, flag_name
 from rn50lib.config.file import Config
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 from rn50lib.hardware import Machine
 from rn50lib.precision import best_dtype
 from rn50lib.rank import Member
@@ -32,19 +33,33 @@ def default_data_root() -> tuple[Path, str]:
 
 
 def is_roadsigns(data_root: Path) -> bool:
-    """Whether a data root is the built-in data: its folder, its small form, or records in them."""
-    return bool({"roadsigns", "roadsigns-ci"} & {data_root.name, data_root.parent.name})
+    """Return True for the built-in data, by the stamp that its generator leaves: the folder itself,
+    the records or shards in it, or the folder that a run would draw it into."""
+    root = data_root.resolve()
+    if not root.exists():
+        return root == (data_home() / "roadsigns").resolve()
+    folders = [root, root.parent] if root.name in ("records", "tfrecord") else [root]
+    return any(has_stamp(folder / ".complete") for folder in folders)
+
+
+def has_stamp(file: Path) -> bool:
+    """Return True if a file holds the parameters that `data_prep.roadsigns` draws with. Other
+    programs stamp their folders too, with other content."""
+    try:
+        return set(read_json(file)) == {"train", "val", "seed", "version"}
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def resolve(
     experiment: Experiment, machine: Machine, num_classes: int | None, group: Member | None = None
 ) -> Config:
-    """Fill in every axis that was not given, once.
+    """Fill in every option that was not passed, then check all values: nowhere else is that done.
 
     `num_classes` is the data set's (None: not known, then --num-classes must be given), `group`
-    what has started this process as one of its workers (None: nothing has). Raises UserError where
-    a given value is impossible here or two given values contradict each other: the message names
-    the flag and the remedy.
+    what has started this process as one of its workers (None: nothing has). Raises UserError if
+    a value is impossible here or two values contradict each other: the message names the flag and
+    the remedy.
     """
     reasons: dict[str, str] = dict.fromkeys(experiment.given(), "given")
     filled: dict[str, Any] = {}
@@ -55,7 +70,6 @@ def resolve(
         filled[name], reasons[name] = value, reason
         return value
 
-    checks.check(experiment, machine, group)
     gpus = machine.gpus
     root, reason = default_data_root()
     root = Path(auto("data_root", str(root), reason))
@@ -127,10 +141,12 @@ def resolve(
         filled["profile"] = "gpu" if gpus else "cpu"
         reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
     whole = Experiment(**(vars(experiment) | filled))
-    checks.check_whole(whole)
+    checks.check_values(whole)
     caps: tuple[str, ...] = ()
     if whole.profile == "ci":
         whole, caps = cap_for_ci(whole, started=group is not None)
+        checks.check_values(whole)
+    checks.check_machine(whole, experiment, machine, group)
     return Config(whole, reasons, caps)
 
 

@@ -60,6 +60,13 @@ def schedule_remark(experiment: Experiment) -> str | None:
     return None
 
 
+def untrained(experiment: Experiment) -> bool:
+    """Return True if a run validates the random weights that training would start from."""
+    starts = experiment.load_epoch is not None or experiment.resume or experiment.init_from
+    timed = experiment.no_metrics or experiment.test_io or experiment.step is not None
+    return experiment.only_inference and not (starts or timed)
+
+
 def describe(config: Config) -> str:
     """The axes of a run with the reason for each, and the arithmetic, as lines for people."""
     experiment, lines = config.experiment, list(config.caps)
@@ -83,6 +90,11 @@ def describe(config: Config) -> str:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
     if experiment.loader == "synthetic":
         lines.append("  synthetic images: speed is real, accuracy means nothing")
+    elif untrained(experiment):
+        lines.append(
+            "  no checkpoint: the weights are random and accuracy means nothing; `rn50 score PREFIX"
+            " EPOCH` validates a trained model"
+        )
     if experiment.step is not None:
         lines.append(f"  paced at {experiment.step:g} img/s: the model is replaced by a wait")
     elif not (experiment.only_inference or experiment.test_io):

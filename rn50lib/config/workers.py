@@ -126,23 +126,25 @@ def comm_of(group: Member) -> tuple[str, str]:
     return comm, f"{group.launcher} has started the workers"
 
 
-def check_workers(experiment: Experiment, machine: Machine, group: Member | None = None) -> None:
-    """Raise UserError where workers, hosts, launcher and comm do not go together. `group` is what
-    has started this process as one of its workers."""
+def check_workers(
+    experiment: Experiment, asked: Experiment, machine: Machine, group: Member | None = None
+) -> None:
+    """Raise UserError if workers, hosts, launcher and comm of a resolved experiment do not go
+    together. `asked` has only the flags that were passed; `group` is what has started this process
+    as one of its workers."""
     check_restarts(experiment, group)
     if group is not None:
         check_started(experiment, group)
         if group.size > 1 and experiment.comm == "local":
             raise UserError(f"--comm local is one worker, and {group.size} were started")
         return
-    n, backend = experiment.n or 1, experiment.backend or "torch"
-    if n == 1:
+    n, backend, comm = experiment.n, experiment.backend, experiment.comm
+    if n == 1 and comm == "local":
         for name in ("hosts", "launcher", "bind", "timeline"):
-            if getattr(experiment, name) is not None and experiment.comm in (None, "local"):
+            if getattr(experiment, name) is not None:
                 raise UserError(f"--{name} is for many workers: give -n 2 or more, or leave it out")
-        if experiment.comm in (None, "local"):
-            return
-    if experiment.comm == "local":
+        return
+    if comm == "local":
         raise UserError(f"--comm local is one worker: with -n {n} use --comm horovod or ddp")
     if experiment.hosts:
         room = sum(slots(experiment.hosts).values())
@@ -160,14 +162,11 @@ def check_workers(experiment: Experiment, machine: Machine, group: Member | None
             f"-n {n}: this machine has {machine.cores} cores: use -n {max(2, machine.cores)} or"
             f" less, or say --hosts localhost:{n} to share them all the same"
         )
-    comm = (
-        experiment.comm or best_comm(max(n, 2), backend, experiment.launcher, bool(machine.gpus))[0]
-    )
     if comm == "ddp":
         if not is_local(experiment.hosts):
             raise UserError(
                 "--launcher torchrun starts the workers of its own host only: run"
-                f" {on_each_host(experiment)}"
+                f" {on_each_host(asked)}"
             )
         if backend != "torch":
             raise UserError(f"--comm ddp is PyTorch's: with --backend {backend} use horovod")
@@ -213,7 +212,7 @@ def check_restarts(experiment: Experiment, group: Member | None) -> None:
                 f"{flag} is what `rn50 run` does, and {group.launcher} has started this worker:"
                 " leave it out, and start again with --resume"
             )
-    n = experiment.n or 1
+    n = experiment.n
     if experiment.elastic and n == 1:
         raise UserError("--elastic wants -n 2 or more workers: one that is lost leaves none")
     if experiment.elastic and (experiment.min_np or 1) > n:

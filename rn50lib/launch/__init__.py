@@ -34,6 +34,7 @@ from rn50lib.progress import tqdm
 
 __all__ = ["ALLOCATOR", "program", "rank_environment", "with_library"]
 
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 GRACE_S = 5.0  # between asking a process to end and ending it
 
 
@@ -98,11 +99,10 @@ def out_of_reach(experiment: Experiment) -> tuple[int, ...]:
     """
     if is_local(experiment.hosts) or shutil.which("ssh") is None:
         return ()
-    ask = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     lost: list[int] = []
     first = 0
     for host, number in slots(experiment.hosts or "").items():
-        command = [*ask, host, "true"]
+        command = [*SSH, host, "true"]
         if (
             not is_here(host)
             and subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode
@@ -111,6 +111,29 @@ def out_of_reach(experiment: Experiment) -> tuple[int, ...]:
             lost += range(first, min(first + number, experiment.n))
         first += number
     return tuple(lost)
+
+
+def check_hosts(experiment: Experiment) -> None:
+    """Raise UserError for a host that ssh finds no name or no route for: the launchers answer with
+    a traceback. Anything else that ssh may fail at, such as a host key, is left to them, and so is
+    the route with mpirun, which in a Slurm job needs no ssh."""
+    if is_local(experiment.hosts) or shutil.which("ssh") is None:
+        return
+    hosts = [host for host in slots(experiment.hosts or "") if not is_here(host)]
+    processes = [
+        subprocess.Popen(
+            [*SSH, host, "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for host in hosts
+    ]  # fmt: skip
+    lines = [line for process in processes for line in process.communicate()[1].splitlines()]
+    wanted = "ssh: Could not resolve" if experiment.launcher == "mpirun" else "ssh: "
+    if problems := [line.removeprefix("ssh: ") for line in lines if line.startswith(wanted)]:
+        raise UserError(
+            f"--hosts {experiment.hosts}: {'; '.join(problems)}: every host must be one that `ssh`"
+            " reaches from here"
+        )
 
 
 def is_here(host: str) -> bool:

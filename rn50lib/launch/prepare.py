@@ -11,7 +11,7 @@ from typing import Any
 
 from rn50lib import checkpoint
 from rn50lib.config import Config, Experiment, flag_name
-from rn50lib.config.checks import check
+from rn50lib.config.checks import check_framework
 from rn50lib.config.defaults import default_data_root, is_roadsigns, resolve
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
@@ -34,14 +34,16 @@ def prepare(
     It is for this machine, or for another one that is given as `here`; for a run with workers of
     its own, or for one worker of the `group` that has started this process.
     """
-    here = here or machine()
+    real, here = here is None, here or machine()
     given, experiment = experiment, with_checkpoint(experiment)
     root = Path(experiment.data_root) if experiment.data_root else default_data_root()[0]
     classes, counted = experiment.num_classes, "counted in the data set"
+    first = resolve(experiment, here, classes or 1000, group)  # errors come before the drawing
+    if real:
+        check_framework(first.experiment, here)
     if experiment.loader == "synthetic":
         classes, counted = classes or 1000, "as ImageNet has: synthetic images have no data set"
     else:
-        check(experiment, here, group)  # before minutes are spent on drawing
         built_in = root.absolute() == default_data_root()[0].absolute()
         if make_data and built_in and root.name == "roadsigns":
             make_roadsigns(root, experiment.data_format)

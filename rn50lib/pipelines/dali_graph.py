@@ -103,11 +103,12 @@ def validation(read: Read, look: Look) -> tuple[Any, Any]:
 
 
 def center_side(shorter: Any, look: Look) -> Any:
-    """round(shorter x pixels / resize), at least 1. A half goes to the even number, as Python's."""
+    """round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box` has it. A
+    half goes to the even number, as Python's."""
     doubled = 2 * look.pixels * shorter + look.resize
     nearest = doubled // (2 * look.resize)
     is_half = fn.cast(doubled == nearest * (2 * look.resize), dtype=types.INT32)
-    return math.max(nearest - is_half * (nearest & 1), 1)
+    return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
 
 
 def resized(images: Any, look: Look, start: Any = None, end: Any = None, **how: Any) -> Any:

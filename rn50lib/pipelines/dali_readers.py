@@ -73,7 +73,7 @@ class Stream:
         self.numbers = np.split(np.arange(len(source)), firsts)  # of the images in each file
         self.buffer = plan.shuffle_buffer(self.paths)
         self.parts: tempfile.TemporaryDirectory | None = None
-        if plan.examples < len(source):  # --num-examples: an index that lists a part
+        if plan.subset is not None:  # --num-examples: an index that lists a part
             self.parts = tempfile.TemporaryDirectory(prefix="rn50-index-")
             self.take(plan.subset, Path(self.parts.name))
 

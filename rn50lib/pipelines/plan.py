@@ -34,15 +34,16 @@ class Plan:
         self.seed, self.batch_size = experiment.seed, experiment.batch_size
         self.rank, self.size = rank, size
         self.limit = experiment.benchmark_iters
-        # --num-examples takes a part drawn across all classes: files lie sorted by class
-        self.subset = order.epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
+        self.subset: np.ndarray | None = None
+        if self.examples < self.images:  # drawn across all classes: files are sorted by class
+            self.subset = order.epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
 
     def rows(self, epoch: int, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Image numbers (steps, batch), and how many of each batch count; the first `skip` images
         of the epoch's order are left out."""
         if self.train:
             shuffled = order.epoch_order(self.examples, self.seed, epoch)
-            if self.examples < self.images:
+            if self.subset is not None:
                 shuffled = self.subset[shuffled]
             rows = overrides.get("shard")(shuffled[skip:], self.rank, self.size, self.batch_size)
             valid = np.full(len(rows), self.batch_size)

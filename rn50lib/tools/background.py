@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rn50lib.config import Experiment
-from rn50lib.config.checks import check
+from rn50lib.config.defaults import resolve
 from rn50lib.hardware import machine
 from rn50lib.launch import GRACE_S
 from rn50lib.launch.launchers import SAVE_S, program, with_library
@@ -74,7 +74,7 @@ def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job
     The file holds the experiment as it was given. The output goes to `log` where one is given.
     Raises UserError when a given value is impossible.
     """
-    check(experiment, machine())
+    resolve(experiment, machine(), experiment.num_classes or 1000)
     file = run_dir / "config.json"
     write_json(file, experiment.given())
     command = [*program("run"), "--run-dir", str(run_dir), "--config", str(file)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -49,16 +50,16 @@ def prepared(experiment: Experiment) -> tuple[Config, list[str]]:
 
 
 def anywhere(experiment: Experiment) -> tuple[Config, list[str]]:
-    """The experiment resolved for this machine, else for one that has what it asks for; and why
-    not for this one."""
+    """Resolve the experiment for this machine, else for this one with a framework that fits it, or
+    for one that has what the experiment asks for; and return why not for this one."""
     try:
         return prepare(experiment, make_data=False), []
     except UserError as error:
-        try:
-            there = prepare(connected(experiment), make_data=False, here=equipped(experiment))
-        except UserError:
-            raise error from None
-        return there, [f"not on this machine: {error}"]
+        for here in (machine(), equipped(experiment)):
+            with contextlib.suppress(UserError):
+                there = prepare(connected(experiment), make_data=False, here=here)
+                return there, [f"not on this machine: {error}"]
+        raise
 
 
 def lines(config: Config) -> list[str]:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import optim
+from rn50lib import backends, optim
 from rn50lib.comm import Local
+from rn50lib.errors import UserError
+from rn50lib.hardware.nvidia import Gpu
 from rn50lib.network import Network, resnet, tiny
 from rn50lib.pipelines import Batch
-from tests.support import full
+from tests.support import LAPTOP, full
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -407,6 +409,18 @@ def test_weights_lie_as_the_convolutions_want_them() -> None:
 
     weight = build().model.layer1[0].conv2.weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is too old for PyTorch's CUDA, for example: no silent run on the processor."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert backends.build_step(full(), tiny(6), Local()).device == "cpu"
+    gpu = Gpu(0, "a GPU", 2**34, (8, 0), "550.54", "GPU-0")
+    monkeypatch.setattr(backends, "machine", lambda: dataclasses.replace(LAPTOP, gpus=(gpu,)))
+    with pytest.raises(UserError, match="does not reach the GPU that nvidia-smi lists"):
+        backends.build_step(full(), tiny(6), Local())
 
 
 def test_it_learns() -> None:

@@ -80,7 +80,7 @@ def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
         photograph(rng, 300, 225).save(path / f"{i}.jpg", quality=90)
     source = open_source(tmp_path, "train", "files")
     for size in (128, 48):
-        experiment = full(**LOADERS[loader], num_classes=1, image_shape=size, batch_size=8)
+        experiment = full(**LOADERS[loader], image_shape=size, batch_size=8)
         pipeline = open_pipeline(experiment, source, "train", 0, 1)
         try:
             made = np.concatenate([np.asarray(b.images) for b in pipeline.epoch(0)]).astype(float)

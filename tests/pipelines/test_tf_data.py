@@ -38,7 +38,7 @@ def read(
     start_step: int = 0, **fields: Any,
 ) -> list[Batch]:  # fmt: skip
     fields = {"backend": "tensorflow", "data_nthreads": 2} | fields
-    pipeline = open_pipeline(full(**fields), source, split, rank, size)
+    pipeline = open_pipeline(full(test_io=True, **fields), source, split, rank, size)
     batches = list(pipeline.epoch(epoch, start_step))
     assert len(batches) == len(pipeline) - start_step
     pipeline.close()

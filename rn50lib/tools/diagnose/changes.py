@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from rn50lib.backends.shared import USABLE
 from rn50lib.config import Experiment
-from rn50lib.config.checks import check
+from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.memory import largest_batch
@@ -96,7 +96,7 @@ def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
 def possible(text: str, done: Experiment, machine: Machine) -> bool:
     """Whether this machine can run the changed experiment."""
     try:
-        check(replace(done, **parse(text).given()), machine)
+        resolve(replace(done, **parse(text).given()), machine, done.num_classes)
     except UserError:
         return False
     return True

@@ -92,8 +92,11 @@ def torch(answer: Answer | None, gpus: Gpus) -> Check:
     if not gpus.visible:
         return ok("torch", f"{name}: imports and computes")
     if not cuda:
-        remedy = f"{SETUP} again: it takes the CUDA builds where the driver serves CUDA 12 or later"
-        return note("torch", f"{name}: the GPU is not used", remedy)
+        remedy = (
+            f"{SETUP} again: it takes the CUDA builds if the driver supports CUDA 12; or set"
+            " CUDA_VISIBLE_DEVICES= to train on the processor"
+        )
+        return problem("torch", f"{name}: it cannot use the GPU, so no run starts", remedy)
     what, remedy = gpu_trouble(facts, gpus)
     if what:
         return note("torch", f"{name}: {what}", remedy)
