@@ -42,11 +42,6 @@ def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> d
     return found
 
 
-def fingerprint(value: Any) -> int:
-    """A number that differs where the values do."""
-    return zlib.crc32(str(value).encode())
-
-
 def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> int:
     """Load the checkpoint that the run goes on from; returns the first epoch to do, and puts into
     `run.position` where in it. An epoch uses `examples` images."""

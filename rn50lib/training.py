@@ -24,7 +24,6 @@ from rn50lib.report import Report
 from rn50lib.restart import (
     average_running_statistics,
     enter_epoch,
-    fingerprint,
     identify,
     restore,
     save,
@@ -66,8 +65,7 @@ def train(
         agree({f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}, comm)
         report.env["versions"] = report.env.get("versions", {}) | step.versions()
         identity = identify(experiment, net, sources)
-        hashes = {f"the {name}": float(fingerprint(value)) for name, value in identity.items()}
-        agree(hashes, comm, hashed=True)
+        agree({f"the {name}": value for name, value in identity.items()}, comm)
         training = pipelines.get("train")
         stop = Stop(comm, saves=bool(training and training.ordered and experiment.model_prefix))
         run = Run(experiment, comm, step, progress, report, identity, stop)

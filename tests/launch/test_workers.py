@@ -151,19 +151,6 @@ def test_horovod_that_is_missing_is_told(
     assert "make horovod" in rn50(*flags, "--backend", "tensorflow").error
 
 
-def test_ranks_that_disagree_say_on_what() -> None:
-    """The sums are those that a group of two would give."""
-
-    class Two:
-        rank, size, local_rank = 0, 2, 0
-
-        def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            return [arrays[0] + np.array([[0, 0], [5, 12]])]
-
-    with pytest.raises(UserError, match="disagree on the steps: rank 0 has 13, rank 1 has 12"):
-        comm.agree({"images": 5, "the steps": 13}, Two())  # type: ignore[arg-type]
-
-
 # --- workers that somebody else has started -------------------------------------------------------
 
 STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
@@ -311,6 +298,9 @@ def test_two_workers_train_and_one_scores_the_same(
     assert report["ngpus"] == 2 and len(report["metrics"]["val.top1"]) == 2
     assert report["env"]["weights_apart"] == 0.0  # the same weights on both, bit for bit
     assert "rank 0 | epoch 2/2" in done.stderr
+    speeds = zip(report["metrics"]["val.time"], report["metrics"]["val.total_ips"], strict=True)
+    for seconds, ips in speeds:  # of 19 images the first step has 8, the 2 others 11 over all ranks
+        assert seconds * ips == pytest.approx(11 / 2)
     scored = finish([*launch.program("score"), "m", "2", "-n", "1", "--report", "s.json"], tmp_path)
     assert scored.returncode == 0, scored.stderr
     one = strict_json(tmp_path / "s.json")["metrics"]
@@ -509,6 +499,15 @@ def test_unequal_steps_are_refused_before_training(
     assert "disagree on the steps of a train epoch: rank 0 has 6, rank 1 has 5" in done.stderr
 
 
+def started_by_torchrun(folder: Path, flags: str) -> subprocess.CompletedProcess[str]:
+    """Two workers of `rn50 train`; a shell on each rank expands `flags`."""
+    worker = shlex.join([*launch.program("train"), "-n", "2", "--comm", "ddp", *TINY, "-e", "1"])
+    return finish(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "--no-python", "sh", "-c", f"exec {worker} {flags}"], folder,
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -> None:
@@ -518,17 +517,26 @@ def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -
     images = tmp_path / "set-1" / "train"
     moved = next((images / "anvil").iterdir())
     moved.rename(images / "flute" / moved.name)
-    worker = shlex.join(
-        [*launch.program("train"), "-n", "2", "--comm", "ddp", *TINY, "-e", "1", "--data-format",
-         "files"]
-    )  # fmt: skip
-    done = finish(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "--no-python", "sh", "-c", f"exec {worker} --data-root set-$RANK"], tmp_path,
-    )  # fmt: skip
+    done = started_by_torchrun(tmp_path, "--data-format files --data-root set-$RANK")
     assert done.returncode != 0
-    expected = "error: the ranks disagree on the data: rank 1 has another than rank 0: give every"
-    assert expected in done.stderr, done.stderr
+    assert "error: the ranks disagree on the data: rank 0 has 48 images, labels" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--no-val -e $((1 + RANK))", "--num-epochs: rank 0 has 1, rank 1 has 2"),
+        ("--image-shape $((32 + 32 * RANK))", "--image-shape: rank 0 has 32, rank 1 has 64"),
+    ],
+)
+def test_ranks_with_different_flags_are_refused(
+    photos: Photos, tmp_path: Path, flags: str, words: str
+) -> None:
+    done = started_by_torchrun(tmp_path, f"--data-root {photos.root} {flags}")
+    assert done.returncode != 0
+    assert f"error: the ranks disagree on {words}: give every host the same" in done.stderr
 
 
 # --- restarts -------------------------------------------------------------------------------------
