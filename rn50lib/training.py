@@ -100,8 +100,10 @@ def run_epoch(run: Run, pipelines: dict[str, Pipeline], epoch: int) -> None:
     begin = time.perf_counter()
     if not experiment.only_inference:
         report.add("train", train_epoch(run, pipelines["train"], epoch))
-    if not experiment.no_val:
+        if experiment.model_prefix and not experiment.no_val:
+            save(run, epoch)  # a damaged image in the validation set must not cost the training
         average_running_statistics(run)
+    if not experiment.no_val:
         report.add("val", validate(run, pipelines["val"], epoch))
     run.position.images, run.position.sums = 0, [0.0] * 4
     if wants_checkpoint(experiment, epoch + 1):
@@ -131,14 +133,14 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     """One epoch of training, or what is left of it; its metrics over all workers."""
     experiment, step, position = run.experiment, run.step, run.position
     schedule, recipe = overrides.get("schedule"), experiment.to_recipe()
-    enter_epoch(run, pipeline.ordered, epoch)
+    enter_epoch(run, pipeline.ordered, steps_left(experiment, pipeline, position.images), epoch)
     before = position.images  # done before the run was taken up again
     steps = steps_left(experiment, pipeline, before)
     used = before + steps * experiment.global_batch
     traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
     timer = Timer(run, "train", epoch, steps, before // experiment.global_batch)
     skipped = step.scaling().get("skipped", 0)
-    batches = pipeline.epoch(epoch, skip=before)
+    batches = pipeline.epoch(epoch, skip=before) if steps else iter(())
     with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
         for i, batch in enumerate(timer.batches(itertools.islice(batches, steps))):
             # the rate is that of the update that a batch is part of
@@ -149,9 +151,9 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
                 trace.step()
             if (i + 1) % experiment.micro_batches == 0:
                 position.images += experiment.update_batch
-                update_done(run, timer, (i + 1) // experiment.micro_batches)
+                update_done(run, timer)
     metrics = timer.finish()
-    if run.stop.saves:  # validation may be stopped
+    if experiment.model_prefix:
         position.sums = timer.sums_of_all()
     position.tails[str(epoch)] = pipeline.examples - used
     for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one

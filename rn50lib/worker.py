@@ -119,6 +119,8 @@ def run_worker(
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))
+            # each epoch writes one before its validation and one after it
+            checkpoint.check_room(experiment.model_prefix or "", net, 1 if experiment.no_val else 2)
         training.train(experiment, net, sources, group, progress, report, write_report, warm_up)
     return 0
 

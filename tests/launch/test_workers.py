@@ -659,6 +659,52 @@ def test_two_workers_that_are_asked_to_end_leave_a_checkpoint(
     assert report["env"]["restarts"]["images_repeated"] == 0
 
 
+ASKED_TO_END = """
+import os, signal
+from pathlib import Path
+from rn50lib import stop
+from rn50lib.recipe import learning_rate
+
+stop.LOOK_S = 0  # the workers ask each other after every update
+
+def schedule(progress, global_batch, recipe):
+    if 1.3 < progress < 1.4 and Path("end").exists():  # the third update of the second epoch
+        os.kill(os.getpid(), signal.SIGTERM)
+    return learning_rate(progress, global_batch, recipe)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "backend"), BACKENDS)
+def test_two_workers_resume_bit_exactly_in_the_middle_of_an_epoch(
+    launcher: str, backend: str, photos: Photos, tmp_path: Path
+) -> None:
+    """The run with checkpoints after every second update is stopped after the third one, and ends
+    as the run without them."""
+    flags = ("--backend", backend, "-e", "2", "--lr", "0.4", "--warmup-epochs", "1",
+             "--override", "schedule=mine.py:schedule", "--model-prefix", "m",
+             "--report", "r.json")  # fmt: skip
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(ASKED_TO_END)
+    done = finish(argv_of(photos, launcher, *flags), tmp_path / "whole")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "parts" / "end").touch()
+    argv = argv_of(photos, launcher, *flags, "--checkpoint-steps", "2")
+    stopped = finish(argv, tmp_path / "parts")
+    assert stopped.returncode == 143, stopped.stderr
+    assert checkpoint.positions(tmp_path / "parts" / "m")[-1] == (1, 24)
+    (tmp_path / "parts" / "end").unlink()
+    resumed = finish([*argv, "--resume"], tmp_path / "parts")
+    assert resumed.returncode == 0, resumed.stderr
+    whole, parts = (checkpoint.load(tmp_path / n / "m", 2) for n in ("whole", "parts"))
+    assert whole.arrays.keys() == parts.arrays.keys()
+    for name, array in whole.arrays.items():
+        assert array.tobytes() == parts.arrays[name].tobytes(), name
+    reports = [strict_json(tmp_path / name / "r.json") for name in ("whole", "parts")]
+    assert timeless(reports[0]) == timeless(reports[1])
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_a_run_that_died_is_started_again_from_its_checkpoint(
