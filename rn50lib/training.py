@@ -71,8 +71,8 @@ def train(
         run = Run(experiment, comm, step, progress, report, identity, stop)
         if experiment.checkpoint_steps and not stop.saves:
             progress.say(
-                "this loader reads a stream: checkpoints stand at the end of an epoch alone, and"
-                " a run that is taken up again begins its epoch anew"
+                "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
+                " repeats its epoch's training from the start"
             )
         first = restore(run, net, identity, training.examples if training else 0)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:

@@ -68,6 +68,10 @@ def run_worker(
             f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"
             f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
         )
+    if group.size > 1 and experiment.backend == "tensorflow" and experiment.step is None:
+        from rn50lib.backends.tensorflow.step import configure
+
+        configure(experiment.threads, group.local_rank)  # an exchange would fix its settings
     shared = [f.name for f in fields(Experiment) if f.name not in OF_A_HOST]
     comm.agree({flag_name(name): getattr(experiment, name) for name in shared}, group)
     splits = ["train", "val"]

@@ -88,14 +88,14 @@ def agree(facts: Mapping[str, Any], comm: Comm) -> None:
 
 def gather(text: str, comm: Comm) -> list[str]:
     """Return the texts of all ranks, on every rank, in the order of the ranks."""
-    mine = np.frombuffer(text.encode(), np.uint8)
+    mine = np.frombuffer(text.encode(), np.uint8).astype(np.int32)  # Horovod adds up no bytes
     lengths = np.zeros(comm.size, np.int64)
     lengths[comm.rank] = len(mine)
     (lengths,) = comm.sum([lengths])
-    table = np.zeros((comm.size, lengths.max()), np.uint8)
+    table = np.zeros((comm.size, lengths.max()), np.int32)
     table[comm.rank, : len(mine)] = mine
     (table,) = comm.sum([table])
-    return [bytes(row[:n]).decode() for row, n in zip(table, lengths, strict=True)]
+    return [bytes(row[:n].tolist()).decode() for row, n in zip(table, lengths, strict=True)]
 
 
 def max_difference(arrays: dict[str, np.ndarray], comm: Comm) -> float:

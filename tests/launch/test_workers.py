@@ -16,16 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
-from rn50lib import checkpoint, comm, launch, rank
+from rn50lib import checkpoint, launch, rank
 from rn50lib.comm import slurm
 from rn50lib.config import Experiment
 from rn50lib.config import workers as connecting
 from rn50lib.config.defaults import resolve
-from rn50lib.errors import UserError
 from rn50lib.launch import group as groups
 from rn50lib.launch import launchers
 from tests.conftest import clean_environment
