@@ -1,10 +1,10 @@
 """What a run goes on from, and what it leaves behind for that: one mechanism for a run that was
 killed, asked to end, or lost a worker.
 
-A checkpoint is written after each epoch's training and again after its validation, after every
-`--checkpoint-steps` updates, and on SIGTERM. A run with --resume continues from the newest one that
-verifies, in the middle of an epoch too, and also with a different number of workers: the rest of the
-epoch's order is dealt out again.
+A checkpoint is written before and after each epoch's validation, after every `--checkpoint-steps`
+updates, and on SIGTERM. A run with --resume continues from the newest one that verifies, in the
+middle of an epoch too, and also with a different number of workers: the rest of the epoch's order
+is dealt out again.
 """
 
 from __future__ import annotations
