@@ -13,8 +13,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
+import os
 import re
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.files import check_file, lock, read_json, write_file
+from rn50lib.files import FULL, check_file, lock, read_json, write_file
 from rn50lib.network import Network
 
 if TYPE_CHECKING:
@@ -148,6 +151,25 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     remove_drafts(Path(prefix))
     write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
+
+
+def check_room(prefix: str | Path, net: Network, files: int) -> None:
+    """Raise UserError before the training if the disk has no room for `files` checkpoints more."""
+    arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
+    size = files * sum(4 * math.prod(shape) for shape in arrays)
+    file = path(prefix, 0)
+    folder = file.absolute().parent
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            os.posix_fallocate(trial.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in FULL:
+            return  # the filesystem cannot reserve space
+        free = shutil.disk_usage(folder).free
+        raise UserError(
+            f"--model-prefix {prefix}: no room for a checkpoint ({error.strerror}): it needs up to"
+            f" {size / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; make room, or name another place"
+        ) from error
 
 
 def remove_drafts(prefix: Path) -> None:

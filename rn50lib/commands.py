@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from rn50lib import checkpoint, launch
 from rn50lib.config import Config, Experiment, flags_of
 from rn50lib.config.description import describe
 from rn50lib.errors import TERMINATED
-from rn50lib.files import make_folder
+from rn50lib.files import lock, make_folder
 from rn50lib.launch.prepare import prepare
 from rn50lib.parser import Parser, experiment_parser, parse_experiment
 from rn50lib.rank import member
@@ -72,13 +74,19 @@ def run_experiment(
     if checkpoint.saves(config.experiment):
         with checkpoint.lock_for(config.experiment):
             pass  # the worker takes it; here it is told before any worker starts
-    launch.say(describe(config))
-    status = launch.run(config, folder)
+    with lock_folder(folder):
+        launch.say(describe(config))
+        status = launch.run(config, folder)
     if status == TERMINATED:
         tell_how_to_go_on("run", experiment, config)
     if status == 0 and not config.experiment.test_io:
         launch.say(f"report: {config.experiment.report or folder / 'report.json'}")
     return status
+
+
+def lock_folder(folder: Path) -> AbstractContextManager[None]:
+    """Hold the folder of a run. Raises UserError if another run is writing there."""
+    return lock(folder / ".lock", f"--run-dir {folder}")
 
 
 def with_model(config: Config, folder: Path) -> Config:
@@ -101,10 +109,15 @@ def train(argv: list[str]) -> int:
     config = prepare(experiment, group=me)
     from rn50lib.worker import run_worker
 
+    first = me is None or me.rank == 0
     try:
-        return run_worker(config, extra.run_dir)
+        with contextlib.ExitStack() as held:
+            if extra.run_dir and first:
+                make_folder(extra.run_dir, f"--run-dir {extra.run_dir}")
+                held.enter_context(lock_folder(extra.run_dir))
+            return run_worker(config, extra.run_dir)
     except SystemExit as ended:
-        if ended.code == TERMINATED and (me is None or me.rank == 0):
+        if ended.code == TERMINATED and first:
             tell_how_to_go_on("train", experiment, config)
         raise
 

@@ -197,8 +197,9 @@ def take_lock(path: Path, name: str) -> TextIO | None:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
                 file.truncate(0)
-                json.dump({"pid": os.getpid(), "host": socket.gethostname(), "job": job}, file)
-                file.flush()
+                holder = {"pid": os.getpid(), "host": socket.gethostname(), "job": job}
+                with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
+                    os.write(file.fileno(), json.dumps(holder).encode())
                 return file
         file.close()  # its owner removed it between our opening and our locking it
 

@@ -24,6 +24,11 @@ from rn50lib.stop import die_with_parent, end_on_sigterm, end_with
 if TYPE_CHECKING:
     from rn50lib.progress import Progress
 
+OF_A_HOST = {  # the fields that may differ between the ranks of a run
+    "data_root", "init_from", "threads", "data_nthreads", "bind", "hosts", "launcher", "report",
+    "logdir", "logger", "profile_trace", "timeline",
+}  # fmt: skip
+
 
 def main(argv: list[str] = sys.argv[1:]) -> int:
     """Read the configuration that `rn50 run` has written, and do a worker's part of it."""
@@ -63,6 +68,12 @@ def run_worker(
             f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"
             f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
         )
+    if group.size > 1 and experiment.backend == "tensorflow" and experiment.step is None:
+        from rn50lib.backends.tensorflow.step import configure
+
+        configure(experiment.threads, group.local_rank)  # an exchange would fix its settings
+    shared = [f.name for f in fields(Experiment) if f.name not in OF_A_HOST]
+    comm.agree({flag_name(name): getattr(experiment, name) for name in shared}, group)
     splits = ["train", "val"]
     if experiment.no_val or (experiment.test_io and not experiment.only_inference):
         splits.remove("val")
@@ -115,6 +126,8 @@ def run_worker(
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))
+            # each epoch writes one before its validation and one after it
+            checkpoint.check_room(experiment.model_prefix or "", net, 1 if experiment.no_val else 2)
         training.train(experiment, net, sources, group, progress, report, write_report, warm_up)
     return 0
 

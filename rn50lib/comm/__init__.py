@@ -5,8 +5,9 @@ This layer knows no optimizer and no framework; arrays are NumPy's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -66,27 +67,35 @@ def connect(name: str = "local", backend: str = "torch") -> Comm:
     return Local()
 
 
-def agree(facts: dict[str, float], comm: Comm, hashed: bool = False) -> None:
-    """Raise UserError, on every rank, when the ranks do not have the same `facts`. Values that are
-    `hashed` stand for something longer, and are not shown.
+def agree(facts: Mapping[str, Any], comm: Comm) -> None:
+    """Raise UserError, on every rank, if the ranks do not have the same `facts`.
 
-    Ranks that do not take the same number of steps wait for each other for ever, and ranks that
-    see different data sets train something that nobody asked for; neither says a word by itself.
+    Ranks that take different numbers of steps wait for each other forever, and ranks that read
+    different data sets train without an error.
     """
     if comm.size == 1:
         return
-    mine = np.zeros((comm.size, len(facts)))
-    mine[comm.rank] = list(facts.values())
-    (table,) = comm.sum([mine])
-    for name, column in zip(facts, table.T, strict=True):
-        if (column != column[0]).any():
-            other = int(np.argmax(column != column[0]))
-            has = f"rank 0 has {column[0]:g}, rank {other} has {column[other]:g}"
-            if hashed:
-                has = f"rank {other} has another than rank 0"
-            raise UserError(
-                f"the ranks disagree on {name}: {has}: give every host the same data and flags"
-            )
+    first, *others = gather(json.dumps({name: str(value) for name, value in facts.items()}), comm)
+    for rank, text in enumerate(others, start=1):
+        here, there = json.loads(first), json.loads(text)
+        for name in here:
+            if here[name] != there.get(name):
+                raise UserError(
+                    f"the ranks disagree on {name}: rank 0 has {here[name]}, rank {rank} has"
+                    f" {there.get(name)}: give every host the same data and flags"
+                )
+
+
+def gather(text: str, comm: Comm) -> list[str]:
+    """Return the texts of all ranks, on every rank, in the order of the ranks."""
+    mine = np.frombuffer(text.encode(), np.uint8).astype(np.int32)  # Horovod adds up no bytes
+    lengths = np.zeros(comm.size, np.int64)
+    lengths[comm.rank] = len(mine)
+    (lengths,) = comm.sum([lengths])
+    table = np.zeros((comm.size, lengths.max()), np.int32)
+    table[comm.rank, : len(mine)] = mine
+    (table,) = comm.sum([table])
+    return [bytes(row[:n].tolist()).decode() for row, n in zip(table, lengths, strict=True)]
 
 
 def max_difference(arrays: dict[str, np.ndarray], comm: Comm) -> float:
