@@ -93,6 +93,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
 from torch.nn.functional import cross_entropy
 
 from rn50lib import network
@@ -143,8 +144,8 @@ if rank == 0:
     rate = world * args.batch * len(counted) / sum(counted)
     print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}), flush=True)
 if world > 1:
+    del model  # it refers to the group, whose threads end with the last reference
     dist.destroy_process_group()
-    os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %%
 import json
@@ -531,8 +532,10 @@ import torch
 import torch.distributed as dist
 
 cuda = torch.cuda.is_available()
-dist.init_process_group("nccl" if cuda else "gloo")
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+if cuda:
+    torch.cuda.set_device(device)  # otherwise barrier() and synchronize() use GPU 0 on every rank
+dist.init_process_group("nccl" if cuda else "gloo")
 for megabytes in (0.004, 1, 4, 16, 64):
     array = torch.ones(int(megabytes * 2**18), device=device)  # of 4 bytes each
     seconds = []
@@ -546,7 +549,6 @@ for megabytes in (0.004, 1, 4, 16, 64):
     if dist.get_rank() == 0:
         print(json.dumps([array.nbytes, sorted(seconds)[4]]), flush=True)
 dist.destroy_process_group()
-os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %% [markdown]
 # A line through these points has two numbers: what an all-reduce costs however small it is (the **latency**), and how many bytes a second it moves (the **bandwidth**). The model adds that to the step of one worker, with **nothing fitted** to what you measured with several. Predict: will it be too fast or too slow?
