@@ -92,7 +92,6 @@ import os
 import time
 
 import torch
-import torch.distributed as dist
 import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
 from torch.nn.functional import cross_entropy
 
@@ -119,7 +118,7 @@ if cuda:
 model = ResNet(network.tiny(12) if args.tiny else network.resnet(50, 12))
 model = model.to(device, memory_format=torch.channels_last)
 if world > 1:
-    dist.init_process_group("nccl" if cuda else "gloo")
+    torch.distributed.init_process_group("nccl" if cuda else "gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -145,7 +144,7 @@ if rank == 0:
     print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}), flush=True)
 if world > 1:
     del model  # it refers to the group, whose threads end with the last reference
-    dist.destroy_process_group()
+    torch.distributed.destroy_process_group()
 
 # %%
 import json
