@@ -51,11 +51,13 @@ def end_on_sigterm() -> None:
 
 
 def end_with(work: Callable[[], int]) -> NoReturn:
-    """Do a worker's work and end its process, without taking the interpreter apart.
+    """Do a worker's work and end its process without finalizing the interpreter.
 
-    The threads of a group (Gloo's, DDP's) may still hold Python objects then, and one that lets go
-    of its object while the interpreter ends aborts the process: a run that had succeeded would fail
-    with "terminate called without an active exception".
+    Gloo's threads run as long as anything refers to their group. One that releases a tensor while
+    the interpreter is finalized aborts the process ("terminate called without an active
+    exception"). A script ends them by dropping every reference to the group. A worker that fails
+    must not: the group would first wait for its peers, up to its timeout, and the launcher learns
+    of the failure only when the process ends.
     """
     status = 1
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,11 @@ KEPT_LINES = 80
 HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
+# What TensorFlow 2.21 prints at its start whatever TF_CPP_MIN_LOG_LEVEL is, and deprecations
+STARTUP_NOTE = re.compile(
+    r"WARNING: All log messages before absl::|I\d{4} |\d{4}-\d\d-\d\d \S+ I "
+    r"|WARNING:tensorflow:From .* deprecated"
+)
 
 
 def program(
@@ -95,6 +100,7 @@ def run(
     """Run Python with these arguments, under the name `shown`, as `program` does; returns the last
     lines that it printed."""
     lines: list[str] = []
+    is_note = note_filter()
     slot = output.Slot()
 
     def show(*more: str) -> None:
@@ -123,9 +129,10 @@ def run(
                 continue
             if not line:
                 break
-            text = line.decode("utf-8", "replace").rstrip("\n")
-            lines = [*lines, re.sub(HOROVODRUN_MARK, r"\1 ", text)][-KEPT_LINES:]
-            show()
+            text = re.sub(HOROVODRUN_MARK, r"\1 ", line.decode("utf-8", "replace").rstrip("\n"))
+            if not is_note(text):
+                lines = [*lines, text][-KEPT_LINES:]
+                show()
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers
         if process.poll() is None:
@@ -142,6 +149,29 @@ def run(
             "\n".join(([line for line in lines if line.startswith("[")] or lines)[-12:]),
         )
     return lines
+
+
+def note_filter() -> Callable[[str], bool]:
+    """Return a function that is true for TensorFlow's start-up notes and deprecations.
+
+    Call it with every line in turn: the line after "Instructions for updating:" of the same rank
+    is part of the deprecation.
+    """
+    instructions: set[str] = set()  # ranks whose next line is the instruction itself
+
+    def is_note(line: str) -> bool:
+        rank, text = re.findall(r"^(\[\d+\] ?|)(.*)", line)[0]
+        if text.startswith("Instructions for updating:"):
+            instructions.add(rank)
+            return True
+        if STARTUP_NOTE.match(text):
+            return True
+        if rank in instructions:
+            instructions.discard(rank)
+            return True
+        return False
+
+    return is_note
 
 
 def lines_of(stream: IO[bytes] | None) -> queue.SimpleQueue[bytes]:

@@ -92,7 +92,7 @@ import os
 import time
 
 import torch
-import torch.distributed as dist
+import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
 from torch.nn.functional import cross_entropy
 
 from rn50lib import network
@@ -118,7 +118,7 @@ if cuda:
 model = ResNet(network.tiny(12) if args.tiny else network.resnet(50, 12))
 model = model.to(device, memory_format=torch.channels_last)
 if world > 1:
-    dist.init_process_group("nccl" if cuda else "gloo")
+    torch.distributed.init_process_group("nccl" if cuda else "gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -143,8 +143,8 @@ if rank == 0:
     rate = world * args.batch * len(counted) / sum(counted)
     print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}), flush=True)
 if world > 1:
-    dist.destroy_process_group()
-    os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
+    del model  # it refers to the group, whose threads end with the last reference
+    torch.distributed.destroy_process_group()
 
 # %%
 import json
@@ -531,8 +531,10 @@ import torch
 import torch.distributed as dist
 
 cuda = torch.cuda.is_available()
-dist.init_process_group("nccl" if cuda else "gloo")
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+if cuda:
+    torch.cuda.set_device(device)  # otherwise barrier() and synchronize() use GPU 0 on every rank
+dist.init_process_group("nccl" if cuda else "gloo")
 for megabytes in (0.004, 1, 4, 16, 64):
     array = torch.ones(int(megabytes * 2**18), device=device)  # of 4 bytes each
     seconds = []
@@ -546,7 +548,6 @@ for megabytes in (0.004, 1, 4, 16, 64):
     if dist.get_rank() == 0:
         print(json.dumps([array.nbytes, sorted(seconds)[4]]), flush=True)
 dist.destroy_process_group()
-os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %% [markdown]
 # A line through these points has two numbers: what an all-reduce costs however small it is (the **latency**), and how many bytes a second it moves (the **bandwidth**). The model adds that to the step of one worker, with **nothing fitted** to what you measured with several. Predict: will it be too fast or too slow?
