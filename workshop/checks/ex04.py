@@ -274,7 +274,8 @@ def recipe(answer: Callable[..., Any]) -> str:
     for count, shards, size, batch in CASES:
         images, labels = pictures(count)
         split = [len(part) for part in np.array_split(np.arange(count), shards)]
-        epochs = read_epochs(answer, images, labels, shards, size, batch)
+        with compare.time_limit():
+            epochs = read_epochs(answer, images, labels, shards, size, batch)
         # whole shards for each rank, or single records: what its share is makes the steps
         share = min(sum(split[rank::size]) for rank in range(size))
         for epoch in epochs:
