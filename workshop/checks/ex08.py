@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from workshop import session
 from workshop.checks import capstone as script
 from workshop.checks import capstone_judge, compare
 from workshop.checks.compare import wrong

@@ -29,8 +29,17 @@ from tests.workshop.checks.wrong_answers_torch import (
     WRONG_SUMS,
 )
 from workshop.checks import (
-    ask, compare, engine, ex02, ex03, ex04, ex05, ex05_graph, records, table,
-)  # fmt: skip
+    ask,
+    compare,
+    engine,
+    ex02,
+    ex03,
+    ex04,
+    ex05,
+    ex05_graph,
+    records,
+    table,
+)
 from workshop.course import build, solutions
 
 EVERY = [*WRONG, *WRONG_05, *WRONG_06, *WRONG_07_08, *CLOSE]
