@@ -80,10 +80,12 @@ def tried(exercise: table.Exercise, answer: Any, help_: str) -> Result:
     if exercise.function and not callable(answer):
         said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
         return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
-    if exercise.needs and not exercise.launches:  # its import does not count as the answer's time
+    # a check that starts processes has its own limits, and so has a class that is graded
+    limited = not exercise.launches and not hasattr(type(answer), "beside")
+    if limited and exercise.needs:  # its import does not count as the answer's time
         importlib.import_module(exercise.needs)
     try:
-        with contextlib.nullcontext() if exercise.launches else compare.time_limit():
+        with compare.time_limit() if limited else contextlib.nullcontext():
             said = exercise.check(answer)
     except compare.TooLong as error:
         then = f"{own_frame(error, answer)} {compare.ENDLESS} {capital(help_)}".strip()
