@@ -281,8 +281,7 @@ def recipe(answer: Callable[..., Any]) -> str:
     for count, shards, size, batch in CASES:
         images, labels = pictures(count)
         split = [len(part) for part in np.array_split(np.arange(count), shards)]
-        with compare.time_limit():
-            epochs = read_epochs(answer, images, labels, shards, size, batch)
+        epochs = read_epochs(answer, images, labels, shards, size, batch)
         # whole shards for each rank, or single records: what its share is makes the steps
         share = min(sum(split[rank::size]) for rank in range(size))
         for epoch in epochs:
@@ -324,5 +323,6 @@ def read_epochs(
     with tempfile.TemporaryDirectory(prefix="records-") as folder:
         turned = images.transpose(0, 3, 1, 2)
         paths = recipes.write(Path(folder) / "records", turned, labels, shards)
-        made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
-        return _two_epochs(made, 2 * len(labels))
+        with compare.time_limit():
+            made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
+            return _two_epochs(made, 2 * len(labels))
