@@ -80,7 +80,7 @@ def test_file_runs_nothing_of_the_cell(tmp_path):
     assert kept.splitlines().index("HALF = 0.5") == cell.splitlines().index("HALF = 0.5")
 
 
-def test_cell_that_ends_python_is_told(started):
+def test_reports_a_cell_that_ends_python(started):
     source = "import os\n\n\ndef schedule(a, b, c=os._exit(3)):\n    return 1\n"
     path = started.parent / "ex02.py"
     path.parent.mkdir(parents=True, exist_ok=True)
