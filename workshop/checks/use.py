@@ -116,7 +116,11 @@ def check_alone(file: Path, names: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise UserError(f"{file.name} takes more than {IMPORT_S:g} s to import") from None
     if done.returncode:
-        raise UserError((done.stdout.strip() or done.stderr.strip()).splitlines()[-1])
+        silent = (
+            f"importing {file.name} ended Python with status {done.returncode}: take whatever ends"
+            " the process out of its cell"
+        )
+        raise UserError((done.stdout.strip() or silent).splitlines()[-1])
 
 
 # --- use(record_framing=frame): real pictures, packed by im2rec with the learner's function, and

@@ -79,7 +79,8 @@ class Watch:
                  "broadcast_async", "broadcast_async_", "allgather")  # fmt: skip
         self.recorder.count(ops, names, "hvd.")
         before(ops, "broadcast_", self.sends)
-        after(ops, "broadcast", self.sends)
+        # `t.copy_(hvd.broadcast(t, 0))` sends t as much as `hvd.broadcast_(t, 0)` does
+        after(ops, "broadcast", lambda *given, **named: self.sends([*given, named]))
         self.recorder.horovod_imported(ops)
 
     def sends(self, values: Any, *args: Any, **kwargs: Any) -> None:
