@@ -12,6 +12,7 @@ an item differs or fails. Items whose package or program is not installed are sk
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -27,6 +28,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,17 +40,18 @@ else:
 
 ROUNDS = 5  # of --speed; one more before them warms the caches
 # 36 images make 4 steps an epoch and an incomplete batch; 20 for validation need padding.
-DATA = {"data": ("36", "20"), "speed": ("480", "12")}
-BASE = "--recipe reference --dtype float32 --network resnet --num-layers 18 --threads 1"
-TRAIN = f"{BASE} --image-shape 32 -b 8 -e 2 --lr 3 --warmup-epochs 1 --lr-step-epochs 1.5 --seed 3"
-TRAIN += " --data-nthreads 2"
+DRAW = "-m data_prep.roadsigns data --seed 7 --records --tfrecord --val 20 --train "
+TRAIN = "--recipe reference --image-shape 32 -b 8 -e 2 --lr 3 --warmup-epochs 1 --seed 3"
+TRAIN += " --threads 1 --data-nthreads 2"
+RESNET = "--num-layers 18 --dtype float32 --lr-step-epochs 1.5"
+HALF = "--network tiny --dtype float16 --lr-step-epochs 1.5"  # with a loss scale, on any machine
+OPTIONS = "--num-layers 34 --dtype float32 --macrobatch-size 16 --optimizer lars --rotate 10"
+OPTIONS += " --label-smoothing 0.1 --lr-schedule cosine --zero-gamma --no-bn-decay --flip-up-down"
 TINY = "--recipe reference --network tiny --image-shape 32 --data-root data --threads 1"
-OPTIONS = "--macrobatch-size 16 --optimizer lars --label-smoothing 0.1 --lr-schedule cosine"
-OPTIONS += " --zero-gamma --no-bn-decay --rotate 10 --flip-up-down --val-resize 40"
-FOLDERS = {"files": "data", "recordio": "data/records", "tfrecord": "data/tfrecord"}
-TWO = {"torchrun": "ddp", "horovodrun": "horovod", "mpirun": "horovod"}
-NEEDS = {"torch": "torch", "tensorflow": "tensorflow", "dali": "nvidia.dali", "ddp": "torch",
-         "horovod": "horovod"}  # fmt: skip
+FORMATS = {form: f"--data-format {form} --data-root {root}" for form, root in (
+    ("files", "data"), ("recordio", "data/records"), ("tfrecord", "data/tfrecord"))}  # fmt: skip
+LAUNCHERS = {"torchrun": "ddp", "horovodrun": "horovod", "mpirun": "horovod"}
+LOADERS: dict[str, tuple[str, ...]] = {"native": (), "dali": ("nvidia.dali",)}  # and what they need
 IMAGENET = "/data/imagenet/train-val-recordio-passthrough"
 BLANKS = {"path to imagenet": IMAGENET, "model prefix": "model", "epoch": "90"}
 
@@ -64,8 +67,7 @@ class Item(NamedTuple):
 
     name: str
     find: Callable[[Side], Values]
-    needs: tuple[str, ...] = ()  # names in NEEDS, or programs
-    data: str = ""  # a name in DATA
+    needs: tuple[str, ...] = ()  # packages and programs
 
 
 class Side:
@@ -77,7 +79,6 @@ class Side:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("RN50_")} | {
             "PYTHONPATH": str(self.root), "RN50_RUNS": str(folder / "runs"),
             "RN50_DATA": str(folder / "default"), "XDG_CACHE_HOME": str(folder / "cache"),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }  # fmt: skip
         used = self.python("-c", "import rn50lib; print(rn50lib.__file__)").strip()
         if not Path(used).is_relative_to(self.root):
@@ -161,10 +162,13 @@ def stopped(flags: str, side: Side) -> Values:
     for _ in range(5):
         folder = side.new("stopped")
         process = side.start(*command)
-        while process.poll() is None and not (folder / "m-0001.safetensors").exists():
-            time.sleep(0.02)
-        process.terminate()
-        status = process.wait(timeout=120)
+        try:
+            while process.poll() is None and not (folder / "m-0001.safetensors").exists():
+                time.sleep(0.02)
+            process.terminate()
+            status = process.wait(timeout=120)
+        finally:
+            process.kill()
         if newest(folder).stem.count("-") == 2:  # else the signal came at the end of an epoch
             break
     else:
@@ -203,7 +207,7 @@ def reports(side: Side) -> Values:
     side.python(*side.rn50("score", "reports/m", "1", *tiny, "--report", "reports/score.json"))
     sweep = ["-n", "1", "-b", "4,8", "-i", "3", "-o", "reports/benchmark.json"]
     side.python(*side.rn50("benchmark", *tiny, *sweep))
-    found = {}
+    found: Values = {}
     for name in ("report", "score", "benchmark"):
         content = json.loads((folder / f"{name}.json").read_text())
         found[name] = " ".join(content)
@@ -214,9 +218,7 @@ def reports(side: Side) -> Values:
 def meaning(kind: str, there: str, side: Side) -> Values:
     """Return what a command line of the reference comes to: settings, or the flags listed."""
     told = side.reference()
-    (line,) = [line for line in told[kind] if line["there"] == there] or [None]
-    if line is None:
-        raise Failed("this checkout does not know the line")
+    line = next(line for line in told[kind] if line["there"] == there)
     words = translated(there, told["translation"])
     for name, value in {**BLANKS, **line.get("fill", {})}.items():
         words = words.replace(f"<{name}>", value)
@@ -245,7 +247,8 @@ def settings(shown: str) -> Values:
 
     How a value is written does not count, nor whether one that is off, or the default, is shown.
     """
-    found, cell = {}, 1
+    found: Values = {}
+    cell = 1
     for line in shown.splitlines():
         pairs = []
         if entry := re.fullmatch(r"(\w+): (.*?)(?:  # .*)?", line):
@@ -273,15 +276,16 @@ def settings(shown: str) -> Values:
 
 def loader_rate(flags: str, side: Side) -> Values:
     """Return the images/s of an input pipeline alone, in its last epoch."""
-    shown = side.python(*side.rn50("run", "--test-io", "-e", "2", *flags.split()))
+    words = f"--test-io -e 2 --recipe reference --image-shape 224 -b 32 --data-nthreads 2 {flags}"
+    shown = side.python(*side.rn50("run", *words.split()))
     return {"rate": float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])}
 
 
 def step_rate(flags: str, side: Side) -> Values:
     """Return the images/s of training on random images, in its last epoch."""
     folder = side.new("rate")
-    words = f"{BASE} --loader synthetic -e 2 --no-val --no-metrics {flags}".split()
-    side.python(*side.rn50("run", *words, "--report", "rate/report.json"))
+    words = f"--loader synthetic -e 2 --no-val --no-metrics --report rate/report.json {flags}"
+    side.python(*side.rn50("run", *words.split()))
     metrics = json.loads((folder / "report.json").read_text())["metrics"]
     return {"rate": metrics["train.total_ips"][-1]}
 
@@ -292,72 +296,65 @@ def items(lines: dict[str, Any]) -> list[Item]:
     for kind in ("run", "score", "benchmark", "help"):
         found += [Item(f"line {line['there']}", partial(meaning, kind, line["there"]))
                   for line in lines[kind]]  # fmt: skip
-    found += [Item("records", records, (), "data"), Item("reports", reports, ("torch",), "data")]
+    found += [Item("records", records), Item("reports", reports, ("torch",))]
 
     def add(name: str, needs: tuple[str, ...], flags: str, find: Callable = weights) -> None:
-        found.append(Item(name, partial(find, f"{TRAIN} {flags}"), needs, "data"))
+        found.append(Item(name, partial(find, f"{TRAIN} {flags}"), needs))
 
     for backend in ("torch", "tensorflow"):
-        use = f"--backend {backend}"
-        for loader, form in itertools.product(("native", "dali"), FOLDERS):
-            flags = f"{use} --loader {loader} --data-format {form} --data-root {FOLDERS[form]}"
-            add(f"weights {backend} {loader} {form}", (backend, loader), flags)
-        add(f"weights {backend} synthetic", (backend,), f"{use} --loader synthetic")
-        add(f"weights {backend} options", (backend,), f"{use} --data-root data {OPTIONS}")
-        scaled = f"{use} {TINY} --dtype float16"
-        add(f"weights {backend} float16", (backend,), scaled)
-        for launcher, comm in TWO.items():
+        use = f"--data-root data --backend {backend}"
+        for loader, form in itertools.product(LOADERS, FORMATS):
+            add(f"weights {backend} {loader} {form}", (backend, *LOADERS[loader]),
+                f"{RESNET} --backend {backend} --loader {loader} {FORMATS[form]}")  # fmt: skip
+        add(f"weights {backend} synthetic", (backend,), f"{RESNET} {use} --loader synthetic")
+        add(f"weights {backend} options", (backend,), f"{OPTIONS} {use}")
+        add(f"weights {backend} float16", (backend,), f"{HALF} {use}")
+        for launcher, comm in LAUNCHERS.items():
             if comm == "horovod" or backend == "torch":
-                flags = f"{use} --data-root data -n 2 --comm {comm} --launcher {launcher}"
-                add(f"weights {backend} 2 workers {launcher}", (backend, comm, launcher), flags)
-    for n in (1, 2):
-        flags = f"--data-root data -b 2 -e 4 -n {n}" + " --comm ddp" * (n == 2)
-        add(f"stop and resume torch {n} workers", ("torch",), flags, stopped)
+                needs = (backend, launcher, *["horovod"] * (comm == "horovod"))
+                add(f"weights {backend} 2 workers {launcher}", needs,
+                    f"{RESNET} {use} -n 2 --comm {comm} --launcher {launcher}")  # fmt: skip
+    alone = f"{RESNET} --data-root data -b 2 -e 4"
+    add("stop and resume torch", ("torch",), alone, stopped)
+    add("stop and resume torch 2 workers", ("torch",), f"{alone} -n 2 --comm ddp", stopped)
     return found
 
 
 def speed_items() -> list[Item]:
     """Return the items of --speed."""
     found = []
-    for backend, loader in itertools.product(("torch", "tensorflow"), ("native", "dali")):
-        for form in ("files", "recordio", "tfrecord"):
-            root = FOLDERS[form].replace("data", "speed")
-            flags = f"--backend {backend} --loader {loader} --data-format {form} --data-root {root}"
-            flags += " --recipe reference --image-shape 224 -b 32 --data-nthreads 2"
-            found.append(Item(f"speed loader {backend} {loader} {form}",
-                              partial(loader_rate, flags), (backend, loader), "speed"))  # fmt: skip
-        if loader == "native":
-            flags = f"--backend {backend} --image-shape 64 -b 16 --benchmark-iters 20"
-            found.append(Item(f"speed step {backend}", partial(step_rate, flags), (backend,)))
-    flags = "--image-shape 64 -b 16 --benchmark-iters 20 -n 2 --comm ddp"
-    return [*found, Item("speed step torch 2 workers", partial(step_rate, flags), ("torch",))]
+    step = "--recipe reference --num-layers 18 --dtype float32 --image-shape 64 -b 16"
+    step += " --benchmark-iters 20"
+    for backend in ("torch", "tensorflow"):
+        for loader, form in itertools.product(LOADERS, FORMATS):
+            rate = partial(loader_rate, f"--backend {backend} --loader {loader} {FORMATS[form]}")
+            needs = (backend, *LOADERS[loader])
+            found.append(Item(f"speed loader {backend} {loader} {form}", rate, needs))
+        rate = partial(step_rate, f"--backend {backend} {step}")
+        found.append(Item(f"speed step {backend}", rate, (backend,)))
+    rate = partial(step_rate, f"{step} -n 2 --comm ddp")
+    return [*found, Item("speed step torch 2 workers", rate, ("torch",))]
 
 
-def missing(item: Item) -> list[str]:
-    """Return the packages and programs that an item needs and this machine lacks."""
-
-    def there(name: str) -> bool:
-        if name in ("native", "torchrun"):
-            return True
-        if name not in NEEDS:
-            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-            return shutil.which(name, path=path) is not None
-        top = NEEDS[name].split(".")[0]
-        return bool(importlib.util.find_spec(top) and importlib.util.find_spec(NEEDS[name]))
-
-    return [name for name in item.needs if not there(name)]
+def installed(name: str) -> bool:
+    """Return True if there is a program or package of this name."""
+    with contextlib.suppress(ModuleNotFoundError):  # of the package around it
+        return bool(shutil.which(name) or importlib.util.find_spec(name))
+    return False
 
 
 def compare(item: Item, sides: tuple[Side, Side]) -> bool:
     """Run an item in both checkouts and print a line, and a line for each value that differs."""
-    found: list[Values] = []
-    failed = 0
-    for side in sides:
+
+    def find(side: Side) -> Values:
         try:
-            found.append(item.find(side))
-        except (Failed, subprocess.TimeoutExpired) as error:
-            found.append({"failed": str(error)[:160]})
-            failed += 1
+            return item.find(side)
+        except Exception as error:  # also of reading what a command left
+            return {"failed": f"{type(error).__name__}: {error}"[:200]}
+
+    with ThreadPoolExecutor() as pool:  # the values do not depend on the time
+        found = list(pool.map(find, sides))
+    failed = sum("failed" in values for values in found)
     a, b = found
     status = "FAILS IN BOTH" if failed == 2 else "equal" if a == b else "DIFFERS"
     shown = [str(next(iter(values.values())))[:24] for values in found]
@@ -370,14 +367,10 @@ def compare(item: Item, sides: tuple[Side, Side]) -> bool:
 
 def compare_speed(item: Item, sides: tuple[Side, Side]) -> bool:
     """Time an item in turns, and print the ratios B/A of its rates."""
-    rates: list[list[float]] = [[], []]
+    rates: tuple[list[float], list[float]] = ([], [])
     for number in range(ROUNDS + 1):
         for i in (0, 1) if number % 2 else (1, 0):
-            try:
-                rates[i].append(item.find(sides[i])["rate"])
-            except (Failed, subprocess.TimeoutExpired) as error:
-                print(f"{item.name:60}  FAILS in {sides[i].root}: {error}", flush=True)
-                return False
+            rates[i].append(item.find(sides[i])["rate"])
     ratios = [b / a for a, b in zip(rates[0][1:], rates[1][1:], strict=True)]
     a, b = (f"{statistics.median(values[1:]):.1f} img/s" for values in rates)
     middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
@@ -394,31 +387,24 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of items")
     parser.add_argument("--speed", action="store_true", help="compare speeds instead")
     args = parser.parse_args()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the scratch folder is removed
     with tempfile.TemporaryDirectory(prefix="goldens-") as name:
         roots = (args.checkout_a, args.checkout_b)
-        sides = tuple(Side(root, Path(name, side)) for root, side in zip(roots, "ab", strict=True))
-        chosen = speed_items() if args.speed else items(sides[0].reference())
+        a, b = (Side(root, Path(name, side)) for root, side in zip(roots, "ab", strict=True))
+        chosen = speed_items() if args.speed else items(a.reference())
         chosen = [item for item in chosen if any(part in item.name for part in args.only)]
         if not chosen:
             sys.exit("error: --only: no item has such a part in its name")
+        a.python(*DRAW.split(), "480" if args.speed else "36")
+        shutil.copytree(a.folder / "data", b.folder / "data")  # the same files for both
         good = True
         for item in chosen:
-            if lacking := missing(item):
+            if lacking := [name for name in item.needs if not installed(name)]:
                 print(f"{item.name:60}  skipped: no {', '.join(lacking)}", flush=True)
                 continue
-            draw(item.data, sides)
-            good &= (compare_speed if args.speed else compare)(item, sides)
+            good &= (compare_speed if args.speed else compare)(item, (a, b))
     return 0 if good else 1
-
-
-def draw(name: str, sides: tuple[Side, Side]) -> None:
-    """Make a data set, once: by A's programs, the same files for both."""
-    if name and not (sides[0].folder / name).exists():
-        train, val = DATA[name]
-        numbers = f"{name} --train {train} --val {val} --seed 7 --records --tfrecord".split()
-        sides[0].python("-m", "data_prep.roadsigns", *numbers)
-        shutil.copytree(sides[0].folder / name, sides[1].folder / name)
 
 
 if __name__ == "__main__":
