@@ -31,10 +31,11 @@ def test_goldens_find_a_changed_learning_rate(repository: Path, tmp_path: Path) 
             shutil.copytree(repository / part, tmp_path / part)
     recipe = tmp_path / "rn50lib" / "recipe.py"
     text = recipe.read_text()
-    assert text.count("recipe.lr * global_batch") == 1 and text.count("warmup_epochs=5,") == 1
-    text = text.replace("recipe.lr * global_batch", "1.01 * recipe.lr * global_batch")
-    recipe.write_text(text.replace("warmup_epochs=5,", "warmup_epochs=6,"))
+    for right, wrong in (("recipe.lr *", "1.01 * recipe.lr *"), ("lr=0.1,", "lr=0.2,")):
+        assert right in text
+        text = text.replace(right, wrong)
+    recipe.write_text(text)
     changed = compare(tmp_path)
     assert changed.returncode == 1, changed.stdout + changed.stderr
     assert changed.stdout.count(" DIFFERS\n") == 2
-    assert "warmup_epochs: 5 | 6" in changed.stdout
+    assert "lr: 0.1 | 0.2" in changed.stdout
