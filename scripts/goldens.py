@@ -256,8 +256,8 @@ def settings(shown: str) -> Values:
         elif sums := re.fullmatch(r"global batch .* = (\d+?)(?:; learning rate .* = (.*))?", line):
             found |= {f"{cell} global batch": sums[1], f"{cell} rate": sums[2]}
             cell += 1
-        elif " train " in line:
-            words = line.split(" train ")[-1].split()
+        elif command := re.split(r"[ .]train ", line)[1:]:
+            words = command[-1].split()
             pairs = [(word[2:].replace("n-GPUs", "n"), "true" if after[:2] == "--" else after)
                      for word, after in zip(words, [*words[1:], "--"], strict=True)
                      if word[:2] == "--"]  # fmt: skip
