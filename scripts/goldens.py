@@ -343,17 +343,18 @@ def installed(name: str) -> bool:
     return False
 
 
+def attempt(item: Item, side: Side) -> Values:
+    """Return what an item finds in a checkout, or how it failed."""
+    try:
+        return item.find(side)
+    except Exception as error:  # also of reading what a command left
+        return {"failed": f"{type(error).__name__}: {error}"[:200]}
+
+
 def compare(item: Item, sides: tuple[Side, Side]) -> bool:
     """Run an item in both checkouts and print a line, and a line for each value that differs."""
-
-    def find(side: Side) -> Values:
-        try:
-            return item.find(side)
-        except Exception as error:  # also of reading what a command left
-            return {"failed": f"{type(error).__name__}: {error}"[:200]}
-
     with ThreadPoolExecutor() as pool:  # the values do not depend on the time
-        found = list(pool.map(find, sides))
+        found = list(pool.map(partial(attempt, item), sides))
     failed = sum("failed" in values for values in found)
     a, b = found
     status = "FAILS IN BOTH" if failed == 2 else "equal" if a == b else "DIFFERS"
@@ -370,7 +371,11 @@ def compare_speed(item: Item, sides: tuple[Side, Side]) -> bool:
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(ROUNDS + 1):
         for i in (0, 1) if number % 2 else (1, 0):
-            rates[i].append(item.find(sides[i])["rate"])
+            found = attempt(item, sides[i])
+            if "failed" in found:
+                print(f"{item.name:60}  FAILS in {sides[i].root}: {found['failed']}", flush=True)
+                return False
+            rates[i].append(found["rate"])
     ratios = [b / a for a, b in zip(rates[0][1:], rates[1][1:], strict=True)]
     a, b = (f"{statistics.median(values[1:]):.1f} img/s" for values in rates)
     middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
