@@ -8,6 +8,7 @@ they did.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import workshop
 from workshop.errors import RunFailed
-from workshop.try_script import report
+from workshop.try_script import folder, report
 from workshop.try_script.command import choose_launcher
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -102,6 +103,83 @@ def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Pat
         assert line in done.stdout
     assert (tmp_path / "model.pt").read_text() == "trained for a week"
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, "model.pt", told.name])
+
+
+WRITER = """
+import os, pathlib, shutil, subprocess
+for name in ("many", "many/deep", "loop/link", "elsewhere", "elsewhere/inner"):
+    folder = pathlib.Path(name)
+    assert len(list(folder.iterdir())) >= 3, name
+    (folder / "new").write_text("new")
+    (folder / "small").write_text("other")
+    os.replace(folder / "large", folder / "moved")
+    (folder / "gone").unlink()
+    subprocess.run(["touch", folder / "by-a-program"], check=True)
+open("large", "r+b").write(b"other")
+assert open("large", "rb").read(6) == b"otherx"
+os.truncate("cut", 3)
+os.chmod("mode", 0o600)
+os.link("large-2", "hard")
+open("hard", "wb").write(b"other")
+open("to-large", "ab").write(b"other")
+os.symlink("large-3", "made")
+open("made", "wb").close()
+shutil.rmtree("tree")
+pathlib.Path("dangling").write_text("new")
+for write in (
+    lambda: open(ORIGINAL + "/few/absolute", "w"),
+    lambda: os.remove(ORIGINAL + "/large"),
+    lambda: os.mkdir(ORIGINAL + "/folder"),
+    lambda: open(ORIGINAL + "/large", "r+"),
+):
+    try:
+        write()
+    except OSError as error:
+        continue
+    raise SystemExit("a write has reached the original folder")
+"""
+BY_A_PROGRAM = 'assert subprocess.run("echo other >> tree-large", shell=True).returncode'
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """Everything in a folder: contents, modes and times, of links where they lead to."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        state = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+        found[str(path)] = (state.st_mode, state.st_mtime_ns, content)
+    return found
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_no_write_reaches_the_folder(
+    tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the kernel helps to protect it or not."""
+    if not kernel:
+        monkeypatch.setattr(folder, "LIBC", None)
+    elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
+        pytest.skip("the kernel gives this user no mounts of its own")
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in (here / "many" / "deep", here / "few", here / "tree" / "sub", there / "inner"):
+        name.mkdir(parents=True)
+    large = b"x" * (folder.SMALL + 1)
+    for name in (here / "many", here / "many" / "deep", here / "few", there, there / "inner"):
+        for file in ("small", "gone"):
+            (name / file).write_text("yours")
+        (name / "large").write_bytes(large)
+    for number in range(301):
+        (here / "many" / f"{number}").write_text("yours")
+    for name in ("large", "large-2", "large-3", "tree-large", "cut", "mode", "tree/sub/large"):
+        (here / name).write_bytes(large)
+    for name, to in (("link", "few"), ("loop", "."), ("elsewhere", there), ("to-large", "large-2"),
+                     ("dangling", there / "nothing")):  # fmt: skip
+        (here / name).symlink_to(to)
+    path = here / "train.py"
+    path.write_text(f"ORIGINAL = {str(here)!r}\n{WRITER}" + BY_A_PROGRAM * kernel)
+    before = snapshot(tmp_path)
+    workshop.try_script(path, launcher="python", single=False)
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.slow
