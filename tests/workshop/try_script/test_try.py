@@ -55,11 +55,39 @@ CUTS = [
     ("horovod_keras", "rate", *HVD_RATE),
     ("horovod_keras", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
     ("horovod_keras", "alike", "    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
-    ("horovod_session", "share", "number = hvd.rank()", "number = 0"),
-    ("horovod_session", "rate", *HVD_RATE),
-    ("horovod_session", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
-    ("horovod_session", "alike", "hvd.BroadcastGlobalVariablesHook(0), ", ""),
-    ("horovod_session", "writes", '"checkpoints" if hvd.rank() == 0 else None', '"checkpoints"'),
+]  # fmt: skip
+
+NOISY = """
+class Noisy(TensorDataset):
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + torch.rand(()), label
+data = Noisy(images, labels)
+"""
+DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
+DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+HVD_WARMUP = (
+    "hvd.broadcast_parameters(",
+    "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
+    "    optimizer, lambda step: min(1, (step + 1) / (32 / hvd.size())))\n"
+    "hvd.broadcast_parameters(",
+)
+HVD_STEP = ("    optimizer.step()", "    optimizer.step(); warm_up.step()")
+BY_HAND_RATE = (
+    "    optimizer.zero_grad()",
+    "    optimizer.zero_grad(); optimizer.param_groups[0]['lr'] *= 1.1",
+)
+BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
+# script, edits, a change and what can be known of it
+KNOWN = [
+    ("ddp", [DDP_NOISY], "share", "seen"),
+    ("ddp", [DDP_ALONE], "share", "missing"),
+    ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
+     "share", "not seen"),
+    ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP], "rate", "seen"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP, HVD_RATE], "rate", "missing"),
+    ("by_hand", [BY_HAND_RATE, ("split(32 // size)", "split(32)")], "rate", "not seen"),
 ]  # fmt: skip
 
 
@@ -199,6 +227,28 @@ def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:
     assert "the same 40 samples in the same order" in result["share"].evidence
     assert "several ranks wrote model.pt" in result["writes"].evidence
     assert "✗ average the gradients" in result._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_augmentation_hides_nothing_and_a_file_without_a_name_is_none(tmp_path: Path) -> None:
+    unnamed = "import tempfile\ntempfile.TemporaryFile()\nif rank == 0:"
+    edits = [DDP_NOISY, DDP_ALONE, ("if rank == 0:", unnamed)]
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert result.missing == ["share"], str(result)
+    assert "all 256 samples" in result["share"].evidence
+    assert "rank 0 wrote model.pt" in result["writes"].evidence
+    assert "augments" in str(result) and "validation" in str(result)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod", "torch")
+@pytest.mark.parametrize("name, edits, change, status", KNOWN)
+def test_a_verdict_is_given_only_where_it_can_be_known(
+    tmp_path: Path, name: str, edits: list[tuple[str, str]], change: str, status: str
+) -> None:
+    result = attempt(edited(tmp_path, name, *edits))
+    assert result[change].status == status, str(result)
 
 
 @pytest.mark.slow

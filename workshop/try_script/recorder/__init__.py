@@ -48,6 +48,9 @@ class Recorder:
         self.steps = 0
         self.calls: collections.Counter[str] = collections.Counter()
         self.inputs: list[str] = []  # a hash of each sample that went into the model
+        self.indices: list[
+            int
+        ] = []  # the indices of these samples in their data set, if it has any
         self.paths: set[str] = set()
         self.writing = threading.local()
 
@@ -71,9 +74,10 @@ class Recorder:
         """An optimizer is about to change the weights: write down what led there."""
         if not self.watching:
             return
-        self.write("update", step=self.steps, inputs=self.inputs, calls=dict(self.calls), **what)
+        what |= {"inputs": self.inputs, "indices": self.indices, "calls": dict(self.calls)}
+        self.write("update", step=self.steps, **what)
         self.steps += 1
-        self.inputs = []
+        self.inputs, self.indices = [], []
 
     def fed(self, rows: Iterable[bytes]) -> None:
         """A batch went into the model: its samples, as bytes."""
@@ -93,8 +97,8 @@ class Recorder:
             writes = flags & (os.O_WRONLY | os.O_RDWR)
             if isinstance(mode, str):
                 writes = any(letter in mode for letter in "wax+")
-            # O_TMPFILE, which includes O_DIRECTORY, makes a file without a name
-            if writes and not flags & getattr(os, "O_DIRECTORY", 0):
+            # a temporary file without a name is opened by the name of its folder
+            if writes and not os.path.isdir(path):
                 self.wrote(path, keep=mode != "w" and not flags & os.O_TRUNC)
         else:
             if event in ("os.rename", "os.link"):
