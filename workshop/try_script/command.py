@@ -78,8 +78,8 @@ def try_script(
     itself as a table. The launcher is horovodrun, torchrun or python (the script starts its ranks
     itself); "auto" goes by what the script imports. After its last watched update the script may go
     on for `seconds`, so that one sees what it writes, and is ended then. With `single` it also runs
-    on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), and
-    nothing that it does to files there reaches yours. `env` is added to the environment.
+    on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), so
+    that yours does not change. `env` is added to the environment.
 
     Raises RunFailed, with the script's own traceback as `log`, if it fails; UserError for a script
     or a launcher that does not exist.
@@ -183,7 +183,7 @@ class Launch:
         return [sys.executable, *words, *rank, shlex.join(worker)]
 
     def argument(self, word: str, work: Path) -> str:
-        """Return an argument with its path in the copy, or an absolute one if it leads elsewhere."""
+        """Return an argument with its path in the copy, or absolute if it leads elsewhere."""
         if word.startswith(".."):
             word = os.path.normpath(self.folder / word)
         return re.sub(rf"{re.escape(str(self.folder))}(?=/|$)", str(work), word)

@@ -134,8 +134,8 @@ def judge(
             "average": average(ranks, np, steps),
             "alike": alike(ranks, steps),
         }
-        unseen.append("whether each rank augments its samples with random numbers of its own, and"
-                      " whether the ranks average what they measure on validation data")  # fmt: skip
+        unseen.append("whether each rank augments its samples with different random numbers")
+        unseen.append("whether validation results are averaged over the ranks")
         unseen.append(f"whatever comes after the first {plural(steps, 'update')}, but for files")
     else:
         nothing = "no update of an optimizer of PyTorch, Keras or TensorFlow was seen on each rank"
