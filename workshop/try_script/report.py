@@ -209,18 +209,16 @@ def share(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[
     drawn = [[u["indices"] for u in rank.updates[:steps]] for rank in ranks]
     known = all(all(batches) for batches in drawn)
     data = [rank.updates[steps - 1]["data"] for rank in ranks]
-    equal = (
-        known and data[0]["sign"] is not None and all(d["sign"] == data[0]["sign"] for d in data)
-    )
+    equal = known and data[0]["sign"] and all(d["sign"] == data[0]["sign"] for d in data)
+    # a script may also take only every second batch of a loader that goes through everything
+    whole = known and all(d["planned"] == d["size"] and d["skipped"] < steps - 1 for d in data)
+    if equal and whole:
+        return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
     status, text = overlap(drawn if equal else fed)
-    if equal:  # a loader of which the script takes every second batch may go through everything
-        if all(d["planned"] == d["size"] and d["skipped"] <= 2 for d in data):
-            return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
+    if equal or status != SEEN:
         return status, text
-    if status != SEEN:
-        return status, text
-    if known and overlap(drawn)[0] == SEEN:
-        return SEEN, f"{text}, by their numbers in the data set"
+    if known and not whole and overlap(drawn)[0] == SEEN:
+        return SEEN, f"{text}, by their indices in the data set"
     shards = [{tuple(shard) for u in rank.updates[:1] for shard in u["shards"]} for rank in ranks]
     if all(any(n == size and index == r for n, index in s) for r, s in enumerate(shards)):
         return SEEN, f"{text}; each rank took its own shard (Dataset.shard)"

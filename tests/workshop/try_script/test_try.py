@@ -66,6 +66,14 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_EVERY_SECOND = (
+    "shuffle=True)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
+    "for images, labels in loader:",
+    "shuffle=True, generator=torch.Generator().manual_seed(2))\n"
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
+    "for number, (images, labels) in enumerate(loader):\n"
+    "    if number % size != rank:\n        continue",
+)
 HVD_WARMUP = (
     "hvd.broadcast_parameters(",
     "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
@@ -82,6 +90,7 @@ BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(row
 KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
     ("ddp", [DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_EVERY_SECOND], "share", "seen"),
     ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
      "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),

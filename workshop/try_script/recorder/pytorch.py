@@ -137,7 +137,7 @@ class Watch:
             data, indices = data.dataset, [data.indices[index] for index in indices]
         self.recorder.indices += [int(index) for index in indices]
         if not self.data:
-            self.data = {"planned": planned, "size": len(data), "sign": None}
+            self.data = {"planned": planned, "size": len(data), "sign": None, "skipped": 0}
             self.data["sign"] = self.sign(data)
         self.data["skipped"] = self.skipped.get(iterator, 0)
 
