@@ -27,7 +27,7 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
     a link leads to is copied in the same way. The recorder replaces the link to a large file by a
     copy before the script writes to it.
 
-    Returns the directories that are links because the folder has more than ENTRIES entries.
+    Returns the directories elsewhere that are links because there are more than ENTRIES entries.
     """
     folder = folder.resolve()
     to.mkdir()
@@ -35,25 +35,31 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
     copied = entries = 0
     while left:  # breadth first: what is deepest becomes a link
         source, target = left.popleft()
-        for name in sorted(os.listdir(source)):
-            entry, new, entries = source / name, target / name, entries + 1
-            real = Path(os.path.realpath(entry))
-            if name == "__pycache__" or real == to.parent:
+        if entries > ENTRIES or not os.access(source, os.R_OK | os.X_OK):
+            target.rmdir()
+            target.symlink_to(source)
+            if not source.is_relative_to(folder):
+                linked.append(source)
+            continue
+        for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+            new, entries = target / entry.name, entries + 1
+            real = source / entry.name
+            if entry.is_symlink():
+                real = Path(os.path.realpath(entry.path))
+            if entry.name == "__pycache__" or real == to.parent:
                 continue
             if entry.is_symlink() and real.is_relative_to(folder):
                 new.symlink_to(to / real.relative_to(folder))
             elif real in made:
                 new.symlink_to(made[real])
-            elif real.is_dir():
-                if entries <= ENTRIES and not folder.is_relative_to(real) and can_list(real):
-                    new.mkdir()
-                    made[real] = new
-                    left.append((real, new))
-                else:
-                    new.symlink_to(real)
-                    linked.append(real)
-            elif real.is_file():
-                small = copied < COPIED and real.stat().st_size <= SMALL
+            elif entry.is_dir() and folder.is_relative_to(real):  # a link upwards
+                new.symlink_to(real)
+            elif entry.is_dir():
+                new.mkdir()
+                made[real] = new
+                left.append((real, new))
+            elif entry.is_file():
+                small = copied < COPIED and entry.stat().st_size <= SMALL
                 if small and os.access(real, os.R_OK):
                     shutil.copy2(real, new)
                     copied += 1
@@ -62,15 +68,11 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
     return linked
 
 
-def can_list(folder: Path) -> bool:
-    return os.access(folder, os.R_OK | os.X_OK)
-
-
 def make_read_only(folders: list[Path]) -> None:
     """Make folders read-only for this process and its children, if the kernel allows it.
 
-    This stops programs that write in C, of which the recorder knows nothing. A user other than root
-    gets a user namespace for it. Many containers allow neither.
+    This stops code in C and other programs, which the recorder does not see. It takes a user
+    namespace unless the user is root; many containers allow neither.
     """
     if LIBC is None:
         return

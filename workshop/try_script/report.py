@@ -223,13 +223,15 @@ def share(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[
     if all(any(n == size and index == r for n, index in s) for r, s in enumerate(shards)):
         return SEEN, f"{text}; each rank took its own shard (Dataset.shard)"
     if unchanged(fed, alone):
-        return SEEN, f"{text}; a sample that comes again is the same, bit for bit"
+        return SEEN, f"{text}; samples recur bit for bit, so none is changed at random"
     return NOT_SEEN, f"{text}, which random changes of each sample (augmentation) would explain too"
 
 
 def overlap(batches: list[list[list[Any]]]) -> tuple[str, str]:
-    """How many samples came up on several ranks, given the batches of each rank. An epoch may end
-    among them: only the first pass over the data is compared."""
+    """Return a status and how many samples several ranks had in common, given each rank's batches.
+
+    An epoch may end among them, so only the first pass over the data is compared.
+    """
     sets = [set(first_pass(rank)) for rank in batches]
     common = sum(count > 1 for count in collections.Counter(r for s in sets for r in s).values())
     smallest = min(len(first_pass(rank)) for rank in batches)
@@ -242,8 +244,10 @@ def overlap(batches: list[list[list[Any]]]) -> tuple[str, str]:
 
 
 def unchanged(fed: list[list[list[str]]], alone: list[Rank]) -> bool:
-    """Whether samples come again as they were, on every rank: in a second epoch, or in the run on
-    one rank, which most of them would not if they were changed at random."""
+    """Return True if samples on every rank recur unchanged, so that no augmentation is at work.
+
+    They recur in a second epoch, or in the run on one rank.
+    """
     single = {row for rank in alone for update in rank.updates for row in update["inputs"]}
     for batches in fed:
         rows = [row for batch in batches for row in batch]
@@ -304,7 +308,7 @@ def rate(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[s
 
 
 def is_rising(values: list[float]) -> bool:
-    """Whether a learning rate is still on its way up at the end."""
+    """Return True if a learning rate still rises at the end."""
     return len(values) > 1 and values[-1] == max(values) > 1.0001 * values[0]
 
 

@@ -219,6 +219,24 @@ def test_no_write_reaches_the_folder(
     assert snapshot(tmp_path) == before
 
 
+def test_directories_beyond_the_limit_are_read_only_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "ENTRIES", 4)
+    monkeypatch.setattr(folder, "LIBC", None)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_text("yours")
+        (tmp_path / name / "2").write_text("yours")
+    path = tmp_path / "train.py"
+    path.write_text("open('a/1', 'w').write('x')\nopen('c/1').read()\nopen('c/3', 'w')\n")
+    before = snapshot(tmp_path)
+    with pytest.raises(RunFailed) as failure:
+        workshop.try_script(path, launcher="python", single=False)
+    assert "c/3" in failure.value.log and "Protected" in failure.value.log
+    assert snapshot(tmp_path) == before
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Recorder:
         real = resolved(path)
         leaves = within(os.path.abspath(path), self.copy) or within(real, self.original)
         if leaves and not within(real, os.path.dirname(self.copy)):
-            text = f"the script is tried on a copy of {self.original}: nothing may change here"
+            text = f"rn50 workshop try changes nothing in {self.original}; write to a new folder"
             raise Protected(errno.EACCES, text, path)
 
     def replace_link(self, link: str, source: str | None) -> None:
@@ -203,7 +203,7 @@ def within(path: str, folder: str) -> bool:
 
 
 class Protected(PermissionError):
-    """A change of a file of the user's, refused: the one error that reaches the script."""
+    """A refused change of the user's files: the only error that reaches the script."""
 
 
 class quietly:
