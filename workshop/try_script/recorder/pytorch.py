@@ -1,4 +1,4 @@
-"""What a script does with PyTorch, DDP and Horovod's part for PyTorch."""
+"""Recorder for PyTorch, DDP and Horovod for PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script does with TensorFlow 2, tf.keras, Keras and Horovod's parts for them.
+"""Recorder for TensorFlow 2, tf.keras, Keras and Horovod for them.
 
 Functions of `tf.function` are run eagerly, so that their numbers can be looked at.
 """
