@@ -251,7 +251,7 @@ class Launch:
             "RN50_TRY_STEPS": str(self.steps),
             "RN50_TRY_FOLDER": str(work),
             "RN50_TRY_ORIGINAL": str(self.folder.resolve()),
-            "HOME": self.argument(env.get("HOME", "/"), work),
+            **({"HOME": self.argument(env["HOME"], work)} if "HOME" in env else {}),
             **dict.fromkeys(programs.THREADS, threads),
             **self.env,
         }
