@@ -77,6 +77,11 @@ def convert(
         )
     if (root / "val").is_dir() or sources["train"].path.with_name("val.rec").exists():
         sources["val"] = open_source(root, "val", data_format)
+    elif not quiet:
+        print(
+            f"note: {root} has no val, so only training shards are written; training on them needs "
+            "--no-val"
+        )
     sizes = {split: image_bytes(source) for split, source in sources.items()}
     total = sum(sum(s) for s in sizes.values()) + EXAMPLE_BYTES * sum(map(len, sources.values()))
     if schema == "slides":

@@ -17,8 +17,9 @@ from rn50lib import checkpoint
 from rn50lib.comm import Comm
 from rn50lib.config import Config, Experiment, flag_name, flags_of
 from rn50lib.errors import UserError, status_of
-from rn50lib.files import check_file, check_writable, is_stream, make_folder
+from rn50lib.files import check_file, check_output, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
+from rn50lib.report import is_report
 from rn50lib.stop import die_with_parent, end_on_sigterm, end_with
 
 if TYPE_CHECKING:
@@ -134,7 +135,9 @@ def run_worker(
 
 def check_outputs(experiment: Experiment) -> None:
     """Raise UserError before the training where its files cannot be written; makes the folders."""
-    for name in ("report", "profile_trace", "timeline"):
+    if experiment.report:
+        check_output(experiment.report, "--report", "a report", is_report)
+    for name in ("profile_trace", "timeline"):
         if file := getattr(experiment, name):
             check_writable(file, flag_name(name))
     if experiment.timeline:  # Horovod writes it, and a second file beside it

@@ -20,6 +20,7 @@ from rn50lib.config.file import Config
 from rn50lib.launch.prepare import prepare
 from rn50lib.network import resnet, tiny
 from rn50lib.parser import VERBS, experiment_parser, parse_experiment
+from rn50lib.report import load
 from tests.conftest import ROOT, clean_environment
 from tests.launch import fake_nvidia_smi
 from tests.support import TINY, Photos, write_photo
@@ -372,6 +373,20 @@ def test_a_report_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
     line = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1",
                 "--no-val", "--report", "file/r.json").error  # fmt: skip
     assert "file/r.json cannot be written" in line
+
+
+@pytest.mark.needs("torch")
+def test_a_report_replaces_only_a_report(rn50: Run, photos: Photos, trained: Path) -> None:
+    argv = ["train", "--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1"]
+    Path("notes.json").write_text('{"mine": 1}')
+    line = rn50(*argv, "--no-val", "--report", "notes.json").error
+    assert "--report notes.json" in line and "not a report" in line
+    assert Path("notes.json").read_text() == '{"mine": 1}'
+    Path("r.json").write_bytes((trained / "report.json").read_bytes())
+    Path("empty.json").touch()  # as mktemp leaves it
+    for file in ("r.json", "empty.json"):
+        assert rn50(*argv, "--no-val", "--report", file).status == 0
+        assert len(load(file)["metrics"]["train.loss"]) == 1
 
 
 @pytest.mark.needs("torch")

@@ -119,6 +119,39 @@ def _check_same_classes(
     )
 
 
+def compare_labels(
+    root: Path, split: str, labels: np.ndarray, others: np.ndarray | None
+) -> tuple[str, ...]:
+    """Return notes about the labels of a split whose classes no folder names.
+
+    ``others`` are the labels of the other split, None if there is none. Only the notes of train are
+    returned if there are both. Raises UserError if each split has labels that the other has not.
+    """
+    used = np.unique(labels)
+    if others is not None:
+        train, val = (used, np.unique(others))[:: 1 if split == "train" else -1]
+        only_train, only_val = np.setdiff1d(train, val), np.setdiff1d(val, train)
+        if len(only_train) and len(only_val):
+            raise UserError(
+                f"{root}: train and val do not have the same labels (counted from 0, "
+                f"{only_train[0]} is only in train and {only_val[0]} is only in val), so a label "
+                "means different classes in the two. Write both again from one list of classes"
+            )
+        if split == "val":
+            return ()
+        if len(only_val):
+            text = f"class {only_val[0]} (counted from 0) has images in val, none in train"
+            return (f"note: {root}: {text}",)
+    count = int(used[-1]) + 1
+    if len(used) == count:
+        return ()
+    first = np.setdiff1d(np.arange(count), used)[0]
+    return (
+        f"note: {root}: {count - len(used):,} of the {count:,} classes have no image in {split}; "
+        f"the first is class {first} (from 0); the largest label decides how many there are",
+    )
+
+
 def _remarks(folder: Path, empty: list[str], passed: list[str]) -> tuple[str, ...]:
     """A line where classes have no images, and one where pictures are passed over."""
     remarks = []

@@ -11,6 +11,9 @@ from typing import Any
 from rn50lib.records.framing import Damage, RecordError, Span, locate
 from rn50lib.records.index import pack_remedy
 
+GZIP = b"\x1f\x8b\x08"
+"""How a gzip file begins (RFC 1952)."""
+
 SPARSE = 32_000
 """Bytes a record from which on reading all of it costs more than its first page alone."""
 
@@ -101,6 +104,15 @@ class MappedFile:
     def damaged(self, damage: Damage) -> RecordError:
         """The error for a damaged record: with file, offset, and how many good ones stand before,
         one behind the other."""
+        if damage.offset == 0 and self.read(0, len(GZIP)) == GZIP:
+            return RecordError(
+                f"{self.path}: the file is compressed with gzip, which cannot be read at random: "
+                f"decompress it: `gunzip < {self.path} > {self.path}.new && mv {self.path}.new "
+                f"{self.path}`",
+                self.path,
+                0,
+                0,
+            )
         good = end = 0
         try:
             while (end := self.locate(end).end) <= damage.offset:

@@ -28,6 +28,7 @@ from rn50lib.records.example import (
     values,
     whole_numbers,
 )
+from rn50lib.records.folders import compare_labels
 from rn50lib.records.tfrecord import SPLIT_PREFIX, Shard, TFRecordReader, find_shards
 
 IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
@@ -54,6 +55,7 @@ class ShardSource:
     _offsets: np.ndarray = field(repr=False)
     format: str = "tfrecord"
     _open: OrderedDict[int, TFRecordReader] = field(default_factory=OrderedDict, repr=False)
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -139,10 +141,14 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
             file=sys.stderr,
         )
     found = _contents(folder, split, shards)
-    classes = _class_names(folder, split, _ids(found), int(found["labels"].max()) + 1, names)
+    other = _other_contents(folder, split)
+    classes = _class_names(folder, split, found, other, names)
+    remarks = compare_labels(root, split, found["labels"], other["labels"] if other else None)
     paths = tuple(shard.path for shard in shards)
-    offsets, raw = found["offsets"], bool(found["raw"])
-    return ShardSource(root, folder, found["labels"], classes, paths, found["firsts"], raw, offsets)
+    return ShardSource(
+        root, folder, found["labels"], classes, paths, found["firsts"], bool(found["raw"]),
+        found["offsets"], remarks=remarks,
+    )  # fmt: skip
 
 
 # -- labels --------------------------------------------------------------------------------------
@@ -277,27 +283,35 @@ def _check_kind(features: dict[str, FeatureSpan], before: bool | None, name: str
     return raw
 
 
+def _other_contents(folder: Path, split: str) -> kept.Arrays | None:
+    """Return what `_contents` says of the other split; None if it has no shards."""
+    other = "val" if split == "train" else "train"
+    try:
+        shards = find_shards(folder, other)
+    except UserError:
+        return None
+    return _contents(folder, other, shards)
+
+
 def _class_names(
-    folder: Path, split: str, ids: dict[int, str], count: int, names: tuple[str, ...] | None
+    folder: Path,
+    split: str,
+    found: kept.Arrays,
+    other: kept.Arrays | None,
+    names: tuple[str, ...] | None,
 ) -> tuple[str, ...]:
-    """The classes; ``ids`` are those that the records name, ``count`` the labels that they use."""
-    if names is not None:
-        if count > len(names):
-            raise UserError(
-                f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
-                f"{len(names)} classes; put the list right, or write the shards again"
-            )
-        known, elsewhere = dict(enumerate(names)), "classes.txt"
-    else:
-        other = "val" if split == "train" else "train"
-        known, elsewhere = {}, f"the {other} shards"
-        try:
-            others = find_shards(folder, other)
-        except UserError:
-            others = []
-        if others:
-            there = _contents(folder, other, others)
-            known, count = _ids(there), max(count, int(there["labels"].max()) + 1)
+    """Return the classes: those of classes.txt, else the ids in the records, else numbers."""
+    ids, count = _ids(found), int(found["labels"].max()) + 1
+    known, elsewhere = dict(enumerate(names or ())), "classes.txt"
+    if names is not None and count > len(names):
+        raise UserError(
+            f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
+            f"{len(names)} classes; put the list right, or write the shards again"
+        )
+    if names is None and other is not None:
+        known = _ids(other)
+        count = max(count, int(other["labels"].max()) + 1)
+        elsewhere = f"the {'val' if split == 'train' else 'train'} shards"
     for label in ids.keys() & known.keys():
         if ids[label] != known[label]:
             raise UserError(

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.records.folders import open_folders, read_class_names
+from rn50lib.records.folders import compare_labels, open_folders, read_class_names
 from rn50lib.records.framing import RecordError
 from rn50lib.records.imageinfo import refuse_no_image
 from rn50lib.records.recordio import Reader
@@ -55,6 +55,7 @@ class RecordSource:
     classes: tuple[str, ...]
     _reader: Reader = field(repr=False)
     format: str = "recordio"
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -163,10 +164,14 @@ def _open_records(root: Path, split: str) -> RecordSource:
     if reader.unchecked:
         print(f"{reader.unchecked}; records are read without checksums", file=sys.stderr)
     names = read_class_names(root)
+    other = path.with_name("val.rec" if split == "train" else "train.rec")
+    others = Reader(other).labels() if other.exists() else None
+    remarks = compare_labels(root, split, labels, others)
     count = int(labels.max()) + 1
     if names is None or len(names) < count:
-        names = tuple(str(label) for label in range(_class_count(path.parent, split, count)))
-    return RecordSource(root, path, labels, names, reader)
+        count = max(count, int(others.max()) + 1) if others is not None else count
+        names = tuple(str(label) for label in range(count))
+    return RecordSource(root, path, labels, names, reader, remarks=remarks)
 
 
 def _record_path(root: Path, split: str) -> Path:
@@ -179,11 +184,3 @@ def _record_path(root: Path, split: str) -> Path:
         f"and then `{command % '--pass-through'}`",
         path,
     )
-
-
-def _class_count(folder: Path, split: str, count: int) -> int:
-    """The number of classes, where no list names them; val may lack the last ones."""
-    other = folder / ("val.rec" if split == "train" else "train.rec")
-    if not other.exists():
-        return count
-    return max(count, int(Reader(other).labels().max()) + 1)

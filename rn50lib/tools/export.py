@@ -144,6 +144,8 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
     if output.suffix in (".onnx", *WEIGHTS):
         check_writable(output, "--output")
+        if output.exists() and output.samefile(checkpoint.path(prefix, epoch)):
+            raise UserError(f"--output {output} is the checkpoint itself: name another file")
     elif output.exists():
         raise UserError(f"--output {output} is there already: give a folder that is not")
     else:

@@ -2,11 +2,15 @@
 
 python -m rn50lib.tools.predict PREFIX EPOCH a.jpg b.jpg            # three best classes of each
 python -m rn50lib.tools.predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
+python -m rn50lib.tools.predict PREFIX EPOCH --split val -o out.csv # the same as text
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +22,7 @@ from rn50lib import checkpoint
 from rn50lib.config import Experiment
 from rn50lib.config.defaults import resolve
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable, replacing
+from rn50lib.files import check_output, replacing
 from rn50lib.pipelines.images import SPARE, crop, open_image
 from rn50lib.recipe import center_crop_box
 
@@ -45,11 +49,13 @@ class Files:
         return len(self.paths)
 
     def read(self, i: int) -> bytes:
-        """The bytes of file i. Raises UserError where it cannot be read."""
+        """Return the bytes of file i. Raises UserError if it cannot be read."""
+        path = self.paths[i]
         try:
-            return self.paths[i].read_bytes()
+            return path.read_bytes()
         except OSError as error:
-            raise UserError(f"{self.paths[i]} cannot be read: {error.strerror}") from error
+            hint = f"; give {path}/*.jpg" if path.is_dir() else ""
+            raise UserError(f"{path} cannot be read: {error.strerror}{hint}") from error
 
     def name(self, i: int) -> str:
         return str(self.paths[i])
@@ -83,11 +89,21 @@ def predict(
     epoch: int,
     pictures: Pictures,
     report: Callable[[int], None] = lambda finished: None,
+    on_error: Callable[[int, UserError], None] | None = None,
 ) -> np.ndarray:
-    """Class probabilities of all pictures, float32 (pictures, classes); rows add up to 1.
+    """Return the class probabilities of all pictures, float32 (pictures, classes).
 
-    `report(finished)` is called after every batch with the number of pictures done. Raises
-    UserError for a checkpoint that is missing or damaged, or a picture that does not decode.
+    Args:
+        prefix: The --model-prefix of the checkpoint.
+        epoch: Its epoch.
+        pictures: The images.
+        report: Called after every batch with the number of pictures done.
+        on_error: Called with the number of a picture that cannot be read or decoded, and the error.
+            The row of that picture is NaN. Without it, the error is raised.
+
+    Raises:
+        UserError: The checkpoint is missing or damaged, or a picture is bad and there is no
+            ``on_error``.
     """
     from rn50lib import comm
     from rn50lib.backends import build_step
@@ -103,9 +119,17 @@ def predict(
     batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
     for start in range(0, len(pictures), done.batch_size):
         rows = min(done.batch_size, len(pictures) - start)
+        bad = []
         for row in range(rows):
-            batch[row] = prepare(pictures, start + row, done)
+            try:
+                batch[row] = prepare(pictures, start + row, done)
+            except UserError as error:
+                if on_error is None:
+                    raise
+                on_error(start + row, error)
+                bad.append(start + row)
         probabilities[start : start + rows] = step.predict(batch)[:rows]
+        probabilities[bad] = np.nan
         report(start + rows)
     return probabilities
 
@@ -137,17 +161,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("images", nargs="*", type=Path, help="image files")
     parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
     parser.add_argument("--data-root", help="the data set (default: the one it was trained on)")
-    parser.add_argument("-o", "--output", type=Path, help="write all probabilities to this .npz")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="write all probabilities to FILE.npz or FILE.csv"
+    )
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("give image files, or --split val: one of the two")
-    for path in args.images:
-        if not path.is_file():
-            why = f"it is a folder: give {path}/*.jpg" if path.is_dir() else "there is no such file"
-            raise UserError(f"{path} cannot be read: {why}")
     done = trained_as(args.prefix, args.epoch)
     if args.output:
-        check_writable(args.output, "--output")
+        check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
+        if args.output.suffix not in (".csv", ".npz"):
+            raise UserError(f"--output {args.output}: name a file that ends in .csv or .npz")
     root = args.data_root or done.data_root
     pictures: Pictures = Files(tuple(args.images))
     if args.split:
@@ -158,28 +182,64 @@ def main(argv: list[str]) -> int:
     def report(finished: int) -> None:
         print(f"{finished} of {len(pictures)} pictures", file=sys.stderr, flush=True)
 
-    probabilities = predict(args.prefix, args.epoch, pictures, report)
+    bad: set[int] = set()
+
+    def on_error(i: int, error: UserError) -> None:
+        bad.add(i)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+
+    probabilities = predict(args.prefix, args.epoch, pictures, report, on_error)
     classes = class_names(root, probabilities.shape[1])
-    if args.output:
-        write(args.output, probabilities, pictures, classes)
+    good = [i for i in range(len(pictures)) if i not in bad]
+    if not args.output:
+        for i in good:
+            print(f"{pictures.name(i)}: {best(probabilities[i], classes)}")
+    elif good:
+        write(args.output, probabilities, pictures, classes, good)
         print(args.output)
-    else:
-        for i, row in enumerate(probabilities):
-            print(f"{pictures.name(i)}: {best(row, classes)}")
-    return 0
+    return 2 if bad else 0
+
+
+def is_predictions(file: Path) -> bool:
+    """Return True if `write` wrote the file."""
+    try:
+        if file.suffix == ".csv":
+            with open(file, newline="", encoding="utf-8") as stream:
+                header = next(csv.reader(stream), [])
+            return header[:2] == ["name", "label"] and len(header) > 2
+        with np.load(file) as arrays:
+            return "probabilities" in arrays
+    except (OSError, ValueError, AttributeError, TypeError, csv.Error, zipfile.BadZipFile):
+        return False
 
 
 def write(
-    file: Path, probabilities: np.ndarray, pictures: Pictures, classes: Sequence[str]
+    file: Path,
+    probabilities: np.ndarray,
+    pictures: Pictures,
+    classes: Sequence[str],
+    rows: Sequence[int],
 ) -> None:
-    """An .npz of plain arrays: probabilities, classes, names and, of a data set, labels."""
-    labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))
-    names = [pictures.name(i) for i in range(len(pictures))]
+    """Write these rows as .npz (arrays probabilities, labels, classes, names) or as .csv.
+
+    A line of the .csv is name, label and a probability for each class. Without a data set the
+    labels are -1.
+    """
+    labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))[list(rows)]
+    names, probabilities = [pictures.name(i) for i in rows], probabilities[list(rows)]
     try:
         with replacing(file) as new, open(new, "wb") as stream:
-            np.savez(
-                stream, probabilities=probabilities, labels=labels, classes=classes, names=names
-            )
+            if file.suffix == ".csv":
+                text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+                table = csv.writer(text)
+                table.writerow(["name", "label", *classes])
+                for name, label, row in zip(names, labels, probabilities, strict=True):
+                    table.writerow([name, label, *row])
+                text.detach()  # flushes, and leaves the file to `with`
+            else:
+                np.savez(
+                    stream, probabilities=probabilities, labels=labels, classes=classes, names=names
+                )
     except OSError as error:
         raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
 

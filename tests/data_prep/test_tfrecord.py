@@ -308,6 +308,14 @@ def test_output_folder_with_other_things_is_refused(tmp_path):
     assert (root / "train" / "n1").is_dir()
 
 
+def test_a_data_set_without_val_is_noted(tmp_path, capsys):
+    root = make_root(tmp_path / "set", train=3, val=3)
+    shutil.rmtree(root / "val")
+    tfrecord.main([str(root)])
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "note: " in line]
+    assert f"{root} has no val" in note and "--no-val" in note
+
+
 def test_shards_are_not_made_from_shards(shards, tmp_path):
     with pytest.raises(UserError, match="nothing to make shards from; --index writes their index"):
         tfrecord.convert(shards, tmp_path / "out")

@@ -1,5 +1,6 @@
 """TFRecord shards against bytes that TensorFlow wrote, and every way in which a shard is wrong."""
 
+import gzip
 import pickle
 
 import pytest
@@ -159,3 +160,11 @@ def test_empty_file(tmp_path):
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(RecordError, match="the file is empty"):
         list(TFRecordReader(tmp_path / "x"))
+
+
+def test_a_shard_compressed_with_gzip_is_named(shard):
+    shard.path.write_bytes(gzip.compress(SHARD))
+    for index in (None, shard.index):
+        with pytest.raises(RecordError, match="compressed with gzip.*gunzip") as caught:
+            list(TFRecordReader(shard.path, index))
+        assert "damaged" not in str(caught.value)

@@ -11,6 +11,7 @@ import pytest
 
 from rn50lib import checkpoint, cli
 from rn50lib.errors import UserError
+from rn50lib.network import resnet
 from rn50lib.tools.predict import Files, predict, trained_as
 from tests.conftest import clean_environment
 from tests.support import Photos
@@ -80,6 +81,17 @@ def test_nothing_that_was_there_is_lost(trained: Path, tmp_path: Path) -> None:
 
         export(trained / "m", 2, tmp_path / "folder")
     assert (tmp_path / "folder" / "mine.txt").read_text() == "keep"
+
+
+def test_a_checkpoint_is_not_exported_over_itself(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    net, identity = resnet(18, 6), {"model": "resnet18 v1.5", "num_classes": 6}
+    checkpoint.write_symbol("m", net)
+    checkpoint.save("m", checkpoint.Checkpoint(1, net.initial_arrays(), identity, {}, {}))
+    before = Path("m-0001.safetensors").read_bytes()
+    assert cli.main(["export", "m", "1", "-o", "m-0001.safetensors"]) == 2
+    assert "is the checkpoint itself" in capsys.readouterr().err
+    assert Path("m-0001.safetensors").read_bytes() == before
 
 
 def test_a_place_that_cannot_be_written_is_named(trained: Path, tmp_path: Path, capsys) -> None:
