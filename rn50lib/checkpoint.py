@@ -28,7 +28,7 @@ import numpy as np
 
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, check_file, lock, read_json, write_file
-from rn50lib.network import Network
+from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import Experiment

@@ -19,7 +19,7 @@ from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
 from rn50lib.config import Experiment
 from rn50lib.errors import TERMINATED
-from rn50lib.network import Network
+from rn50lib.resnet import Network
 from rn50lib.timer import Run, Timer
 
 RANKS_STATISTICS = "running_statistics_of_ranks"

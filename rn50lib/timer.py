@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import overrides
-from rn50lib.backends import Step
+from rn50lib import hooks as overrides
 from rn50lib.checkpoint import Position
-from rn50lib.comm import Comm
 from rn50lib.config import Experiment
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
+from rn50lib.preemption import Stop
 from rn50lib.progress import Progress
 from rn50lib.report import Report
-from rn50lib.stop import Stop
+from rn50lib.train_step import Step
 
 
 @dataclass

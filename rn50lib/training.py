@@ -12,15 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib import checkpoint, overrides
-from rn50lib.backends import build_step
-from rn50lib.comm import Comm, agree, max_difference
+from rn50lib import checkpoint
+from rn50lib import hooks as overrides
 from rn50lib.config import Experiment
+from rn50lib.data import Pipeline, open_pipeline
+from rn50lib.distributed import Comm, agree, max_difference
 from rn50lib.errors import UserError
-from rn50lib.network import Network
-from rn50lib.pipelines import Pipeline, open_pipeline
+from rn50lib.preemption import Stop
 from rn50lib.progress import Progress, tell
 from rn50lib.report import Report
+from rn50lib.resnet import Network
 from rn50lib.restart import (
     average_running_statistics,
     enter_epoch,
@@ -31,8 +32,8 @@ from rn50lib.restart import (
     update_done,
     wants_checkpoint,
 )
-from rn50lib.stop import Stop
 from rn50lib.timer import Run, Timer
+from rn50lib.train_step import build_step
 
 
 def train(

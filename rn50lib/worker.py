@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import checkpoint
-from rn50lib.comm import Comm
 from rn50lib.config import Config, Experiment, flag_name, flags_of
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import check_file, check_output, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
+from rn50lib.preemption import die_with_parent, end_on_sigterm, end_with
 from rn50lib.report import is_report
-from rn50lib.stop import die_with_parent, end_on_sigterm, end_with
 
 if TYPE_CHECKING:
     from rn50lib.progress import Progress
@@ -57,7 +57,8 @@ def run_worker(
     A benchmark brings its own: a `group` that is connected already, what `watch`es the iterations,
     and how many of them come before the first that counts.
     """
-    from rn50lib import comm, training
+    from rn50lib import distributed as comm
+    from rn50lib import training
     from rn50lib.progress import Progress, tell
     from rn50lib.report import Report
 
@@ -70,7 +71,7 @@ def run_worker(
             f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
         )
     if group.size > 1 and experiment.backend == "tensorflow" and experiment.step is None:
-        from rn50lib.backends.tensorflow.step import configure
+        from rn50lib.tensorflow.train_step import configure
 
         configure(experiment.threads, group.local_rank)  # an exchange would fix its settings
     shared = [f.name for f in fields(Experiment) if f.name not in OF_A_HOST]
@@ -82,7 +83,7 @@ def run_worker(
         splits.remove("train")
     sources: dict[str, Any] = dict.fromkeys(splits)
     if experiment.loader != "synthetic":
-        from rn50lib.records.source import open_source
+        from rn50lib.data.source import open_source
 
         tell(desc="reading the data set")
         for split in splits:
@@ -179,7 +180,7 @@ def time_input(experiment: Experiment, sources: dict[str, Any], group: Comm) -> 
     """`--test-io`: how many images per second the input pipeline of a worker alone delivers."""
     import time
 
-    from rn50lib.pipelines import open_pipeline
+    from rn50lib.data import open_pipeline
 
     split = "val" if experiment.only_inference else "train"
     pipeline = open_pipeline(experiment, sources[split], split, group.rank, group.size)

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from rn50lib import checkpoint, cli
-from rn50lib.config import flags_elsewhere
+from rn50 import cli
+from rn50 import foreign_flags as flags_elsewhere
+from rn50.parser import VERBS, experiment_parser, parse_experiment
+from rn50.prepare import prepare
+from rn50lib import checkpoint
 from rn50lib.config.file import Config
-from rn50lib.launch.prepare import prepare
-from rn50lib.network import resnet, tiny
-from rn50lib.parser import VERBS, experiment_parser, parse_experiment
 from rn50lib.report import load
+from rn50lib.resnet import resnet, tiny
 from tests.conftest import ROOT, clean_environment
 from tests.launch import fake_nvidia_smi
 from tests.support import TINY, Photos, write_photo
@@ -35,7 +36,7 @@ HEAVY = ("numpy", "torch", "tensorflow", "PIL", "matplotlib", "horovod", "nvidia
 @pytest.mark.parametrize("argv", [[], ["--help"], ["--version"], ["nonsense"]])
 def test_help_imports_no_framework_and_not_even_numpy(argv: list[str]) -> None:
     code = (
-        "import sys; from rn50lib.cli import main; main(sys.argv[1:]);"
+        "import sys; from rn50.cli import main; main(sys.argv[1:]);"
         f"print([n for n in {HEAVY} if n in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
@@ -45,7 +46,7 @@ def test_help_imports_no_framework_and_not_even_numpy(argv: list[str]) -> None:
 @pytest.mark.parametrize("verb", ["run", "train", "score"])
 def test_the_flags_of_a_verb_are_listed_without_a_framework(verb: str) -> None:
     code = (
-        "import sys\nfrom rn50lib.cli import main\n"
+        "import sys\nfrom rn50.cli import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit as e: assert not e.code\n"
         "print([n for n in ('torch', 'tensorflow', 'matplotlib') if n in sys.modules])"
     )
@@ -140,7 +141,7 @@ def test_a_prefix_without_a_name(rn50: Run, prefix: str) -> None:
 
 
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rn50lib.launch import prepare
+    from rn50 import prepare
     from tests.support import LAPTOP
 
     monkeypatch.setattr(prepare, "machine", lambda: LAPTOP)
@@ -456,14 +457,14 @@ def test_a_dry_run_prints_the_command_and_the_arithmetic(rn50: Run, photos: Phot
     shown = rn50("run", "--dry-run", "--data-root", photos.root, *TINY, "--lr", "0.1")
     assert shown.status == 0
     command, arithmetic, *_ = shown.out.splitlines()
-    assert "rn50lib.cli train" in command and "--batch-size 8" in command
+    assert "rn50.cli train" in command and "--batch-size 8" in command
     assert arithmetic == "global batch 1 x 8 = 8; learning rate 0.1 x 8 / 256 = 0.003125"
     assert not Path("runs").exists()
 
 
 def test_a_dry_run_of_the_command_gives_the_same_run(rn50: Run, photos: Photos) -> None:
     first = rn50("run", "--dry-run", "--data-root", photos.root, *TINY).out.splitlines()[0]
-    flags = first.split("rn50lib.cli train ")[1].split()
+    flags = first.split("rn50.cli train ")[1].split()
     assert rn50("run", "--dry-run", *flags).out.splitlines()[0] == first
 
 
@@ -604,7 +605,7 @@ def test_a_dry_run_under_ci_prints_every_cap(rn50: Run) -> None:
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m rn50lib.cli scale --check | head -1",
+        f"{sys.executable} -m rn50.cli scale --check | head -1",
         shell=True,
         cwd=tmp_path,
         env=clean_environment(),

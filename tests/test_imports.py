@@ -52,15 +52,15 @@ LATE = {
 # where a framework may be imported: files and folders
 HOMES = {
     "torch": (
-        "rn50lib/backends/torch/",
-        "rn50lib/pipelines/torch_",
-        "rn50lib/pipelines/dali.py",  # tensors on the GPU
-        "rn50lib/comm/ddp.py",
-        "rn50lib/comm/horovod.py",
-        "rn50lib/comm/gpu.py",  # which GPU is a worker's
+        "rn50lib/torch/",
+        "rn50lib/data/torch_",
+        "rn50lib/data/dali.py",  # tensors on the GPU
+        "rn50lib/distributed/ddp.py",
+        "rn50lib/distributed/horovod.py",
+        "rn50lib/distributed/gpu.py",  # which GPU is a worker's
         # what two verbs alone do with it: measure the device, read and write its files of weights
-        "rn50lib/tools/diagnose/peak.py",
-        "rn50lib/tools/state_dict.py",
+        "rn50/diagnose/peak.py",
+        "rn50/state_dict.py",
         # processes that a lesson measures in, and one that watches a learner's script
         "workshop/lessons/precision/worker.py",
         "workshop/lessons/inference/worker.py",
@@ -72,32 +72,32 @@ HOMES = {
     ),
     "tensorflow": (
         "workshop/checks/recipes.py",  # writes the records of a check
-        "rn50lib/backends/tensorflow/",
-        "rn50lib/pipelines/tf_",
-        "rn50lib/pipelines/dali.py",  # which GPU it has chosen
-        "rn50lib/comm/horovod.py",
-        "rn50lib/comm/gpu.py",
-        "rn50lib/tools/saved_model.py",  # `rn50 export` writes it
+        "rn50lib/tensorflow/",
+        "rn50lib/data/tf_",
+        "rn50lib/data/dali.py",  # which GPU it has chosen
+        "rn50lib/distributed/horovod.py",
+        "rn50lib/distributed/gpu.py",
+        "rn50/saved_model.py",  # `rn50 export` writes it
         "workshop/lessons/tfrecord/streams.py",  # what TensorFlow's own buffer does
     ),
     "horovod": (
-        "rn50lib/comm/horovod.py",
-        "rn50lib/backends/torch/parallel.py",
-        "rn50lib/backends/tensorflow/exchange.py",
+        "rn50lib/distributed/horovod.py",
+        "rn50lib/torch/parallel.py",
+        "rn50lib/tensorflow/gradient_sync.py",
     ),
     # a lesson takes the graph apart
     "nvidia": (
-        "rn50lib/pipelines/dali",
+        "rn50lib/data/dali",
         "workshop/lessons/dali/steps.py",
     ),
 }
 # the doctor asks each framework what it is, in processes of their own
-ASKS = "rn50lib/tools/doctor/"
+ASKS = "rn50/doctor/"
 
 
 @functools.cache
 def everything() -> dict[str, Path]:
-    """Every module of the three packages by its name: 'rn50lib.records.order'."""
+    """Every module of the three packages by its name: 'rn50lib.data.order'."""
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for layer in LAYERS
@@ -263,7 +263,7 @@ def test_a_framework_s_private_parts_are_used_in_one_file_only() -> None:
                 found[place(path)] = names
     operators = {f"_convolution_pointwise{end}" for end in ("", "_")}
     operators.add("_reorder_convolution_weight")
-    assert found == {"rn50lib/backends/torch/onednn.py": operators}
+    assert found == {"rn50lib/torch/cpu.py": operators}
 
 
 def test_nobody_changes_how_python_tells_of_errors() -> None:

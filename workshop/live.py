@@ -153,7 +153,7 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> 
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    from rn50lib.tools import plot
+    from rn50 import plot
 
     def curve(axis: Any, phase: str, key: str, place: int, label: str, **look: Any) -> None:
         """Measured points only: a reading without this value is left out."""

@@ -18,7 +18,8 @@ from html import escape
 from pathlib import Path
 from typing import IO
 
-from rn50lib import hardware, launch
+from rn50 import launch
+from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import output
 from workshop.errors import RunFailed
@@ -44,7 +45,7 @@ def program(
     it expects.
     """
     words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
-    name = ["rn50"] if module == "rn50lib.cli" else ["python", "-m", module]
+    name = ["rn50"] if module == "rn50.cli" else ["python", "-m", module]
     run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
 
 

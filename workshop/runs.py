@@ -16,10 +16,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
+from rn50 import background, launch
 from rn50lib.config import Experiment, flags_of
 from rn50lib.errors import UserError
-from rn50lib.tools import background
 from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
 

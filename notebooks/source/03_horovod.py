@@ -15,7 +15,7 @@ seed: int = 0  # start of all randomness
 
 # %%
 import workshop
-from rn50lib.config.workers import best_comm
+from rn50.workers import best_comm
 from workshop.lessons.horovod.scripts import horovodrun, torchrun
 
 profile = workshop.hide_single_gpu(profile)
@@ -455,17 +455,17 @@ if session.profile != "ci":
 # The library's run makes the same five changes. What it adds: the pictures' order is a function of seed and epoch, so that a run can be resumed in the middle; the rate is a function of the progress; validation is shared, and what the ranks share are *sums*, since a mean of means would be wrong as soon as one rank holds fewer images than another. Before it starts, the ranks agree that they have the same data and the same number of steps, and at the end they compare their weights.
 
 # %%
-from rn50lib.records import order
+from rn50lib.data import order
 
 workshop.show(order.shard)
-workshop.show("rn50lib.backends.torch.parallel:HorovodExchange")
+workshop.show("rn50lib.torch.parallel:HorovodExchange")
 
 # %% [markdown]
 # Look at *when* the exchange begins. A gradient is ready long before the backward pass is over, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for. See for yourself in which order they become ready:
 
 # %%
-from rn50lib import network
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as network
+from rn50lib.torch.model import ResNet
 
 ready, sent = [], 0
 resnet50 = ResNet(network.resnet(50))

@@ -38,8 +38,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # PyTorch's profiler: no lines o
 import torch
 from torch.nn.functional import cross_entropy
 
-from rn50lib import network as networks
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as networks
+from rn50lib.torch.model import ResNet
 
 small, on_gpu = session.profile == "ci", session.profile == "gpu"
 size, batches = session.pick(ci=(32, (2, 4)), cpu=(64, (8, 16)), gpu=(224, (64, 128)))
@@ -95,8 +95,8 @@ import torch
 import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
 from torch.nn.functional import cross_entropy
 
-from rn50lib import network
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as network
+from rn50lib.torch.model import ResNet
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8)  # of each worker
@@ -215,7 +215,7 @@ print(f"{threads} threads, PyTorch {torch.__version__}")
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). Time both precisions with both batches, and divide twice:
 
 # %%
-from rn50lib import precision
+from rn50 import precision
 
 reduced = precision.best_dtype(session.machine, "reference")[0] if on_gpu else "bfloat16"
 emulated = not (on_gpu or session.machine.bfloat16)
@@ -289,7 +289,7 @@ print(json.dumps(cell[sweeps.TRAIN], indent=1))
 # NVIDIA's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one. At the end yours stands once more as Markdown, ready for the README of your own project, with what belongs beside it: the command, and the versions.
 
 # %%
-from rn50lib.tools import compare
+from rn50 import compare
 
 yours = [compare.read(str(path), dtype) for dtype, path in files.items()]
 rows, columns = sweeps.training_table(yours)
@@ -332,7 +332,7 @@ print(finding)
 # %%
 from workshop.programs import program
 
-program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--labels", *files,
+program("rn50.cli", "compare", *[path.name for path in files.values()], "--labels", *files,
         "--published", "DGX-1/mixed", folder=scratch)  # fmt: skip
 
 # %% [markdown]
@@ -349,7 +349,7 @@ import shutil
 
 stale = scratch / "report-yesterday.json"
 shutil.copy(swept["float32"]["env"]["cells"]["1"][str(batches[0])]["report"], stale)
-program("rn50lib.cli", "run", "-n", 1, *common[6:], "--load-epoch", 7, "--model-prefix",
+program("rn50.cli", "run", "-n", 1, *common[6:], "--load-epoch", 7, "--model-prefix",
         "no-such-model", "--report", stale.name, folder=scratch, status=2)  # fmt: skip
 read = json.loads(stale.read_text())["metrics"][sweeps.TRAIN][-1]
 print(f"A script that does not ask for the exit status reads {read:.1f} images per second,")
@@ -492,7 +492,7 @@ if on_gpu:
 # - the **input**, which all GPUs of a host share.
 
 # %%
-from rn50lib.tools.scaling import Training, predict
+from rn50.scaling import Training, predict
 
 workshop.show(predict)
 
@@ -581,7 +581,7 @@ rows, columns = predictions.held_out_rows()
 workshop.table(rows, columns, "Predicted over published, less 1; every row that was not fitted")
 
 # %%
-from rn50lib.tools.scaling import check
+from rn50.scaling import check
 
 print(check.verdict().replace(": ", ":\n", 1))
 print(check.cannot_tell().replace(". ", ".\n"))

@@ -107,7 +107,7 @@ def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
     for key, value in values.items():
         name = flag_of(key)
         if name not in known:
-            from rn50lib.config.flags_elsewhere import TABLE
+            from rn50.foreign_flags import TABLE
 
             bare = [flag[2:].replace("-", "_") for flag in known if flag.startswith("--")]
             close = difflib.get_close_matches(name[2:].replace("-", "_"), bare, n=1)

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord
+from rn50lib.data.example import parse_example
+from rn50lib.data.tfrecord import TFRecordReader, find_shards
 from rn50lib.errors import UserError
-from rn50lib.records.example import parse_example
-from rn50lib.records.tfrecord import TFRecordReader, find_shards
 from tests.conftest import clean_environment
 from tests.support import png
 

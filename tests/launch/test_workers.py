@@ -19,13 +19,15 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50lib import checkpoint, launch, rank
-from rn50lib.comm import slurm
+from rn50 import launch
+from rn50 import workers as connecting
+from rn50.autoconfig import resolve
+from rn50.launch import group as groups
+from rn50.launch import launchers
+from rn50lib import checkpoint
 from rn50lib.config import Experiment
-from rn50lib.config import workers as connecting
-from rn50lib.config.defaults import resolve
-from rn50lib.launch import group as groups
-from rn50lib.launch import launchers
+from rn50lib.distributed import launch_env as rank
+from rn50lib.distributed import slurm
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Photos, full, strict_json, timeless
 
@@ -135,7 +137,7 @@ def test_impossible_groups_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if flags[1] == "5":
-        monkeypatch.setattr("rn50lib.launch.prepare.machine", lambda: LAPTOP)
+        monkeypatch.setattr("rn50.prepare.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
 
 
@@ -710,7 +712,7 @@ def test_a_run_that_died_is_started_again_from_its_checkpoint(
 ) -> None:
     """The first attempt kills its rank 1 in the third epoch."""
     (tmp_path / "mine.py").write_text(
-        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.records import order\n"
+        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.data import order\n"
         "def shard(order_, rank, size, batch):\n"
         "    if rank == 1 and Path('m-0002.safetensors').exists():\n"
         "        if not Path('died').exists():\n"

@@ -16,13 +16,12 @@ from PIL import Image
 
 from data_prep import tfrecord
 from rn50lib import recipe
+from rn50lib.data import Batch, open_pipeline, order
+from rn50lib.data.example import parse_example
+from rn50lib.data.sampler import Plan
+from rn50lib.data.source import Source, open_source
+from rn50lib.data.tfrecord import TFRecordReader
 from rn50lib.errors import UserError
-from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.plan import Plan
-from rn50lib.records import order
-from rn50lib.records.example import parse_example
-from rn50lib.records.source import Source, open_source
-from rn50lib.records.tfrecord import TFRecordReader
 from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo
 
@@ -306,7 +305,7 @@ def test_memory_that_cannot_be_pinned_is_told(
     photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's error, raised by hand as the DataLoader passes it on: the rest is ours."""
-    from rn50lib.pipelines import torch_loader
+    from rn50lib.data import torch_loader
 
     def no_room(*given: Any) -> None:
         raise RuntimeError("Caught AcceleratorError in thread. CUDA error: out of memory")

@@ -11,10 +11,10 @@ import pytest
 
 from data_prep import im2rec
 from data_prep.recordwriter import Writer
+from rn50lib.data.folder import read_class_names
+from rn50lib.data.framing import pack_header
+from rn50lib.data.source import classes_of, open_source
 from rn50lib.errors import UserError
-from rn50lib.records.folders import read_class_names
-from rn50lib.records.framing import pack_header
-from rn50lib.records.source import classes_of, open_source
 
 CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points
 

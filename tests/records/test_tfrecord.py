@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.tfrecordwriter import format_index, frame_record, write_records
+from rn50lib.data.framing import RecordError
+from rn50lib.data.tfrecord import TFRecordReader, find_shards, masked_crc
 from rn50lib.errors import UserError
-from rn50lib.records.framing import RecordError
-from rn50lib.records.tfrecord import TFRecordReader, find_shards, masked_crc
 
 # TFRecordWriter of TensorFlow 2.21: three records.
 RECORDS = [b"abc", b"", bytes.fromhex("0a130a110a056c6162656c120812060a040000803f")]

@@ -9,10 +9,10 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 
+from rn50 import predict
 from rn50lib import checkpoint
 from rn50lib.errors import UserError
 from rn50lib.report import load
-from rn50lib.tools import predict
 from tests.support import Photos, png
 
 pytestmark = pytest.mark.needs("torch")

@@ -11,17 +11,19 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from rn50 import autoconfig as defaults
+from rn50 import checks, description
+from rn50.autoconfig import resolve
+from rn50.benchmark import command as benchmark
+from rn50.parser import experiment_parser, parse_experiment
+from rn50.prepare import prepare
+from rn50.presets import PRESETS
 from rn50lib import config as configs
-from rn50lib import network as networks
-from rn50lib.config import Experiment, checks, defaults, description, flags_of, kinds
-from rn50lib.config.defaults import resolve
-from rn50lib.config.presets import PRESETS
+from rn50lib import resnet as networks
+from rn50lib.config import Experiment, flags_of, kinds
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.hardware.nvidia import Gpu
-from rn50lib.launch.prepare import prepare
-from rn50lib.parser import experiment_parser, parse_experiment
-from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import ROOT
 from tests.support import LAPTOP
 

@@ -17,7 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
-from rn50lib import checkpoint, launch
+from rn50 import launch
+from rn50lib import checkpoint
 from tests.conftest import clean_environment
 from tests.support import TIMES, TINY, Photos, strict_json, timeless
 

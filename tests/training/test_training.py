@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib import checkpoint, cli
+from rn50 import cli
+from rn50lib import checkpoint
 from rn50lib.recipe import REFERENCE, learning_rate
 from tests.support import TINY, Photos, strict_json, timeless
 
@@ -145,8 +146,8 @@ def test_the_first_loss_of_a_network_that_knows_nothing(trained: Path) -> None:
 
 def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos: Photos) -> None:
     """Every image read with Pillow, cropped by hand, counted by hand."""
-    from rn50lib.backends.torch.step import TorchStep
-    from rn50lib.comm import Local
+    from rn50lib.distributed import Local
+    from rn50lib.torch.train_step import TorchStep
     from tests.support import full
 
     net = checkpoint.read_network(trained / "m")

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import hardware, launch
+from rn50 import launch
+from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import paths
 from workshop.checks import alone, compare

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import launch
+from rn50 import launch
 from rn50lib.errors import UserError
 from workshop import processes
 from workshop.checks import alone, compare

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
+from rn50 import launch
 from rn50lib.errors import UserError
 from workshop import paths
 from workshop.checks import engine, table

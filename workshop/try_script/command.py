@@ -20,9 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rn50lib import hardware, launch
+from rn50 import launch
+from rn50.launch import group
+from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.launch import group
 from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.try_script import report
@@ -173,7 +174,7 @@ class Launch:
     def command(self, np: int, script: str, logs: Path, work: Path) -> list[str]:
         end = [script, *(self.argument(word, work) for word in self.arguments)]
         worker = [sys.executable, "-u", *end]
-        rank = [sys.executable, "-m", "rn50lib.rank"]
+        rank = [sys.executable, "-m", "rn50lib.distributed.launch_env"]
         if self.launcher == "python":
             return worker
         if self.launcher == "torchrun":

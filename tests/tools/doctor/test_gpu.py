@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.tools.doctor import frameworks, gpu
-from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, Answer, Check
+from rn50.doctor import frameworks, gpu
+from rn50.doctor.check import NOTE, OK, PROBLEM, Answer, Check
 from tests.launch import fake_nvidia_smi as fake
 
 

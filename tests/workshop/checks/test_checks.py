@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from data_prep import tfrecordwriter
-from rn50lib import network, optim
+from rn50lib import optim
+from rn50lib import resnet as network
+from rn50lib.data import framing, order
 from rn50lib.recipe import learning_rate
-from rn50lib.records import framing, order
 from tests.conftest import ROOT
 from tests.workshop.checks.close_answers import CLOSE, OTHER_WAYS
 from tests.workshop.checks.wrong_answers import OTHER_FEEDS, RIGHT_LINES, WRONG, WRONG_FEEDS

@@ -9,7 +9,7 @@ import pytest
 from data_prep import im2rec
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.overrides import REPLACEABLE
+from rn50lib.hooks import REPLACEABLE
 from tests.support import LAPTOP
 from workshop import session
 from workshop.checks import alone

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import comm, hardware
+from rn50lib import distributed as comm
+from rn50lib import hardware
 from tests.conftest import ROOT, SmallDataset
 from tests.launch import fake_nvidia_smi as fake
 from workshop import session

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib import network
+from rn50lib import resnet as network
 from rn50lib.errors import UserError
 from tests.support import Photos
 from workshop import programs
