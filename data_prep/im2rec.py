@@ -27,8 +27,8 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
 from data_prep.packing import Bad, Packer, check_files, describe, record_bytes
 from data_prep.recordwriter import Writer
-from rn50.parser import Parser
 from rn50lib import hooks as overrides
+from rn50lib.argparser import Parser
 from rn50lib.data.framing import checksum_path, crc32c
 from rn50lib.errors import UserError
 from rn50lib.files import write_file

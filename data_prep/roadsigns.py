@@ -32,7 +32,7 @@ from data_prep.signs import drawing
 from data_prep.signs.classes import IDS, class_list
 from data_prep.signs.drawing import picture_path
 from data_prep.signs.knobs import VERSION
-from rn50.parser import Parser
+from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
 from rn50lib.hardware import usable_cores
 

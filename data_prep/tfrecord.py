@@ -22,7 +22,7 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.shardwriter import describe_images
 from data_prep.tfrecordwriter import format_index
-from rn50.parser import Parser
+from rn50lib.argparser import Parser
 from rn50lib.data.folder import read_class_rows
 from rn50lib.data.imageinfo import image_info
 from rn50lib.data.order import epoch_order

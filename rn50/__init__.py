@@ -1,1 +1,1 @@
-"""One module or package for each verb of `rn50` that looks at runs and models from outside."""
+"""The command `rn50`: fill in a configuration, launch the workers, measure and export."""

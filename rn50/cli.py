@@ -1,4 +1,4 @@
-"""The command line: `rn50 VERB`, or `python -m rn50.cli VERB` from a bare checkout.
+"""The command line: `rn50 VERB`, or `python -m rn50 VERB` from a bare checkout.
 
 Every flag of a run is a field of `rn50lib.config.Experiment`; no framework is imported here.
 """
@@ -16,7 +16,7 @@ from rn50.parser import VERBS
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import whole_output
 
-TOOLS = {  # verbs that are a program of their own: where its `main` stands in rn50
+TOOLS = {  # verbs that are a program of their own: the module of rn50 that has its `main`
     "score": "score",
     "benchmark": "benchmark.command",
     "predict": "predict",
@@ -83,7 +83,3 @@ def program() -> NoReturn:
 
         end_with(main)
     sys.exit(main())
-
-
-if __name__ == "__main__":
-    program()

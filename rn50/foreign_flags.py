@@ -11,6 +11,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-_FILE = Path(__file__).parents[1] / "data" / "flags_elsewhere.json"
+_FILE = Path(__file__).with_name("foreign_flags.json")
 ANSWERS: dict[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
 TABLE = {name: answer for answer, names in ANSWERS.items() for name in names.split()}

@@ -20,7 +20,7 @@ from rn50lib.config import Experiment, flags_of
 from rn50lib.config.kinds import slots
 from rn50lib.errors import UserError
 
-TEMPLATES = Path(__file__).resolve().parents[1] / "data"
+TEMPLATES = Path(__file__).resolve().parent / "jobs"
 ENGINES = {  # template, what synchronises the gradients
     "slurm": ("slurm.sh", "ddp"),
     "mpijob": ("mpijob.yaml", "horovod"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import sys
 from collections.abc import Callable, Container
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from rn50lib import argparser
 from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,36 +59,23 @@ Train, in processes of its own, with everything not given chosen for this machin
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """Errors in one line, with the flag that was meant, where that is known or nearly the same."""
+class Parser(argparser.Parser):
+    """The parser of a verb; knows the flags that other training programs use."""
 
-    def print_help(self, file: Any = None) -> None:
-        print(self.format_help(), end="", file=file)  # argparse would pass over a failure
-
-    def error(self, message: str) -> NoReturn:
-        if message.startswith("unrecognized arguments: "):
-            unknown = message.split(": ", 1)[1].split()[0]
-            message = f"unknown flag or argument {unknown}: {self.meant(unknown.split('=')[0])}"
-        print(f"error: {message}", file=sys.stderr)
-        raise SystemExit(2)
-
-    def meant(self, unknown: str) -> str:
-        """What to give instead of an unknown flag."""
-        known = [name for action in self._actions for name in action.option_strings]
-        if "--data-root" in known:  # the flags of a run
+    def suggest(self, unknown: str) -> str:
+        """Return what to pass instead of an unknown flag."""
+        if any("--data-root" in action.option_strings for action in self._actions):
             from rn50.foreign_flags import TABLE
 
             name = unknown.replace("_", "-")
             if name in TABLE:
                 return TABLE[name]
             if not unknown.startswith("-"):
-                return f"values follow their flags, a data set --data-root; see {self.all_help}"
-        bare = {name.lstrip("-"): name for name in known}
-        close = difflib.get_close_matches(unknown.lstrip("-"), bare, n=1, cutoff=0.8)
-        return f"did you mean {bare[close[0]]}?" if close else f"see {self.all_help}"
+                return f"values follow their flags, a data set --data-root; see {self.help_command}"
+        return super().suggest(unknown)
 
     @property
-    def all_help(self) -> str:
+    def help_command(self) -> str:
         """The command that explains every flag."""
         return f"`{self.prog} --help{' all' if self.prog in FIRST_PAGES else ''}`"
 
@@ -169,7 +155,9 @@ def parse_experiment(
     first = parser.parse_args(argv)
     lists: dict[str, Any] = {}
     if first.config is not None:
-        filed = read_experiment(first.config, without).given()
+        from rn50.foreign_flags import TABLE
+
+        filed = read_experiment(first.config, without, TABLE).given()
         lists = {name: filed.pop(name) for name in REPEATED if name in filed}
         parser.set_defaults(**filed)  # not the lists: argparse would append the flags to them
     if first.preset is not None:

@@ -89,7 +89,7 @@ class Side:
     def rn50(self, *words: str) -> list[str]:
         """Return what follows `python` in a command `rn50 WORDS`."""
         moved = (self.root / "rn50" / "__main__.py").exists()
-        return ["-m", "rn50" if moved else "rn50.cli", *words]
+        return ["-m", "rn50" if moved else "rn50lib.cli", *words]
 
     def reference(self) -> dict[str, Any]:
         """Return the reference's command lines and their translation."""

@@ -76,7 +76,7 @@ def loaded_by_a_run() -> list[str]:
         }
         words = "run --network tiny --loader synthetic --image-shape 32 -b 2 --benchmark-iters 2"
         subprocess.run(
-            [sys.executable, "-m", "rn50.cli", *words.split(), "--no-val", "-e", "1"],
+            [sys.executable, "-m", "rn50", *words.split(), "--no-val", "-e", "1"],
             env=env, cwd=folder, capture_output=True, check=True,
         )  # fmt: skip
         noted = [note.read_text().splitlines() for note in Path(folder).glob("*.txt")]

@@ -67,7 +67,7 @@ def open_folder() -> Iterator[Path]:
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `rn50 ARGS` as a user would, in a process of its own.
 
-    `run_cli("train", "-e", "1", env={...}, cwd=..., timeout=60, module="rn50.cli")` returns the
+    `run_cli("train", "-e", "1", env={...}, cwd=..., timeout=60, module="rn50")` returns the
     finished process with text output and never raises on its exit code. RN50_RUNS and RN50_DATA
     stand in the test's temporary folder unless `env` says otherwise.
     """
@@ -77,7 +77,7 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         timeout: float = 120,
-        module: str = "rn50.cli",
+        module: str = "rn50",
     ) -> subprocess.CompletedProcess[str]:
         places = {"RN50_RUNS": str(tmp_path / "runs"), "RN50_DATA": str(tmp_path / "data")}
         return subprocess.run(

@@ -457,14 +457,14 @@ def test_a_dry_run_prints_the_command_and_the_arithmetic(rn50: Run, photos: Phot
     shown = rn50("run", "--dry-run", "--data-root", photos.root, *TINY, "--lr", "0.1")
     assert shown.status == 0
     command, arithmetic, *_ = shown.out.splitlines()
-    assert "rn50.cli train" in command and "--batch-size 8" in command
+    assert "rn50 train" in command and "--batch-size 8" in command
     assert arithmetic == "global batch 1 x 8 = 8; learning rate 0.1 x 8 / 256 = 0.003125"
     assert not Path("runs").exists()
 
 
 def test_a_dry_run_of_the_command_gives_the_same_run(rn50: Run, photos: Photos) -> None:
     first = rn50("run", "--dry-run", "--data-root", photos.root, *TINY).out.splitlines()[0]
-    flags = first.split("rn50.cli train ")[1].split()
+    flags = first.split("rn50 train ")[1].split()
     assert rn50("run", "--dry-run", *flags).out.splitlines()[0] == first
 
 
@@ -605,7 +605,7 @@ def test_a_dry_run_under_ci_prints_every_cap(rn50: Run) -> None:
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m rn50.cli scale --check | head -1",
+        f"{sys.executable} -m rn50 scale --check | head -1",
         shell=True,
         cwd=tmp_path,
         env=clean_environment(),

@@ -106,7 +106,7 @@ def small(words: list[str]) -> list[str]:
     """The command as it is run here: by this interpreter, with ci's caps, so with two epochs."""
     if words[0] == "python":
         return [sys.executable, *words[1:]]
-    words = [sys.executable, "-m", "rn50.cli", *words[1:]]
+    words = [sys.executable, "-m", "rn50", *words[1:]]
     if words[3] in ("score", "predict", "export"):
         words = ["2" if word == "9" else word for word in words]
     if words[3] in ("run", "score") and "--dry-run" not in words:

@@ -207,7 +207,7 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 @pytest.mark.needs("torch")
 @pytest.mark.slow
 def test_prefix_and_run_folder_are_locked_while_a_run_lives(rn50: Run, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rn50.cli", *TRAIN, "-e", "100000", "--keep", "2"]
+    command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--keep", "2"]
     running = subprocess.Popen(
         [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
         stderr=subprocess.DEVNULL,
@@ -252,7 +252,7 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
 )
 def test_a_run_says_that_the_disk_is_full(tmp_path: Path, size: int, flag: str) -> None:
     """The trace is cut off in the profiler's own file, of which the profiler says nothing."""
-    ended = limited(size, "rn50.cli", *TRAIN, "-e", "1", flag, tmp_path / "out")
+    ended = limited(size, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
     assert ended.returncode == 2, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith(f"error: {flag} {tmp_path / 'out'} cannot be written")
@@ -269,9 +269,7 @@ def test_shards_for_which_there_is_no_room(photos: Photos, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    "command", ["rn50.cli --help", "rn50.cli run --help", "data_prep.im2rec --help"]
-)
+@pytest.mark.parametrize("command", ["rn50 --help", "rn50 run --help", "data_prep.im2rec --help"])
 def test_help_that_nobody_can_read(command: str, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(

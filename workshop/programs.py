@@ -45,7 +45,7 @@ def program(
     it expects.
     """
     words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
-    name = ["rn50"] if module == "rn50.cli" else ["python", "-m", module]
+    name = ["rn50"] if module == "rn50" else ["python", "-m", module]
     run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
 
 

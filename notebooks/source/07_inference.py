@@ -113,7 +113,7 @@ from workshop.programs import program
 classes = open_source(session.data_root, "val").classes
 scratch = run.dir / "inference"
 new = fresh.draw(scratch / "new", classes)
-program("rn50.cli", "predict", "../model", last, *[f"new/{file.name}" for file in new],
+program("rn50", "predict", "../model", last, *[f"new/{file.name}" for file in new],
         "-o", "new.npz", folder=scratch)  # fmt: skip
 probabilities = np.load(scratch / "new.npz")["probabilities"]
 for file, row in zip(new, probabilities, strict=True):
@@ -435,7 +435,7 @@ common = ["-n", 1, "-b", ",".join(map(str, batches)), "--only-inference", "--loa
           "--profile", session.profile, "--num-classes", 1000]  # fmt: skip
 kinds = ("float32",) if slow or session.profile == "ci" else ("float32", reduced)
 for dtype in kinds:
-    program("rn50.cli", "benchmark", *common, "--dtype", dtype, "-o", f"{dtype}.json",
+    program("rn50", "benchmark", *common, "--dtype", dtype, "-o", f"{dtype}.json",
             folder=scratch)  # fmt: skip
 
 # %%
@@ -649,9 +649,9 @@ if can["ONNX"]:
 
 # %%
 if can["ONNX"]:
-    program("rn50.cli", "export", "../model", last, "-o", "model.onnx", folder=scratch)
+    program("rn50", "export", "../model", last, "-o", "model.onnx", folder=scratch)
 if can["TensorFlow"]:
-    program("rn50.cli", "export", "../model", last, "-o", "model", folder=scratch)
+    program("rn50", "export", "../model", last, "-o", "model", folder=scratch)
 for name, here in can.items():
     if not here:
         print(f"{name} is not installed here, so its part of this section is left out.")

@@ -332,7 +332,7 @@ print(finding)
 # %%
 from workshop.programs import program
 
-program("rn50.cli", "compare", *[path.name for path in files.values()], "--labels", *files,
+program("rn50", "compare", *[path.name for path in files.values()], "--labels", *files,
         "--published", "DGX-1/mixed", folder=scratch)  # fmt: skip
 
 # %% [markdown]
@@ -349,7 +349,7 @@ import shutil
 
 stale = scratch / "report-yesterday.json"
 shutil.copy(swept["float32"]["env"]["cells"]["1"][str(batches[0])]["report"], stale)
-program("rn50.cli", "run", "-n", 1, *common[6:], "--load-epoch", 7, "--model-prefix",
+program("rn50", "run", "-n", 1, *common[6:], "--load-epoch", 7, "--model-prefix",
         "no-such-model", "--report", stale.name, folder=scratch, status=2)  # fmt: skip
 read = json.loads(stale.read_text())["metrics"][sweeps.TRAIN][-1]
 print(f"A script that does not ask for the exit status reads {read:.1f} images per second,")

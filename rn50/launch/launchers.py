@@ -5,8 +5,7 @@ worker finds in its environment.
     mpirun       Open MPI; what clusters have
     torchrun     PyTorch's own, for DDP
 
-Each starts `python -m rn50lib.distributed.launch_env COMMAND` once per worker: what a worker is told by its launcher
-differs, what it does with it does not.
+Each starts `python -m rn50lib.distributed.launch_env COMMAND` once per worker.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def torchrun(experiment: Experiment, rank: list[str], folder: Path | None) -> li
 
 def program(verb: str) -> list[str]:
     """The command that runs `rn50 VERB` with this interpreter, installed or not."""
-    return [sys.executable, "-m", "rn50.cli", verb]
+    return [sys.executable, "-m", "rn50", verb]
 
 
 def with_library(env: dict[str, str]) -> dict[str, str]:

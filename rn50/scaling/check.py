@@ -37,7 +37,7 @@ from rn50.common import aligned
 from rn50.scaling import links
 from rn50.scaling.model import Cluster, Training, predict
 
-PATH = Path(__file__).resolve().parents[2] / "data" / "published.json"
+PATH = Path(__file__).resolve().parents[1] / "published.json"
 Rows = Sequence[tuple[int, float]]  # (GPUs, images per second of all of them)
 
 

@@ -86,14 +86,14 @@ def test_nobody_else_says_which(repository: Path) -> None:
     """`set_device(local_rank)` without asking `own_gpu` ends with "invalid device ordinal"."""
     own = re.compile(r"set_device\(|\"cuda\", *comm|local_rank *%|\[(\w+\.)?local_rank\]")
     folder = repository / "rn50lib"
-    parts = [folder / "backends", folder / "comm", folder / "pipelines"]
+    parts = [folder / name for name in ("torch", "tensorflow", "distributed", "data")]
     found = [
         file.relative_to(folder).as_posix()
         for part in parts
         for file in part.rglob("*.py")
         if own.search(file.read_text())
     ]
-    assert found == ["comm/gpu.py"]
+    assert found == ["distributed/gpu.py"]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
     path = fake.install(tmp_path / "bin", [fake.A100 | fake.slices(("3g.40gb", slice_))])
     words = "run --loader synthetic --backend torch --dtype float16 --dry-run".split()
     done = subprocess.run(
-        [sys.executable, "-m", "rn50.cli", *words],
+        [sys.executable, "-m", "rn50", *words],
         env=clean_environment(PATH=path, CUDA_VISIBLE_DEVICES=slice_),
         cwd=tmp_path,
         capture_output=True,
@@ -134,7 +134,7 @@ def test_gradients_of_gpus_do_not_go_through_the_host_unasked(tmp_path: Path) ->
     path = fake.install(tmp_path / "bin", gpus=[fake.H100, fake.H100])
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "rn50.cli", "run", "-n", "2", "--backend", "tensorflow",
+        argv = [sys.executable, "-m", "rn50", "run", "-n", "2", "--backend", "tensorflow",
                 "--loader", "synthetic", "--dry-run", *flags]  # fmt: skip
         return subprocess.run(argv, env=clean_environment(PATH=path), cwd=tmp_path,
                               capture_output=True, text=True, timeout=240)  # fmt: skip

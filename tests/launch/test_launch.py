@@ -348,7 +348,7 @@ end_with(work)
     assert said in done.stderr and bool(done.stderr) == bool(said)
 
 
-@pytest.mark.parametrize("program", [["rn50"], [sys.executable, "-m", "rn50.cli"]])
+@pytest.mark.parametrize("program", [["rn50"], [sys.executable, "-m", "rn50"]])
 def test_the_worker_that_another_launcher_starts_ends_so_too(
     program: list[str], photos: Photos, tmp_path: Path
 ) -> None:

@@ -149,7 +149,7 @@ def peak(tmp_path: Path, dtype: str, batch: int) -> int:
     network's doing.
     """
     command = [
-        *(sys.executable, "-m", "rn50.cli", "train", "--loader", "synthetic", "--no-val"),
+        *(sys.executable, "-m", "rn50", "train", "--loader", "synthetic", "--no-val"),
         *("--image-shape", "64", "-b", str(batch), "--dtype", dtype, "--benchmark-iters", "2"),
         *("-e", "1", "--no-metrics", "--num-classes", "1000"),
     ]

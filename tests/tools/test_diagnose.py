@@ -367,7 +367,7 @@ def test_a_diagnosis_that_is_ended_leaves_nothing_running(
     env = clean_environment(RN50_RUNS=str(tmp_path / "runs"))
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "rn50.cli", "diagnose", *TINY, "--seconds", "60"),
+            *(sys.executable, "-m", "rn50", "diagnose", *TINY, "--seconds", "60"),
             *("--data-root", str(photos.records)),
         ],
         env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True,

@@ -113,7 +113,7 @@ def test_a_missing_checkpoint_is_named(trained: Path, tmp_path: Path, capsys) ->
 def test_predict_is_a_verb(trained: Path, photos: Photos, tmp_path: Path) -> None:
     file = next((photos.root / "val").rglob("*.jpg"))
     done = subprocess.run(
-        [sys.executable, "-m", "rn50.cli", "predict", trained / "m", "2", file],
+        [sys.executable, "-m", "rn50", "predict", trained / "m", "2", file],
         cwd=tmp_path,
         env=clean_environment(),
         capture_output=True,

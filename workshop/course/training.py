@@ -95,7 +95,7 @@ def call(*arguments: str) -> str:
     terminal: the others' lines are shown where they failed."""
     kept = None if arguments[0] == "run" else subprocess.PIPE
     done = subprocess.run(
-        [sys.executable, "-m", "rn50.cli", *arguments], stdout=kept, stderr=kept, text=True
+        [sys.executable, "-m", "rn50", *arguments], stdout=kept, stderr=kept, text=True
     )
     if not done.returncode:
         return ""

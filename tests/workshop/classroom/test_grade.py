@@ -29,7 +29,7 @@ MOODLE = "Clara Beispiel_48151_assignsubmission_file_"
 def graded(where: Path, *flags: str, env: dict[str, str] | None = None) -> str:
     """Run the command in a process of its own; what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "rn50.cli", "workshop", "grade", str(where / "handed-in"),
+        [sys.executable, "-m", "rn50", "workshop", "grade", str(where / "handed-in"),
          *map(str, where.glob("export*.zip")), "-o", str(where / "class.html"), *flags],
         cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=3600,
     )  # fmt: skip

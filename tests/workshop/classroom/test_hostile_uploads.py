@@ -120,7 +120,7 @@ def test_ten_hostile_uploads(open_folder: Path) -> None:
         before = ["unshare", "-m", "bash", "-c", f'{mounts} exec "$@"', "bash"]
     places = [source, where, course / "exercises" / "source", ROOT / "exercises" / "source"]
     handed_in(where, list(map(str, places)))
-    command = [*before, sys.executable, "-m", "rn50.cli", "workshop", "grade", str(source),
+    command = [*before, sys.executable, "-m", "rn50", "workshop", "grade", str(source),
                "-o", str(open_folder / "class.html"), "--roster", str(open_folder / "roster.csv"),
                "--jobs", "2", "--time-limit", "60"]  # fmt: skip
 

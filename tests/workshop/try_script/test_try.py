@@ -125,7 +125,7 @@ def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Pat
     path = edited(tmp_path, "horovod_pytorch")
     (tmp_path / "model.pt").write_text("trained for a week")
     told = tmp_path / "told.json"
-    command = [sys.executable, "-m", "rn50.cli", "workshop", "try", path.name]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", path.name]
     done = subprocess.run(
         [*command, "-n", "2", "--seconds", "60", "--json", told.name, "--", "--ignored", "1"],
         cwd=tmp_path, capture_output=True, text=True,
@@ -285,7 +285,7 @@ def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
     path.write_text(
         "import torch.distributed as dist\ndist.init_process_group('gloo')\nlabel = 1/0"
     )
-    command = [sys.executable, "-m", "rn50.cli", "workshop", "try", str(path)]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "label = 1/0" in done.stderr and "ZeroDivisionError" in done.stderr
@@ -320,7 +320,7 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "rn50.cli", "workshop", "try", *words]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert said in done.stderr and len(done.stderr.splitlines()) == 1

@@ -81,7 +81,7 @@ def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
         flags.append(argument)
     files = [folder / f"{name}.json", folder / f"{name}.png"]
     program(
-        "rn50.cli", "diagnose", *flags, "--json", files[0].name, "-o", files[1].name,
+        "rn50", "diagnose", *flags, "--json", files[0].name, "-o", files[1].name,
         folder=folder,
     )  # fmt: skip
     found = dict(json.loads(files[0].read_text(encoding="utf-8")))
