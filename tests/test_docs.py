@@ -146,7 +146,7 @@ def test_published_speeds_are_next_to_their_commands() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     rows = {row[1]: row[0] for row in re.findall(r"^\| (.*: .*) \| `(rn50 .*)` \|$", page, re.M)}
     known = (ROOT / "tests" / "parity" / "commands.toml").read_text()
-    series = strict_json(ROOT / "rn50lib" / "data" / "published.json")["sets"]["DGX-1"]["series"]
+    series = strict_json(ROOT / "rn50" / "published.json")["sets"]["DGX-1"]["series"]
     runs = re.findall(r'^there = "(python benchmark.py .* -e 12 .*)"$', known, re.M)
     assert len(runs) == 4
     for there in runs:

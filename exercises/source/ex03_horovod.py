@@ -251,4 +251,4 @@ def train(data, out):
 workshop.check("ex03.recipe", train)
 
 # %% [markdown]
-# The talk's own script for recipe 1 is in `exercises/recipes`, as the slides show it. `rn50 workshop try exercises/recipes/slides_horovod.py` finds what is wrong with it.
+# The talk's own script for recipe 1 is in `exercises/recipes`, as the slides show it.

@@ -1,9 +1,7 @@
 """Which worker of a group a process is, and the small process that watches one worker.
 
 A launcher starts `python -m rn50lib.distributed.launch_env COMMAND` instead of the worker itself.
-It finds the rank in what the launcher set, gives the worker cores of its own where that is asked for, puts the rank
-in front of every line it writes, and reports its end in a form that no launcher changes. Standard
-library only: it costs 10 MB and no time.
+It binds the worker to its cores, prefixes its output with the rank and reports how it ended.
 """
 
 from __future__ import annotations
