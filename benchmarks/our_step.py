@@ -13,7 +13,6 @@ import stopwatch
 from rn50.autoconfig import resolve
 from rn50lib import checkpoint
 from rn50lib import distributed as comm
-from rn50lib.config import Experiment
 from rn50lib.data import Batch
 from rn50lib.hardware import machine
 from rn50lib.train_step import build_step
@@ -27,7 +26,7 @@ parser.add_argument("--dtype", default="float32")
 parser.add_argument("--threads", type=int)
 args = parser.parse_args()
 
-asked = Experiment(
+asked = dict(
     loader="synthetic", backend="torch", image_shape=args.size, batch_size=args.batch,
     dtype=args.dtype, threads=args.threads, num_classes=1000, only_inference=args.job == "predict",
 )  # fmt: skip

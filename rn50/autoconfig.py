@@ -1,32 +1,102 @@
-"""What a run is that was not told: every axis from the machine, the data set and the profile;
-and what `--profile ci` makes of it."""
+"""From the values that were passed to a complete configuration, with the reason for each choice.
+
+`prepare` reads the checkpoint, draws the built-in data if it is missing, counts the classes, fills
+in the rest for this machine, and checks the result once.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50 import checks, workers
-from rn50.precision import best_dtype
+from rn50 import checks
+from rn50.checks import capability, horovod_has, horovod_serves
+from rn50.launch.launchers import with_library
+from rn50lib import checkpoint
 from rn50lib import recipe as recipes
-from rn50lib.config.experiment import IMAGENET_ROOT, Experiment, flag_name
-from rn50lib.config.file import Config
+from rn50lib.config import Resolved, TrainConfig, flag_name, slots
 from rn50lib.distributed.launch_env import Member
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
-from rn50lib.hardware import Machine
+from rn50lib.hardware import Machine, machine
+
+IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
+STDERR = 2
+SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
+Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
+
+
+def prepare(
+    given: Given,
+    make_data: bool = True,
+    here: Machine | None = None,
+    group: Member | None = None,
+) -> Resolved:
+    """Return the complete configuration of a run on this machine, or on the machine `here`.
+
+    Missing built-in data is drawn if `make_data`. `group` is what has started this process as one
+    of its workers. Raises UserError for values that are impossible or contradict each other.
+    """
+    real, here = here is None, here or machine()
+    stored = stored_values(given)
+    root = Path(given.get("data_root") or stored.get("data_root") or default_data_root()[0])
+    classes = given.get("num_classes", stored.get("num_classes"))
+    reason = "given" if "num_classes" in given else "the checkpoint's"
+    # Errors come before the drawing; the classes change nothing else.
+    found = resolve({**given, **stored}, here, classes or 1000, group)
+    if real:
+        checks.check_framework(found.experiment, here)
+    if found.experiment.loader == "synthetic":
+        if classes is None:
+            classes, reason = 1000, "as ImageNet has: synthetic images have no data set"
+    else:
+        if make_data and root.name == "roadsigns" and root.absolute() == default_data_root()[0]:
+            make_roadsigns(root, found.experiment.data_format)
+        if make_data or root.exists():
+            from rn50lib.data.source import classes_of
+
+            counted = len(classes_of(root, found.experiment.data_format))
+            if classes is not None and classes < counted:
+                raise UserError(too_few(classes, counted, root, given))
+            if classes is None:
+                classes, reason = counted, "counted in the data set"
+    if classes is None:  # a dry run, and the data set is not here yet
+        drawn = is_roadsigns(root)
+        classes = 12 if drawn else 1000
+        reason = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
+    config = replace(found.experiment, num_classes=classes)
+    checks.check_classes(config)
+    reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
+    return found._replace(experiment=config, reasons=reasons)
+
+
+def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
+    """Return the error for a network with fewer classes than the data set."""
+    if "num_classes" in given:
+        return f"--num-classes {classes}: {root} has {counted} classes; leave the flag out"
+    prefix = given["model_prefix"]
+    return (
+        f"--data-root {root} has {counted} classes, the checkpoint of --model-prefix {prefix}"
+        f" {classes}: use the data set it was trained on, or start a new run with --init-from"
+        f" {prefix}"
+    )
+
+
+# --- the data set ---------------------------------------------------------------------------------
 
 
 def data_home() -> Path:
-    """`$RN50_DATA`, default `data/` in the current folder."""
+    """Return `$RN50_DATA`, by default `data/` in the current folder."""
     return Path(os.environ.get("RN50_DATA") or "data").absolute()
 
 
 def default_data_root() -> tuple[Path, str]:
-    """The data set of a run that names none, and why."""
+    """Return the data set of a run that names none, and why."""
     if Path(IMAGENET_ROOT, "train.rec").exists():
         return Path(IMAGENET_ROOT), "ImageNet is mounted where the reference expects it"
     return data_home() / "roadsigns", "the built-in road signs, as no --data-root was given"
@@ -38,174 +108,290 @@ def is_roadsigns(data_root: Path) -> bool:
     root = data_root.resolve()
     if not root.exists():
         return root == (data_home() / "roadsigns").resolve()
-    folders = [root, root.parent] if root.name in ("records", "tfrecord") else [root]
-    return any(has_stamp(folder / ".complete") for folder in folders)
+    folder = root.parent if root.name in ("records", "tfrecord") else root
+    return has_stamp(root / ".complete") or has_stamp(folder / ".complete")
 
 
 def has_stamp(file: Path) -> bool:
-    """Return True if a file holds the parameters that `data_prep.roadsigns` draws with. Other
-    programs stamp their folders too, with other content."""
+    """Return True if a file holds the parameters of `data_prep.roadsigns`; other programs stamp
+    their folders too, with different content."""
     try:
         return set(read_json(file)) == {"train", "val", "seed", "version"}
     except (OSError, ValueError, TypeError):
         return False
 
 
-def resolve(
-    experiment: Experiment, machine: Machine, num_classes: int | None, group: Member | None = None
-) -> Config:
-    """Fill in every option that was not passed, then check all values: nowhere else is that done.
-
-    `num_classes` is the data set's (None: not known, then --num-classes must be given), `group`
-    what has started this process as one of its workers (None: nothing has). Raises UserError if
-    a value is impossible here or two values contradict each other: the message names the flag and
-    the remedy.
-    """
-    reasons: dict[str, str] = dict.fromkeys(experiment.given(), "given")
-    filled: dict[str, Any] = {}
-
-    def auto(name: str, value: Any, reason: str) -> Any:
-        if getattr(experiment, name) is not None:
-            return getattr(experiment, name)
-        filled[name], reasons[name] = value, reason
-        return value
-
-    gpus = machine.gpus
-    root, reason = default_data_root()
-    root = Path(auto("data_root", str(root), reason))
-    built_in = is_roadsigns(root)
-    name = auto(
-        "recipe",
-        "roadsigns" if built_in else "reference",
-        "the built-in data's" if built_in else "the published recipe",
+def make_roadsigns(root: Path, data_format: str) -> None:
+    """Draw the built-in data and pack it in records, and in shards for `tfrecord`, unless they are
+    complete. Raises UserError if that fails; the program has printed why."""
+    parts, flags = [root, root / "records"], ["--records"]
+    if data_format == "tfrecord":
+        parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]
+    if all((part / ".complete").exists() for part in parts):
+        return
+    arguments = ["-m", "data_prep.roadsigns", str(root), *flags]
+    program = subprocess.run(
+        [sys.executable, *arguments], env=with_library(dict(os.environ)), stdout=STDERR
     )
+    if program.returncode == 130:
+        raise KeyboardInterrupt
+    if program.returncode:
+        raise UserError(
+            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`, or set"
+            " RN50_DATA to a folder that you may write to"
+        )
+
+
+# --- the checkpoint -------------------------------------------------------------------------------
+
+
+def stored_values(given: Given) -> dict[str, Any]:
+    """Return what a checkpoint decides: the network, and for scoring the input too.
+
+    --init-from becomes the name of the file that the run starts with. Raises UserError if `given`
+    contradicts the checkpoint.
+    """
+    found: dict[str, Any] = {}
+    if given.get("init_from"):
+        file = checkpoint.find(given["init_from"], "--init-from")
+        found = network_of(given, checkpoint.parts(file)[0], classes=False)
+    prefix, epoch = given.get("model_prefix"), given.get("load_epoch")
+    starts = epoch is not None or (
+        given.get("resume") and prefix and checkpoint.symbol_path(prefix).exists()
+    )
+    if prefix and starts:
+        found |= network_of(given, prefix)
+        if given.get("only_inference") and epoch is not None:
+            trained = checkpoint.load(prefix, epoch).experiment
+            found |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
+            if checks.unsupported_reason(
+                found.get("dtype", "float32"), machine(), found["network"]
+            ):
+                del found["dtype"]  # trained on a different machine: choose for this one
+    found = {name: value for name, value in found.items() if name not in given}
+    return found | ({"init_from": str(file)} if given.get("init_from") else {})
+
+
+def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:
+    """Return the fields of a checkpoint's network, with the number of `classes` or without."""
+    net = checkpoint.read_network(prefix)
+    found: dict[str, Any] = {"resnet_version": net.version}
+    if classes:
+        found["num_classes"] = net.num_classes
+    if net.name == "resnet-tiny":
+        found["network"] = "tiny"
+    else:
+        found |= {"network": "resnet", "num_layers": int(net.name.removeprefix("resnet"))}
+    for name, value in found.items():
+        if given.get(name, value) != value:
+            raise UserError(
+                f"{flag_name(name)} {given[name]}: the checkpoint {prefix} is a {net.name}"
+                f" {net.version} with {net.num_classes} classes; leave the flag out"
+            )
+    return found
+
+
+# --- what was not passed --------------------------------------------------------------------------
+
+
+class Choices:
+    """The values of a configuration that is being filled in, and their reasons."""
+
+    def __init__(self, given: Given) -> None:
+        self.values = {name: value for name, value in given.items() if value is not None}
+        if self.values.get("profile") == "auto":
+            del self.values["profile"]
+        self.reasons = dict.fromkeys(self.values, "given")
+
+    def add(self, name: str, value: Any, reason: str) -> Any:
+        """Choose a value unless one was passed; return the value that holds."""
+        if name not in self.values:
+            self.values[name], self.reasons[name] = value, reason
+        return self.values[name]
+
+
+def resolve(
+    given: Given, machine: Machine, num_classes: int, group: Member | None = None
+) -> Resolved:
+    """Fill in every value that was not passed, then check all of them.
+
+    `num_classes` is the data set's; `group` is what has started this process as one of its workers.
+    Raises UserError if a value is impossible or two contradict each other.
+    """
+    choices = Choices(given)
+    add, values, gpus = choices.add, choices.values, machine.gpus
+    root, reason = default_data_root()
+    built_in = is_roadsigns(Path(add("data_root", str(root), reason)))
+    name = add("recipe", "roadsigns" if built_in else "reference",
+               "the built-in data's" if built_in else "the published recipe")  # fmt: skip
     base = recipes.RECIPES[name]
-    epochs = auto("num_epochs", base.epochs, f"the recipe {name}")
-    small = name == "roadsigns"  # what a laptop can train; the others are ImageNet's
+    small = name == "roadsigns"  # what a laptop can train; the others are for ImageNet
+    epochs = add("num_epochs", base.epochs, f"the recipe {name}")
     if small and epochs != base.epochs:
         base = recipes.shortened(base, epochs)
-    auto("backend", "torch", "the default")
-    auto("data_format", "auto", "records where there are some, else files")
-    loader, reason = best_loader(experiment, machine, name)
-    auto("loader", loader, reason)
-    dtype, reason = best_dtype(machine, name)
-    dtype = auto("dtype", dtype, reason)
+    backend = add("backend", "torch", "the default")
+    add("data_format", "auto", "records where there are some, else files")
+    add("loader", *best_loader(values, machine, name))
+    dtype = add("dtype", *best_dtype(machine, name))
     if dtype == "float16":
-        auto("loss_scale", "dynamic", "float16 loses small gradients without it")
+        add("loss_scale", "dynamic", "float16 loses small gradients without it")
     if group is not None:
-        n = auto("n", group.size, f"as many as {group.launcher} has started")
+        n = add("n", group.size, f"as many as {group.launcher} has started")
     elif gpus and not small:
-        n = auto("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
+        n = add("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
     else:
-        n = auto("n", 1, "one process" if not gpus else "one GPU is enough for this data")
-    comm, reason = experiment.comm, "given"
+        n = add("n", 1, "one GPU is enough for this data" if gpus else "one process")
     if group is not None and n > 1:
-        comm, reason = workers.comm_of(group)
-    elif comm is None:  # to ask what Horovod was built with takes seconds
-        backend = experiment.backend or "torch"
-        comm, reason = workers.best_comm(n, backend, experiment.launcher, bool(gpus))
-    comm = auto("comm", comm, reason)
+        comm = "ddp" if group.launcher in ("torchrun", "srun") else "horovod"
+        add("comm", comm, f"{group.launcher} has started the workers")
+    elif "comm" not in values:  # asking what Horovod was built with takes seconds
+        add("comm", *best_comm(n, backend, values.get("launcher"), bool(gpus)))
     if n > 1 and group is None:
-        starter = "torchrun" if comm == "ddp" else "horovodrun"
-        auto("launcher", starter, f"the one for {comm}")
+        comm = values["comm"]
+        add("launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}")
     if gpus and not small:
-        reason = (
-            "the reference's, for 16 GB in FP16" if name == "reference" else f"the recipe {name}"
-        )
-        auto("batch_size", base.batch_size, reason)
+        reason = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
+        add("batch_size", base.batch_size, reason)
     else:
-        auto("batch_size", 32, "the recipe's" if small else "no GPU: a small batch")
-    auto("network", "resnet", "the default")
-    if experiment.network != "tiny":
-        auto("num_layers", 50, "the default")
-    auto("resnet_version", "v1.5", "the default")
-    if experiment.num_classes is None and num_classes is None:
-        raise UserError("the number of classes is not known: give --num-classes")
-    auto("num_classes", num_classes, "the data set's")
-    auto("image_shape", base.image_size, f"the recipe {name}")
-    fill_recipe(experiment, base, auto)
-    size = experiment.image_shape or base.image_size
-    auto("val_resize", recipes.val_resize(size), "size x 256 / 224")
-    auto("resample", "antialias", "the default")
-    auto("seed", 0, "the default")
-    beside = workers.workers_per_host(n, experiment.hosts) if group is None else group.local_size
-    cores = max(1, machine.cores // beside)
-    if group is not None and group.cores is not None:
-        cores, beside = min(group.cores, machine.cores), 1
-    reason = f"the {machine.cores} cores this process may use"
-    if beside > 1:
-        reason += f", shared by {beside} workers"
-    auto("threads", cores, reason)
-    auto("data_nthreads", cores, reason)
-    if experiment.profile == "auto":
-        filled["profile"] = "gpu" if gpus else "cpu"
-        reasons["profile"] = f"{len(gpus)} GPU(s)" if gpus else "no GPU"
-    whole = Experiment(**(vars(experiment) | filled))
-    checks.check_values(whole)
+        add("batch_size", 32, "the recipe's" if small else "no GPU: a small batch")
+    if add("network", "resnet", "the default") != "tiny":
+        add("num_layers", 50, "the default")
+    add("resnet_version", "v1.5", "the default")
+    add("num_classes", num_classes, "the data set's")
+    size = add("image_shape", base.image_size, f"the recipe {name}")
+    add_recipe(choices, base)
+    add("val_resize", recipes.val_resize(size), "size x 256 / 224")
+    add("resample", "antialias", "the default")
+    add("seed", 0, "the default")
+    add_threads(choices, machine, n, group)
+    add("profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU")
+    config = TrainConfig(**values)
     caps: tuple[str, ...] = ()
-    if whole.profile == "ci":
-        whole, caps = cap_for_ci(whole, started=group is not None)
-        checks.check_values(whole)
-    checks.check_machine(whole, experiment, machine, group)
-    return Config(whole, reasons, caps)
+    checks.check_values(config)
+    if config.profile == "ci":
+        config, caps = cap_for_ci(config, started=group is not None)
+        checks.check_values(config)
+    checks.check_machine(config, given, machine, group)
+    return Resolved(config, choices.reasons, caps)
 
 
-def fill_recipe(experiment: Experiment, base: recipes.Recipe, auto: Callable[..., Any]) -> None:
-    """The recipe's own numbers, where none were given. Raises UserError as `check_for_recipe`."""
-    checks.check_for_recipe(experiment, base)
-    reason = f"the recipe {base.name}"
-    auto("mom", base.momentum, reason)
-    auto("wd", base.weight_decay, reason)
+def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
+    """Add the recipe's numbers. Raises UserError if it has none that fits the flags."""
+    checks.check_for_recipe(choices.values, base)
+    add, reason = choices.add, f"the recipe {base.name}"
+    add("mom", base.momentum, reason)
+    add("wd", base.weight_decay, reason)
     for name in ("lr", "warmup_epochs", "zero_gamma", "label_smoothing"):
-        auto(name, getattr(base, name), reason)
-    schedule = auto("lr_schedule", base.lr_schedule, reason)
+        add(name, getattr(base, name), reason)
+    schedule = add("lr_schedule", base.lr_schedule, reason)
     if schedule == "step":
-        auto("lr_step_epochs", base.lr_step_epochs, reason)
+        add("lr_step_epochs", base.lr_step_epochs, reason)
     else:
-        auto("lr_step_epochs", (), f"a {schedule} schedule has none")
-    optimizer = auto("optimizer", base.optimizer, reason)
-    if checks.replaces(experiment, "decay_groups"):
-        auto("bn_decay", True, "your decay_groups decides")
+        add("lr_step_epochs", (), f"a {schedule} schedule has none")
+    optimizer = add("optimizer", base.optimizer, reason)
+    if checks.replaces(choices.values.get("override", ()), "decay_groups"):
+        add("bn_decay", True, "your decay_groups decides")
     elif optimizer == "lars":
-        auto("bn_decay", False, "LARS leaves them out, as You et al. and MLPerf do")
+        add("bn_decay", False, "LARS leaves them out, as You et al. and MLPerf do")
     else:
-        auto("bn_decay", base.bn_decay, reason)
+        add("bn_decay", base.bn_decay, reason)
 
 
-def best_loader(experiment: Experiment, machine: Machine, recipe: str) -> tuple[str, str]:
-    """The loader that `auto` takes, and why."""
+def add_threads(choices: Choices, machine: Machine, n: int, group: Member | None) -> None:
+    """Add the threads of a worker: an equal share of the cores."""
+    hosts = choices.values.get("hosts")
+    sharing = min(n, max(slots(hosts).values())) if hosts else n
+    sharing = sharing if group is None else group.local_size
+    cores = max(1, machine.cores // sharing)
+    if group is not None and group.cores is not None:
+        cores, sharing = min(group.cores, machine.cores), 1
+    reason = f"the {machine.cores} cores this process may use"
+    reason += f", shared by {sharing} workers" if sharing > 1 else ""
+    choices.add("threads", cores, reason)
+    choices.add("data_nthreads", cores, reason)
+
+
+def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]:
+    """Return the default loader, and why."""
     if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
     if not checks.has_dali():
         return "native", "DALI is not installed here"
-    if {"augment", "shard"} & {text.partition("=")[0] for text in experiment.override}:
+    if any(checks.replaces(values.get("override", ()), part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
 
 
-def cap_for_ci(experiment: Experiment, started: bool = False) -> tuple[Experiment, tuple[str, ...]]:
-    """The experiment made small enough to take seconds, and a line for each value that changed.
-    Workers that are `started` already are as many as they are."""
+def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:
+    """Return the default precision on a machine, and why."""
+    if machine.gpus:
+        found = capability(machine)
+        has = f"(capability {found[0]}.{found[1]})"
+        if found >= checks.NEEDS["float16"] and recipe == "reference":
+            return "float16", f"the reference's, and the GPU computes in it {has}"
+        if found >= checks.NEEDS["bfloat16"]:
+            return "bfloat16", f"the GPU computes in bfloat16 {has}"
+        if found >= checks.NEEDS["float16"]:
+            return "float16", f"the GPU computes in float16, and not in bfloat16 {has}"
+        return "float32", f"the GPU has Tensor Cores for neither float16 nor bfloat16 {has}"
+    if machine.bfloat16:
+        return "bfloat16", f"the processor computes in bfloat16 ({machine.bfloat16})"
+    return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"
+
+
+def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[str, str]:
+    """Return the default library between workers, and why. Raises UserError if there is none."""
+    if n == 1:
+        return "local", "a single worker"
+    if launcher == "torchrun":
+        return "ddp", "torchrun starts its workers"
+    if launcher is not None and not (gpus and horovod_serves(backend)):
+        return "horovod", f"{launcher} starts its workers"
+    if horovod_serves(backend):
+        if not gpus:
+            return "horovod", "it is built, and there is no GPU"
+        if horovod_has("nccl", backend):
+            return "horovod", "it is built with NCCL"
+    if launcher is not None:
+        other = "leave the flag out for PyTorch's DDP"
+        if backend != "torch":
+            other = "pass --comm horovod to exchange gradients through the host's memory"
+        raise UserError(f"--launcher {launcher}: Horovod {checks.gpu_horovod(backend)}, or {other}")
+    if backend == "torch":
+        why = "Horovod is not built with NCCL" if horovod_serves(backend) else "there is no Horovod"
+        return "ddp", why
+    why = checks.gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
+    raise UserError(
+        f"-n {n} with --backend {backend}: Horovod connects its workers, and {why}, or use"
+        " --backend torch"
+    )
+
+
+def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[str, ...]]:
+    """Return the configuration cut to seconds, and a line for each value that changed.
+
+    The number of workers that are `started` already does not change.
+    """
     limits: dict[str, Any] = {
-        "n": experiment.n if started else min(experiment.n, 2),
-        "batch_size": min(experiment.batch_size, 4),
+        "n": config.n if started else min(config.n, 2),
+        "batch_size": min(config.batch_size, 4),
         "image_shape": 32,
         "val_resize": recipes.val_resize(32),
         "network": "tiny",
         "num_layers": None,
-        "num_epochs": min(experiment.num_epochs, 2),
-        "benchmark_iters": min(experiment.benchmark_iters or 2, 2),
+        "num_epochs": min(config.num_epochs, 2),
+        "benchmark_iters": min(config.benchmark_iters or 2, 2),
         "data_nthreads": 0,
         "threads": 1,  # two would wait for each other more than they compute
-        "dtype": "float32" if experiment.dtype == "tf32" else experiment.dtype,
+        "dtype": "float32" if config.dtype == "tf32" else config.dtype,
     }
-    if experiment.macrobatch_size is not None:
-        at_once = min(experiment.micro_batches, limits["benchmark_iters"])
+    if config.macrobatch_size is not None:
+        at_once = min(config.grad_accum_steps, limits["benchmark_iters"])
         limits["macrobatch_size"] = limits["batch_size"] * at_once
-    changed = {name: value for name, value in limits.items() if value != getattr(experiment, name)}
+    changed = {name: value for name, value in limits.items() if value != getattr(config, name)}
     lines = tuple(
-        f"profile ci: {flag_name(name)} {getattr(experiment, name)} "
+        f"profile ci: {flag_name(name)} {getattr(config, name)} "
         + ("left out" if value is None else f"capped to {value}")
         for name, value in changed.items()
     )
-    return replace(experiment, **changed), lines
+    return replace(config, **changed), lines

@@ -10,10 +10,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from rn50.autoconfig import resolve
+from rn50.autoconfig import Given, resolve
 from rn50.launch import GRACE_S
 from rn50.launch.launchers import SAVE_S, program, with_library
-from rn50lib.config import Experiment
 from rn50lib.hardware import machine
 from rn50lib.preemption import PARENT
 from rn50lib.report import write_json
@@ -68,15 +67,15 @@ class Job:
             os.killpg(self.process.pid, number)
 
 
-def start(experiment: Experiment, run_dir: Path, log: Path | None = None) -> Job:
+def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:
     """Start `rn50 run --config RUN/config.json` in a process group of its own; returns at once.
 
-    The file holds the experiment as it was given. The output goes to `log` where one is given.
+    The file holds the values as they were passed. The output goes to `log` where one is given.
     Raises UserError when a given value is impossible.
     """
-    resolve(experiment, machine(), experiment.num_classes or 1000)
+    resolve(given, machine(), 1000)
     file = run_dir / "config.json"
-    write_json(file, experiment.given())
+    write_json(file, dict(given))
     command = [*program("run"), "--run-dir", str(run_dir), "--config", str(file)]
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(open(log, "ab")) if log else None

@@ -1,89 +1,95 @@
-"""Checks on the values of a resolved experiment: one line for each error, with the remedy."""
+"""Checks of a complete configuration: one line for each error, with the remedy."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rn50.precision import lacks, scales
-from rn50.workers import check_workers, installed
-from rn50lib.config.experiment import Experiment
+from rn50lib import optim
+from rn50lib.config import TrainConfig, flag_name, flags_of, is_local, slots
 from rn50lib.distributed.launch_env import Member
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.recipe import RECIPES, Recipe
 
 LOGGERS = ("tensorboard", "wandb", "mlflow")  # each is also the name of its package
+NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
+NCCL_TENSORFLOW = (2, 20)  # the last that exports what Horovod's operations on GPUs link with
+Problem = tuple[Any, str]  # is it wrong? and the message
 
 
-def has_dali() -> bool:
-    """Whether DALI is installed; asking loads nothing of it."""
-    try:
-        return importlib.util.find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:
-        return False
+def refuse(*problems: Problem) -> None:
+    """Raise UserError for the first problem that there is."""
+    for wrong, message in problems:
+        if wrong:
+            raise UserError(message)
 
 
-def check_values(experiment: Experiment) -> None:
-    """Raise UserError if two values of a resolved experiment contradict each other, or one is
-    impossible on any machine."""
-    for name in ("load_epoch", "resume"):
-        if getattr(experiment, name) not in (None, False) and not experiment.model_prefix:
-            raise UserError(f"--{name.replace('_', '-')} needs --model-prefix PREFIX")
-    prefix = experiment.model_prefix
-    if prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", "..")):
-        raise UserError(
-            f"--model-prefix {prefix} is a folder: add a name, as in {prefix.rstrip('/')}/model"
-        )
-    if experiment.resume and experiment.load_epoch is not None:
-        raise UserError("--resume and --load-epoch contradict each other: give one of them")
-    check_start(experiment)
-    if experiment.only_inference and experiment.no_val:
-        raise UserError("--only-inference and --no-val together leave nothing to do")
-    if experiment.network == "tiny" and experiment.num_layers is not None:
-        raise UserError("--num-layers does not go with --network tiny: leave one out")
-    if experiment.step is not None and experiment.model_prefix and experiment.load_epoch is None:
-        raise UserError(
-            "--step paced has no model behind it, so there is nothing to save: leave out"
-            " --model-prefix"
-        )
-    if experiment.bn_decay is False and replaces(experiment, "decay_groups"):
-        raise UserError(
-            "--no-bn-decay and --override decay_groups both say which parameters decay: leave one"
-            " out"
-        )
-    if (
-        experiment.resample == "fast"
-        and experiment.backend != "tensorflow"
-        and experiment.loader != "dali"
-    ):
-        raise UserError(
-            "--resample fast is for tf.data and DALI: PyTorch's own loader gains nothing by it;"
-            " give --backend tensorflow or --loader dali, or leave it out"
-        )
-    if experiment.lr_step_epochs and experiment.lr_schedule != "step":
-        raise UserError(
-            f"--lr-step-epochs does not go with --lr-schedule {experiment.lr_schedule}, which has"
-            " no steps: leave it out, or give --lr-schedule step with it"
-        )
-    if (
-        replaces(experiment, "loss_scale_update")
-        and not scales(experiment.loss_scale)
-        and not experiment.only_inference
-    ):
-        raise UserError(
-            "--override loss_scale_update: no loss scale changes in this run; give --loss-scale"
-            " dynamic with it"
-        )
-    check_sizes(experiment)
+def replaces(override: Sequence[str], part: str) -> bool:
+    """Return True if --override replaces a part of the run."""
+    return any(text.startswith(f"{part}=") for text in override)
 
 
-def check_sizes(experiment: Experiment) -> None:
-    """Raise UserError for batches, images or classes that cannot be trained on."""
-    macro, batch, pixels = experiment.macrobatch_size, experiment.batch_size, experiment.image_shape
+# --- on any machine -------------------------------------------------------------------------------
+
+
+def check_values(c: TrainConfig) -> None:
+    """Raise UserError if two values contradict each other, or one is impossible on any machine."""
+    prefix, paced = c.model_prefix, c.step is not None
+    folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
+    starts = c.init_from or c.resume or c.load_epoch is not None
+    scales = c.loss_scale is not None and optim.parse_loss_scale(c.loss_scale)[1] is not None
+    refuse(
+        (c.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
+        (c.resume and not prefix, "--resume needs --model-prefix PREFIX"),
+        (folder, f"--model-prefix {prefix} is a folder: add a name, as in"
+                 f" {(prefix or '').rstrip('/')}/model"),
+        (c.resume and c.load_epoch is not None,
+         "--resume and --load-epoch contradict each other: use one of them"),
+        (c.init_from and c.load_epoch is not None,
+         "--init-from and --load-epoch contradict each other: use one of them"),
+        (c.init_from and paced, "--init-from: --step paced has no model: leave one of them out"),
+        (c.freeze_until and not starts,
+         f"--freeze-until {c.freeze_until} would freeze random weights: pass --init-from PREFIX"),
+        (c.only_inference and c.no_val, "--only-inference and --no-val leave nothing to do"),
+        (c.network == "tiny" and c.num_layers is not None,
+         "--num-layers does not go with --network tiny: leave one out"),
+        (paced and prefix and c.load_epoch is None,
+         "--step paced has no model, so there is nothing to save: leave out --model-prefix"),
+        (not c.bn_decay and replaces(c.override, "decay_groups"),
+         "--no-bn-decay and --override decay_groups both choose what decays: leave one out"),
+        (c.resample == "fast" and c.backend != "tensorflow" and c.loader != "dali",
+         "--resample fast is for tf.data and DALI: use --backend tensorflow or --loader dali, or"
+         " leave it out"),
+        (c.lr_step_epochs and c.lr_schedule != "step",
+         f"--lr-step-epochs does not go with --lr-schedule {c.lr_schedule}, which has no steps:"
+         " leave it out, or pass --lr-schedule step"),
+        (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
+         "--override loss_scale_update: this run has no dynamic loss scale: pass --loss-scale"
+         " dynamic"),
+        (c.min_np is not None and not c.elastic, "--min-np is for --elastic: use both or none"),
+        (c.elastic and c.n == 1, "--elastic needs -n 2 or more workers"),
+        (c.elastic and (c.min_np or 1) > c.n, f"--min-np {c.min_np} is more than -n {c.n}"),
+        *((paced and getattr(c, name),
+           f"{flag_name(name)}: --step paced has nothing to save: leave one of them out")
+          for name in ("elastic", "max_restarts", "checkpoint_steps")),
+    )  # fmt: skip
+    check_sizes(c)
+
+
+def check_sizes(c: TrainConfig) -> None:
+    """Raise UserError for batches or images that cannot be trained on."""
+    macro, batch, pixels = c.macrobatch_size, c.batch_size, c.image_shape
     if macro is not None and macro % batch:
         below, above = macro // batch * batch, -(-macro // batch) * batch
         near = f"{below} or {above}" if below else f"{above}"
@@ -91,22 +97,13 @@ def check_sizes(experiment: Experiment) -> None:
             f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use {near}, or"
             " change -b"
         )
-    if experiment.val_resize < pixels:
+    if c.val_resize < pixels:
         raise UserError(
-            f"--val-resize {experiment.val_resize} is smaller than the {pixels}-pixel crop: use"
-            f" {pixels} or more, or a smaller --image-shape"
+            f"--val-resize {c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
+            " more, or a smaller --image-shape"
         )
-    if experiment.step is not None or experiment.test_io or experiment.only_inference:
-        return  # nothing is trained
-    if experiment.num_classes == 1 and experiment.loader != "synthetic":
-        if not experiment.no_metrics:
-            raise UserError(
-                f"--data-root {experiment.data_root} has one class, and there is nothing to learn"
-                " from it: sort the images into one folder per class, or pass --no-metrics to"
-                " measure speed"
-            )
-    if batch == 1:
-        layers = experiment.to_network().layers(pixels)
+    if batch == 1 and trains(c):
+        layers = c.to_network().layers(pixels)
         if min(layer.size for layer in layers if layer.kind == "batchnorm") == 1:
             raise UserError(
                 f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm"
@@ -114,43 +111,113 @@ def check_sizes(experiment: Experiment) -> None:
             )
 
 
-def check_machine(
-    experiment: Experiment, asked: Experiment, machine: Machine, group: Member | None = None
-) -> None:
-    """Raise UserError if a machine cannot run a resolved experiment, or if it differs from the
-    `group` that has started this process. `asked` has only the flags that were passed: an error
-    that names a whole command repeats those."""
-    why = lacks(experiment.dtype, machine, experiment.network)
-    if why:
-        raise UserError(f"--dtype {experiment.dtype} {why}")
-    check_workers(experiment, asked, machine, group)
-    if experiment.profile == "gpu" and not machine.gpus:
-        raise UserError("--profile gpu: there is no GPU here; use --profile cpu")
-    check_loggers(experiment)
-    if experiment.loader == "dali" and not has_dali():
+def trains(c: TrainConfig) -> bool:
+    """Return True if the run trains a model."""
+    return not (c.step is not None or c.test_io or c.only_inference)
+
+
+def check_classes(c: TrainConfig) -> None:
+    """Raise UserError if all images of a data set have the same label."""
+    if c.num_classes == 1 and c.loader != "synthetic" and trains(c) and not c.no_metrics:
         raise UserError(
-            "--loader dali: DALI is not installed here: `make setup` installs it where there is a"
-            " wheel (Linux), or use --loader native"
+            f"--data-root {c.data_root} has one class, so there is nothing to learn: sort the"
+            " images into one folder per class, or pass --no-metrics to measure speed"
         )
 
 
-def check_framework(experiment: Experiment, machine: Machine) -> None:
+def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
+    """Raise UserError if a recipe has no default that fits the flags: a learning rate for a
+    different optimizer, or the steps of a schedule without any."""
+    optimizer = values.get("optimizer", base.optimizer)
+    others = " or ".join(r.name for r in RECIPES.values() if r.optimizer == optimizer)
+    no_rate = optimizer != base.optimizer and "lr" not in values
+    steps = values.get("lr_step_epochs", base.lr_step_epochs)
+    refuse(
+        (no_rate and not values.get("only_inference"),
+         f"--optimizer {optimizer}: the learning rate of the recipe {base.name} is for"
+         f" {base.optimizer.upper()}: pass --lr too, or --recipe {others}"),
+        (values.get("lr_schedule") == "step" != base.lr_schedule and not steps,
+         f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"),
+    )  # fmt: skip
+
+
+# --- on this machine ------------------------------------------------------------------------------
+
+
+def check_machine(
+    c: TrainConfig, given: Mapping[str, Any], machine: Machine, group: Member | None = None
+) -> None:
+    """Raise UserError if a machine cannot run a configuration, or if it contradicts the `group`
+    that has started this process."""
+    why = unsupported_reason(c.dtype, machine, c.network)
+    refuse((why, f"--dtype {c.dtype} {why}"))
+    if group is None:
+        check_workers(c, given, machine)
+    else:
+        check_started(c, group)
+    refuse(
+        (c.profile == "gpu" and not machine.gpus,
+         "--profile gpu: there is no GPU here; use --profile cpu"),
+        (c.loader == "dali" and not has_dali(),
+         "--loader dali: DALI is not installed here: `make setup` installs it if there is a wheel"
+         " (Linux), or use --loader native"),
+    )  # fmt: skip
+    for text in c.logger:
+        refuse(
+            (text not in LOGGERS and not os.path.isfile(text.rpartition(":")[0]),
+             f"--logger {text}: there are {', '.join(LOGGERS)}, and FILE.py:FUNCTION of yours"),
+            (text in LOGGERS and importlib.util.find_spec(text) is None,
+             f"--logger {text}: it is not installed here: `pip install {text}`"),
+        )  # fmt: skip
+
+
+def capability(machine: Machine) -> tuple[int, int]:
+    """Return the compute capability that all GPUs of a machine have."""
+    return min(gpu.capability for gpu in machine.gpus)
+
+
+def unsupported_reason(dtype: str, machine: Machine, network: str | None = None) -> str | None:
+    """Return why a machine cannot train in `dtype`, with the remedy, or None.
+
+    bfloat16 runs on every processor, if slowly. So does float16, but nothing is gained by it: only
+    the tiny network may use it there.
+    """
+    if not machine.gpus:
+        needs = "needs a GPU, and there is none here: use"
+        if dtype == "tf32":
+            return f"{needs} --dtype float32"
+        if dtype == "float16" and network != "tiny":
+            return (
+                f"{needs} --dtype bfloat16 (same range as float32) or --dtype float32; --network"
+                " tiny runs in float16 anywhere"
+            )
+        return None
+    wanted, found = NEEDS.get(dtype, (0, 0)), capability(machine)
+    if found >= wanted:
+        return None
+    instead = "float16" if found >= NEEDS["float16"] else "float32"
+    return (
+        f"needs a GPU of capability {wanted[0]}.{wanted[1]} or later, and this one has"
+        f" {found[0]}.{found[1]}: use --dtype {instead}"
+    )
+
+
+def check_framework(c: TrainConfig, machine: Machine) -> None:
     """Raise UserError if this machine has GPUs and the backend is built without CUDA: it would
     train on the processor, with the values chosen for a GPU. Imports no framework."""
-    found = importlib.util.find_spec(experiment.backend) if machine.gpus else None
+    found = importlib.util.find_spec(c.backend) if machine.gpus else None
     if found is None or found.origin is None:
-        return  # a missing framework has an error of its own
+        return  # a missing framework has a separate error
     folder = Path(found.origin).parent
-    if experiment.backend == "torch":
+    if c.backend == "torch":
         build = run_file(folder / "version.py")
         name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
     else:
         build = run_file(folder / "python" / "platform" / "build_info.py").get("build_info", {})
-        version = next(filter(None, map(installed, ("tensorflow", "tensorflow-cpu"))), "")
-        name, cuda = f"TensorFlow {version}", build.get("is_cuda_build") or not build
+        name, cuda = f"TensorFlow {tensorflow_version()}", build.get("is_cuda_build") or not build
     if build and not cuda:
         raise UserError(
-            f"--backend {experiment.backend}: {name} is built without CUDA, and this machine has"
+            f"--backend {c.backend}: {name} is built without CUDA, and this machine has"
             f" {len(machine.gpus)} GPU(s): install a CUDA build (`make setup` does if the driver"
             " supports CUDA 12), or set CUDA_VISIBLE_DEVICES= to train on the processor"
         )
@@ -161,52 +228,139 @@ def run_file(path: Path) -> dict[str, Any]:
     return runpy.run_path(str(path)) if path.is_file() else {}
 
 
-def check_start(experiment: Experiment) -> None:
-    """Raise UserError where --init-from or --freeze-until contradict other flags."""
-    if experiment.init_from and experiment.load_epoch is not None:
-        raise UserError(
-            "--init-from and --load-epoch contradict each other: both say which weights to begin"
-            " with: give one of them"
-        )
-    if experiment.init_from and experiment.step is not None:
-        raise UserError("--init-from: --step paced has no model behind it: leave one of them out")
-    begins = experiment.init_from or experiment.resume or experiment.load_epoch is not None
-    if experiment.freeze_until and not begins:
-        raise UserError(
-            f"--freeze-until {experiment.freeze_until} would leave random weights as they are:"
-            " give --init-from PREFIX with it"
-        )
+def tensorflow_version() -> str:
+    """Return the version of TensorFlow, or an empty text."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
 
 
-def check_loggers(experiment: Experiment) -> None:
-    """Raise UserError for a logger that there is none of, or that is not installed."""
-    for text in experiment.logger:
-        file = text.rpartition(":")[0]
-        if text not in LOGGERS and not os.path.isfile(file):
-            raise UserError(
-                f"--logger {text}: there are {', '.join(LOGGERS)}, and FILE.py:FUNCTION of yours"
-            )
-        if text in LOGGERS and importlib.util.find_spec(text) is None:
-            raise UserError(f"--logger {text}: it is not installed here: `pip install {text}`")
+def has_dali() -> bool:
+    """Return True if DALI is installed; imports none of it."""
+    try:
+        return importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:
+        return False
 
 
-def replaces(experiment: Experiment, seam: str) -> bool:
-    """Whether a learner's own function is to stand at a seam."""
-    return any(text.startswith(f"{seam}=") for text in experiment.override)
+# --- many workers ---------------------------------------------------------------------------------
 
 
-def check_for_recipe(experiment: Experiment, base: Recipe) -> None:
-    """Raise UserError if a recipe has no default that fits the flags: a learning rate for another
-    optimizer, or the steps of a schedule without any."""
-    optimizer = experiment.optimizer or base.optimizer
-    if optimizer != base.optimizer and experiment.lr is None and not experiment.only_inference:
-        others = [r.name for r in RECIPES.values() if r.optimizer == optimizer]
-        raise UserError(
-            f"--optimizer {optimizer}: the learning rate of the recipe {base.name} is one for"
-            f" {base.optimizer.upper()}: give --lr too, or --recipe {' or '.join(others)}"
-        )
-    steps = base.lr_step_epochs if experiment.lr_step_epochs is None else experiment.lr_step_epochs
-    if experiment.lr_schedule == "step" != base.lr_schedule and not steps:
-        raise UserError(
-            f"--lr-schedule step: the recipe {base.name} has no steps: give --lr-step-epochs too"
-        )
+@cache
+def horovod_serves(backend: str) -> bool:
+    """Return True if Horovod is installed with its extension for a framework; imports neither."""
+    try:
+        found = importlib.util.find_spec("horovod")
+    except (ImportError, ValueError):
+        return False
+    folders = found.submodule_search_locations if found else None
+    return any(any(Path(folder, backend).glob("mpi_lib*.so")) for folder in folders or ())
+
+
+@cache
+def horovod_has(part: str, backend: str) -> bool:
+    """Return True if Horovod was built with 'nccl' or 'mpi'. Asks a separate process; seconds."""
+    if not horovod_serves(backend):
+        return False
+    code = f"import horovod.{backend} as h, sys; sys.exit(not h.{part}_built())"
+    quiet = subprocess.DEVNULL
+    return subprocess.run([sys.executable, "-c", code], stdout=quiet, stderr=quiet).returncode == 0
+
+
+def gpu_horovod(backend: str) -> str:
+    """Return how to get a Horovod that exchanges gradients between GPUs."""
+    built = "built without NCCL" if horovod_serves(backend) else "not built here"
+    version, older = tensorflow_version(), ""
+    if version and tuple(map(int, version.split(".")[:2])) > NCCL_TENSORFLOW:
+        last = ".".join(map(str, NCCL_TENSORFLOW))
+        older = f"install TensorFlow {last} (its build with NCCL cannot use {version}) and "
+    return f"is {built}: {older}run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+
+
+def check_started(c: TrainConfig, group: Member) -> None:
+    """Raise UserError if a worker's configuration contradicts the group that started it."""
+    started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
+    many = group.size > 1
+    by_torch = many and group.launcher in ("torchrun", "srun")
+    refuse(
+        *((getattr(c, name),
+           f"{flag_name(name)} is for `rn50 run`, and {group.launcher} has started this worker:"
+           " leave it out, and start again with --resume")
+          for name in ("elastic", "max_restarts")),
+        (c.n != group.size, f"-n {c.n}: {started}, and this is one of them: leave -n out, or start"
+                            f" {c.n}"),
+        (by_torch and c.backend != "torch",
+         f"--backend {c.backend}: {started}, which only PyTorch's DDP connects: use horovodrun or"
+         " mpirun"),
+        (many and c.comm == "horovod" and group.launcher == "torchrun",
+         f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or mpirun"),
+        (many and c.comm == "local",
+         f"--comm local is one worker, and {group.size} were started"),
+    )  # fmt: skip
+
+
+def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) -> None:
+    """Raise UserError if workers, hosts, launcher and comm do not go together."""
+    n, gpus, cores = c.n, len(machine.gpus), max(2, machine.cores)
+    if c.comm == "local":
+        refuse((n > 1, f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
+               *((getattr(c, name) is not None,
+                  f"--{name} is for many workers: pass -n 2 or more, or leave it out")
+                 for name in ("hosts", "launcher", "bind", "timeline")))  # fmt: skip
+        return
+    room = sum(slots(c.hosts).values()) if c.hosts else n
+    refuse(
+        (n > room, f"-n {n}: --hosts {c.hosts} has {room} slots: use a smaller -n or name more"
+                   " slots"),
+        (not c.hosts and gpus and n > gpus, f"-n {n}: this machine has {gpus} GPU(s): use -n"
+                                            f" {gpus}"),
+        (not c.hosts and not gpus and n > cores,
+         f"-n {n}: this machine has {machine.cores} cores: use -n {cores} or less, or pass --hosts"
+         f" localhost:{n} to share them anyway"),
+    )  # fmt: skip
+    if c.comm == "ddp":
+        refuse(
+            (not is_local(c.hosts), "--launcher torchrun starts the workers of its own host only:"
+             f" run {on_each_host(given) if c.hosts else ''}"),
+            (c.backend != "torch",
+             f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
+            (c.launcher not in (None, "torchrun"),
+             f"--launcher {c.launcher} starts Horovod's workers, not DDP's"),
+            (c.timeline is not None, "--timeline is Horovod's: use --comm horovod with it"),
+        )  # fmt: skip
+        return
+    refuse(
+        (c.launcher == "torchrun",
+         "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
+        (not horovod_serves(c.backend),
+         f"--comm horovod: Horovod is not built for {c.backend} here: run `make horovod` (`rn50"
+         " doctor` says what is missing)" + ", or use --comm ddp" * (c.backend == "torch")),
+    )  # fmt: skip
+    if c.launcher == "mpirun":
+        refuse(
+            (shutil.which("mpirun") is None,
+             "--launcher mpirun: there is no mpirun here: install Open MPI (on Debian: apt-get"
+             " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher"
+             " horovodrun"),
+            (not horovod_has("mpi", c.backend),
+             "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
+             " installed, or use --launcher horovodrun"),
+        )  # fmt: skip
+
+
+def on_each_host(given: Mapping[str, Any]) -> str:
+    """Return what to type on the hosts of a run by torchrun, ready to paste."""
+    hosts = slots(given["hosts"])
+    flags = flags_of({k: v for k, v in given.items() if k not in ("n", "hosts", "launcher")})
+    names: dict[int, list[str]] = {}  # by slots: hosts with as many start the same line
+    for host, number in hosts.items():
+        names.setdefault(number, []).append(host)
+    return "; ".join(
+        f"on {' and '.join(same)} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
+        f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:29500 --rdzv-id rn50"
+        f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
+        for number, same in names.items()
+    )

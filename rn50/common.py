@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rn50lib.config.kinds import positive
+from rn50.parser import positive
 
 
 def counts(text: str) -> list[int]:

@@ -1,105 +1,188 @@
-"""A run in words: its axes and its arithmetic."""
+"""A run in words: its values with their reasons, its arithmetic, and what it would do elsewhere."""
 
 from __future__ import annotations
 
-from rn50lib import optim
+import contextlib
+import json
+from dataclasses import replace
+
+from rn50 import autoconfig, checks
+from rn50.autoconfig import Given, prepare
+from rn50.launch import launchers
+from rn50lib import checkpoint, optim
 from rn50lib import recipe as recipes
-from rn50lib.config.experiment import Experiment, flag_name
-from rn50lib.config.file import Config
-from rn50lib.hardware import machine
+from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of
+from rn50lib.errors import UserError
+from rn50lib.hardware import Machine, machine
+
+AXES = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
+        "batch_size", "macrobatch_size", "recipe")  # fmt: skip
+TRICKS = ("optimizer", "lr_schedule", "label_smoothing", "bn_decay", "zero_gamma")
+REST = ("num_epochs", "image_shape", "num_classes", "threads", "data_nthreads", "model_prefix",
+        "init_from", "freeze_until")  # fmt: skip
 
 
-def arithmetic(experiment: Experiment) -> str:
-    """Global batch and learning rate, worked out in one line."""
-    numbers, images = experiment.to_recipe(), experiment.update_batch
-    peak = recipes.learning_rate(experiment.warmup_epochs, images, numbers)
-    factors = f"{experiment.n} x {experiment.batch_size}"
-    if experiment.micro_batches > 1:
-        factors += f" x {experiment.micro_batches} batches per update"
-    line = (
-        f"global batch {factors} = {images}; "
-        f"learning rate {experiment.lr:g} x {images} / {numbers.lr_batch} = {peak:g}"
-    )
-    if experiment.lr_schedule != "step":
-        line += f", {experiment.lr_schedule} to 0 at epoch {experiment.num_epochs}"
-    if experiment.optimizer == "lars":
-        line += f"; LARS: for each layer x {optim.TRUST:g} |w| / (|g| + {experiment.wd:g} |w|)"
-    return line
-
-
-def batch_remark(experiment: Experiment) -> str | None:
-    """One line where a recipe that was published with one global batch runs with another."""
-    batch = recipes.RECIPES[experiment.recipe].global_batch
-    if batch is None or batch == experiment.update_batch:
-        return None
-    return (
-        f"the recipe {experiment.recipe} was published with a global batch of {batch}, this run's"
-        f" is {experiment.update_batch}: its accuracy is not promised here"
-    )
-
-
-def recipe_line(experiment: Experiment) -> str | None:
-    """A published recipe for large batches: where it is from, and what it reached."""
-    base = recipes.RECIPES[experiment.recipe]
-    return f"{base.name}: {base.source}; {base.expected}" if base.global_batch else None
-
-
-def schedule_remark(experiment: Experiment) -> str | None:
-    """One line when the run ends before its warm-up or its first decay, else None."""
-    ends = f"{experiment.num_epochs} epoch{'s' if experiment.num_epochs > 1 else ''}"
-    if experiment.num_epochs < experiment.warmup_epochs:
-        return (
-            f"the run ends after {ends}, inside its warm-up of"
-            f" {experiment.warmup_epochs:g}: the learning rate never reaches its full value"
-        )
-    if experiment.lr_step_epochs and experiment.num_epochs <= experiment.lr_step_epochs[0]:
-        return (
-            f"the run ends after {ends}, before its first decay at epoch "
-            f"{experiment.lr_step_epochs[0]:g}: expect less than the recipe's accuracy"
-        )
-    return None
-
-
-def untrained(experiment: Experiment) -> bool:
-    """Return True if a run validates the random weights that training would start from."""
-    starts = experiment.load_epoch is not None or experiment.resume or experiment.init_from
-    timed = experiment.no_metrics or experiment.test_io or experiment.step is not None
-    return experiment.only_inference and not (starts or timed)
-
-
-def describe(config: Config) -> str:
-    """The axes of a run with the reason for each, and the arithmetic, as lines for people."""
-    experiment, lines = config.experiment, list(config.caps)
-    numbers = recipes.REFERENCE
-    tricks = {"optimizer": numbers.optimizer, "lr_schedule": numbers.lr_schedule,
-              "label_smoothing": numbers.label_smoothing, "bn_decay": numbers.bn_decay,
-              "zero_gamma": numbers.zero_gamma}  # fmt: skip
-    shown = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
-             "batch_size", "macrobatch_size", "recipe", *tricks, "num_epochs", "image_shape",
-             "num_classes", "threads", "data_nthreads", "model_prefix", "init_from",
-             "freeze_until")  # fmt: skip
-    for name in shown:
-        value = getattr(experiment, name)
-        unread = name in ("data_root", "data_nthreads") and experiment.loader == "synthetic"
-        unread |= name == "comm" and value == "local"
-        unread |= name in tricks and value == tricks[name]
-        if value is not None and not unread:
-            reason = config.reasons.get(name, "given")
+def describe(resolved: Resolved) -> str:
+    """Return the values of a run with the reason for each, and the arithmetic, as lines."""
+    c, lines = resolved.experiment, list(resolved.caps)
+    hidden = {"data_root", "data_nthreads"} if c.loader == "synthetic" else set()
+    hidden |= {"comm"} if c.comm == "local" else set()
+    hidden |= {name for name in TRICKS if getattr(c, name) == getattr(recipes.REFERENCE, name)}
+    for name in (*AXES, *TRICKS, *REST):
+        value = getattr(c, name)
+        if value is not None and name not in hidden:
+            reason = resolved.reasons.get(name, "given")
             lines.append(f"  {flag_name(name):16} {value}  ({reason})")
-    if experiment.dtype == "float16" and not machine().gpus:
+    if c.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
-    if experiment.loader == "synthetic":
+    if c.loader == "synthetic":
         lines.append("  synthetic images: speed is real, accuracy means nothing")
-    elif untrained(experiment):
+    elif scores_random_weights(c):
         lines.append(
             "  no checkpoint: the weights are random and accuracy means nothing; `rn50 score PREFIX"
             " EPOCH` validates a trained model"
         )
-    if experiment.step is not None:
-        lines.append(f"  paced at {experiment.step:g} img/s: the model is replaced by a wait")
-    elif not (experiment.only_inference or experiment.test_io):
-        lines.append(f"  {arithmetic(experiment)}")
-        if not experiment.benchmark_iters:
-            remarks = (recipe_line, batch_remark, schedule_remark)
-            lines += [f"  {line}" for line in (remark(experiment) for remark in remarks) if line]
+    if c.step is not None:
+        lines.append(f"  paced at {c.step:g} img/s: the model is replaced by a wait")
+    elif not (c.only_inference or c.test_io):
+        lines.append(f"  {arithmetic(c)}")
+        if not c.benchmark_iters:
+            remarks = (recipe_line(c), batch_remark(c), schedule_remark(c))
+            lines += [f"  {line}" for line in remarks if line]
     return "\n".join(lines)
+
+
+def scores_random_weights(c: TrainConfig) -> bool:
+    """Return True if a run validates the random weights that training would start from."""
+    starts = c.load_epoch is not None or c.resume or c.init_from
+    timed = c.no_metrics or c.test_io or c.step is not None
+    return c.only_inference and not (starts or timed)
+
+
+def arithmetic(c: TrainConfig) -> str:
+    """Return the global batch and the learning rate, worked out in one line."""
+    recipe, images = c.to_recipe(), c.effective_batch_size
+    peak = recipes.learning_rate(c.warmup_epochs, images, recipe)
+    factors = f"{c.n} x {c.batch_size}"
+    if c.grad_accum_steps > 1:
+        factors += f" x {c.grad_accum_steps} batches per update"
+    line = (
+        f"global batch {factors} = {images}; "
+        f"learning rate {c.lr:g} x {images} / {recipe.lr_batch} = {peak:g}"
+    )
+    if c.lr_schedule != "step":
+        line += f", {c.lr_schedule} to 0 at epoch {c.num_epochs}"
+    if c.optimizer == "lars":
+        line += f"; LARS: for each layer x {optim.TRUST:g} |w| / (|g| + {c.wd:g} |w|)"
+    return line
+
+
+def batch_remark(c: TrainConfig) -> str | None:
+    """Return a line if a recipe that was published with one global batch runs with another."""
+    batch = recipes.RECIPES[c.recipe].global_batch
+    if batch in (None, c.effective_batch_size):
+        return None
+    return (
+        f"the recipe {c.recipe} was published with a global batch of {batch}, this run's"
+        f" is {c.effective_batch_size}: its accuracy is not promised here"
+    )
+
+
+def recipe_line(c: TrainConfig) -> str | None:
+    """Return where a published recipe for large batches is from, and what it reached."""
+    base = recipes.RECIPES[c.recipe]
+    return f"{base.name}: {base.source}; {base.expected}" if base.global_batch else None
+
+
+def schedule_remark(c: TrainConfig) -> str | None:
+    """Return a line if the run ends before its warm-up or its first decay."""
+    ends = f"the run ends after {c.num_epochs} epoch{'s' if c.num_epochs > 1 else ''}"
+    if c.num_epochs < c.warmup_epochs:
+        return (
+            f"{ends}, inside its warm-up of {c.warmup_epochs:g}: the learning rate never reaches"
+            " its full value"
+        )
+    if c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
+        return (
+            f"{ends}, before its first decay at epoch {c.lr_step_epochs[0]:g}: expect less than the"
+            " recipe's accuracy"
+        )
+    return None
+
+
+# --- --dry-run and --print-config, also for hardware that is not here -----------------------------
+
+
+def plan(given: Given) -> list[str]:
+    """Return the command of a run, its arithmetic, and what a profile caps; a line each.
+
+    If this machine cannot run it, the last line says why, and the rest is for a machine with the
+    GPUs it asks for. Raises UserError if no machine could.
+    """
+    resolved, remarks = prepared(given)
+    return [*command_lines(resolved), *remarks]
+
+
+def as_yaml(given: Given) -> list[str]:
+    """Return a complete run as the lines of a file for --config; each value with its reason."""
+    resolved, remarks = prepared(given)
+    lines = [f"# {text}" for text in (*remarks, *resolved.caps)]
+    for name, value in resolved.experiment.to_dict().items():
+        reason = resolved.reasons.get(name)  # JSON's values are YAML's, too
+        lines.append(f"{name}: {json.dumps(value)}" + (f"  # {reason}" if reason else ""))
+    return lines
+
+
+def command_lines(resolved: Resolved) -> list[str]:
+    """Return the command, the arithmetic and the caps of a run."""
+    c = resolved.experiment
+    command = launchers.command(c, [*launchers.program("train"), *flags_of(c)])
+    lines = [" ".join(command), arithmetic(c)]
+    if c.only_inference:  # nothing is trained
+        lines[1] = lines[1].partition(";")[0]
+    else:
+        lines += filter(None, (recipe_line(c), batch_remark(c)))
+    return [*lines, *resolved.caps]
+
+
+def prepared(given: Given) -> tuple[Resolved, list[str]]:
+    """Return what a run would do, and remarks on what it lacks here."""
+    epoch, prefix = given.get("load_epoch"), given.get("model_prefix")
+    if epoch is None or not prefix or checkpoint.symbol_path(prefix).exists():
+        return anywhere(given)
+    resolved, remarks = anywhere({k: v for k, v in given.items() if k != "load_epoch"})
+    config = replace(resolved.experiment, load_epoch=epoch)
+    missing = f"there is no checkpoint {prefix} yet: what it decides is not known"
+    return resolved._replace(experiment=config), [*remarks, missing]
+
+
+def anywhere(given: Given) -> tuple[Resolved, list[str]]:
+    """Resolve a run for this machine, else for this one with a framework that fits it, or for one
+    that has what the run asks for; and return why not for this one."""
+    try:
+        return prepare(given, make_data=False), []
+    except UserError as error:
+        for here in (machine(), equipped(given)):
+            with contextlib.suppress(UserError):
+                there = prepare(connected(given), make_data=False, here=here)
+                return there, [f"not on this machine: {error}"]
+        raise
+
+
+def equipped(given: Given) -> Machine:
+    """Return this machine with the GPUs that a run asks for: V100s, or what its precision needs."""
+    from rn50lib.hardware.nvidia import Gpu
+
+    capability = max((7, 0), checks.NEEDS.get(given.get("dtype", ""), (7, 0)))
+    gpus = [Gpu(i, "a GPU", 16 * 2**30, capability, "", "") for i in range(given.get("n", 8))]
+    return replace(machine(), gpus=tuple(gpus))
+
+
+def connected(given: Given) -> Given:
+    """Return a run with what would synchronise its gradients there: nothing here can be asked."""
+    backend = given.get("backend", "torch")
+    if given.get("n", 1) == 1 or "comm" in given or "launcher" in given:
+        return given
+    if autoconfig.horovod_serves(backend):
+        return {**given, "comm": "horovod"}
+    return {**given, "comm": "ddp"} if backend == "torch" else given

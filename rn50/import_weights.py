@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from rn50.autoconfig import IMAGENET_ROOT
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
-from rn50lib.config.experiment import IMAGENET_ROOT
-from rn50lib.config.kinds import image_shape, positive
 from rn50lib.errors import UserError
 from rn50lib.files import make_folder
 from rn50lib.recipe import REFERENCE, val_resize
@@ -100,18 +99,18 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
 
 def main(argv: list[str]) -> int:
     """The program; returns the exit status. Raises UserError for bad input."""
-    from rn50.parser import Parser, checked
+    from rn50.parser import Parser, converter, image_shape, positive
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")
     parser.add_argument("library", choices=("torchvision", "timm"), help="which has saved them")
     parser.add_argument("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
     parser.add_argument("-o", "--output", required=True, help="the prefix of the checkpoint")
     parser.add_argument(
-        "--image-shape", type=checked(image_shape), default=REFERENCE.image_size,
+        "--image-shape", type=converter(image_shape), default=REFERENCE.image_size,
         help="size at which `rn50 score` and `predict` show it pictures (default: 224)",
     )  # fmt: skip
     parser.add_argument(
-        "--val-resize", type=checked(positive),
+        "--val-resize", type=converter(positive),
         help="shorter side of a picture before the crop (default: size x 256 / 224; torchvision's"
         " IMAGENET1K_V2 weights: 232)",
     )  # fmt: skip

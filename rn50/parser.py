@@ -1,18 +1,23 @@
-"""The verbs of `rn50` and their flags: each field of `rn50lib.config.Experiment` is one."""
+"""The verbs of `rn50`, the flags of a run, and how their texts become values.
+
+Each flag of a run is a field of `rn50lib.config.TrainConfig`, explained here.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Callable, Container
-from dataclasses import fields
+from dataclasses import MISSING
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rn50lib import argparser
+from rn50lib import argparser, config
 from rn50lib.errors import UserError
+from rn50lib.files import read_json
 
-if TYPE_CHECKING:
-    from rn50lib.config import Experiment
+Given = dict[str, Any]  # values by the names of fields, of those that were passed
 
 VERBS = {
     "run": "train, in processes of its own, with everything not given chosen for this machine",
@@ -30,7 +35,109 @@ VERBS = {
     "workshop": "build, check and run the notebooks",
 }
 
-REPEATED = ("logger", "override")  # flags that may be given several times
+HELP = {
+    "axes": {
+        "backend": "framework (default: torch)",
+        "data_root": "folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg and"
+        " val/CLASS/*.jpg (default: ImageNet where the reference mounts it, else the road"
+        " signs)",
+        "data_format": "storage of the images (default: records if there are any, else files,"
+        " else TFRecord shards)",
+        "loader": "input pipeline: native is PyTorch's or tf.data, synthetic makes random images"
+        " (default: native; dali for the reference's recipe on GPUs, if DALI is installed)",
+        "dtype": "precision (default: the fastest that the hardware has)",
+        "loss_scale": "factor on the loss that keeps small gradients from vanishing: dynamic,"
+        " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic"
+        " for float16, none otherwise)",
+        "n": "workers, one per GPU; without GPUs, processes (default: 1)",
+        "comm": "library that synchronises gradients (default: Horovod if it is built for this"
+        " hardware, else DDP)",
+        "batch_size": "images per worker and step",
+        "macrobatch_size": "images per worker and update, a multiple of -b: the gradients of"
+        " several batches are accumulated and synchronised once (default: -b)",
+    },
+    "model": {
+        "network": "tiny runs the same code in a fraction of the time, for tests (default: resnet)",
+        "num_layers": "depth of the ResNet (default: 50)",
+        "resnet_version": "position of the stride in a down-sampling bottleneck (default: v1.5)",
+        "num_classes": "classes (default: the data set's)",
+        "image_shape": "input size, 3,224,224 or 224 (default: the recipe's)",
+    },
+    "recipe": {
+        "recipe": "source of the defaults below (default: roadsigns for the built-in data)",
+        "num_epochs": "epochs (default: the recipe's)",
+        "lr": "learning rate at a global batch of 256, scaled linearly (default: the recipe's)",
+        "warmup_epochs": "epochs over which the rate rises from 0 (default: the recipe's)",
+        "lr_step_epochs": "epochs at which the rate falls to a tenth (default: the recipe's)",
+        "lr_schedule": "decay after the warm-up: step at --lr-step-epochs, cosine or poly (the"
+        " square of what is left) to 0 over all epochs (default: the recipe's)",
+        "optimizer": "lars sets a separate learning rate for each layer, for very large batches;"
+        " its rates are far larger than SGD's, so pass --lr too (default: the recipe's)",
+        "mom": "momentum (default: 0.9)",
+        "wd": "weight decay (default: 1e-4)",
+        "bn_decay": "weight decay on batch norm's gamma and beta and on the bias too, or on"
+        " weights only (default: the recipe's)",
+        "zero_gamma": "start the last batch norm of each block at 0, so that the block begins as"
+        " its shortcut (default: the recipe's)",
+        "label_smoothing": "share of the label that is spread over all classes, in the training"
+        " loss only (default: the recipe's)",
+        "val_resize": "shorter side of a validation image before the crop (default: size x 256 /"
+        " 224)",
+        "resample": "how tf.data and DALI shrink a crop: fast leaves out the antialiasing (default:"
+        " antialias, as all other loaders)",
+        "rotate": "rotate each training image by up to this many degrees to either side"
+        " (default: 0)",
+        "flip_up_down": "flip half of the training images vertically, at random",
+        "seed": "seed of the initial weights, the order and the augmentation (default: 0)",
+    },
+    "run": {
+        "model_prefix": "write PREFIX-symbol.json and PREFIX-NNNN.safetensors",
+        "save_period": "epochs between checkpoints (default: 1)",
+        "checkpoint_steps": "write a checkpoint every N updates within an epoch too (default: at"
+        " the end of an epoch, and on SIGTERM)",
+        "keep": "number of epochs whose checkpoints are kept, the newest (default: all)",
+        "load_epoch": "start from the checkpoint of this epoch, or score it",
+        "init_from": "start with the weights of a checkpoint (the newest of a PREFIX, or a"
+        " file), with a new last layer if the number of classes differs",
+        "freeze_until": "freeze the first layers up to this stage: weights and batch norm",
+        "resume": "continue from the newest checkpoint of --model-prefix that verifies",
+        "report": "write a JSON report, after every epoch",
+        "logger": "log to tensorboard (in the run's folder), wandb or mlflow, or call"
+        " FILE.py:FUNCTION with each line of progress.jsonl and the report; repeatable",
+        "profile_trace": "write a Chrome trace of a few steps to this file",
+        "no_val": "train only",
+        "only_inference": "validate only",
+        "no_metrics": "measure speed, not accuracy",
+        "benchmark_iters": "iterations per epoch (default: the whole data set)",
+        "num_examples": "use only this many training images per epoch",
+        "test_io": "time the input pipeline alone",
+        "step": "paced:RATE replaces the model by a wait that lasts as long as a device with RATE"
+        " images per second would",
+        "override": "NAME=FILE:FUNCTION replaces a part of the run by your function; repeatable",
+        "disp_batches": "iterations between readings (default: 20)",
+        "timeline": "write Horovod's timeline of the run to this file",
+    },
+    "many workers": {
+        "launcher": "program that starts the workers (default: horovodrun for Horovod, torchrun"
+        " for DDP)",
+        "hosts": "hosts of the workers, HOST:SLOTS,... (default: all on this machine)",
+        "bind": "core gives each worker its own cores (default: the system moves them)",
+        "elastic": "continue with the remaining workers when one is lost, from the newest"
+        " checkpoint",
+        "min_np": "with --elastic: the smallest number of workers to continue with (default: 1)",
+        "max_restarts": "times to restart a run that lost a worker, from its newest checkpoint",
+    },
+    "machine": {
+        "threads": "compute threads per worker (default: the cores it may use)",
+        "data_nthreads": "loader workers per worker; 0 loads in the training process (default:"
+        " the cores)",
+        "compile": "compile the model with torch.compile or TensorFlow's XLA",
+        "cuda_graphs": "record a training step once and replay it without launching its kernels"
+        " one by one",
+        "profile": "ci caps the run to seconds and prints every cap (default: gpu or cpu)",
+    },
+}
+SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
 FIRST_PAGES = {  # what `--help` shows of a verb with a hundred flags; `--help all` shows the rest
     "rn50 run": """\
 usage: rn50 run [FLAGS]
@@ -91,10 +198,77 @@ class Help(argparse.Action):
         parser.exit()
 
 
-def experiment_parser(verb: str) -> Parser:
-    """A parser with a flag for every field of Experiment."""
-    from rn50lib.config import Experiment
+def positive(text: str, low: int = 1) -> int:
+    """Return a whole number of at least 1, or of at least `low`."""
+    value = int(text)
+    if value < low:
+        raise ValueError(f"must be at least {low}")
+    return value
 
+
+natural = partial(positive, low=0)
+
+
+def image_shape(text: str) -> int:
+    """Return the size in pixels of '3,224,224', the reference's form, or '224'."""
+    parts = [int(part) for part in text.split(",")]
+    if len(parts) == 3 and parts[0] == 3 and parts[1] == parts[2]:
+        parts = parts[1:2]
+    if len(parts) != 1 or parts[0] < 32:
+        raise ValueError("must be '3,SIZE,SIZE' or 'SIZE' with a size of at least 32 pixels")
+    return parts[0]
+
+
+def epoch_list(text: str) -> tuple[float, ...]:
+    """Return the numbers of '30,60,80'; an empty text means no decay."""
+    return tuple(float(part) for part in text.split(",") if part.strip())
+
+
+def pace(text: str) -> float:
+    """Return the images per second of 'paced:1442.6'."""
+    word, _, rate = text.partition(":")
+    if word != "paced":
+        raise ValueError("must be paced:RATE, a rate in images per second")
+    return float(rate)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "image_shape": image_shape, "lr_step_epochs": epoch_list, "step": pace,
+}  # fmt: skip
+
+
+def kind_of(name: str) -> str:
+    """Return the type of a field, without None."""
+    return config.FIELDS[name].type.removesuffix(" | None")
+
+
+def from_text(name: str, text: str) -> Any:
+    """Return the value of a field for what was typed. Raises ValueError."""
+    read = {"int": int, "float": float}.get(kind_of(name), str)
+    return config.checked(name, READERS.get(name, read)(text))
+
+
+def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return `read` for argparse, with its ValueError's text in the message."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} {what_instead(error)}") from error
+
+    return convert
+
+
+def what_instead(error: ValueError) -> str:
+    """Return what a refused text must be: our words, or in place of Python's."""
+    if str(error).startswith("must be"):
+        return str(error)
+    return "must be a whole number" if "int()" in str(error) else "must be a number"
+
+
+def config_parser(verb: str) -> Parser:
+    """Return a parser with a flag for every field of TrainConfig."""
     parser = Parser(
         prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
         add_help=False,
@@ -102,77 +276,145 @@ def experiment_parser(verb: str) -> Parser:
     parser.add_argument(
         "-h", "--help", nargs="?", metavar="all", action=Help, help="this text; all: every flag"
     )
-    groups: dict[str, Any] = {}
-    for f in fields(Experiment):
-        meta = f.metadata
-        if meta["group"]:
-            group = groups[meta["group"]] = parser.add_argument_group(meta["group"])
-        add = group.add_argument
-        options: dict[str, Any] = {"dest": f.name, "help": meta["help"], "default": f.default}
-        if meta["kind"] is None:
-            add(*meta["names"], action="store_true", **options)
-        elif meta["kind"] is bool:
-            add(*meta["names"], action=argparse.BooleanOptionalAction, **options)
-        elif meta["kind"] is list:
-            add(*meta["names"], action="append", **(options | {"default": None}))
-        else:
-            options |= {"type": checked(meta["kind"]), "choices": meta["choices"]}
-            if not meta["choices"]:
-                options["metavar"] = f.name.upper()
-            add(*meta["names"], **options)
-    group = groups["axes"]
-    group.add_argument("--no-dali", action="store_true", help="the same as --loader native")
-    group.add_argument(
-        "--config", type=Path, metavar="FILE",
-        help="JSON or YAML with names and values of flags, or a run's experiment.json; flags given"
-        " beside it win",
-    )  # fmt: skip
-    group.add_argument("--preset", help="a named set of flags; flags given beside it win")
+    for title, texts in HELP.items():
+        group = parser.add_argument_group(title)
+        for name, text in texts.items():
+            kind = kind_of(name)
+            options: dict[str, Any] = {"dest": name, "help": text, "default": argparse.SUPPRESS}
+            if kind == "bool":
+                required = config.FIELDS[name].default is MISSING
+                options["action"] = argparse.BooleanOptionalAction if required else "store_true"
+            elif kind == "tuple[str, ...]":
+                options |= {"action": "append", "metavar": name.upper()}
+            else:
+                options["type"] = converter(partial(from_text, name))
+                choices = config.FIELDS[name].metadata.get("choices")
+                options |= {"choices": choices} if choices else {"metavar": name.upper()}
+            names = [SHORT[name]] if name in SHORT else []
+            group.add_argument(*names, config.flag_name(name), **options)
+        if title == "axes":
+            group.add_argument("--no-dali", action="store_true", help="the same as --loader native")
+            group.add_argument(
+                "--config", type=Path, metavar="FILE",
+                help="JSON or YAML file with names and values of flags, or a run's experiment.json;"
+                " flags on the command line win",
+            )  # fmt: skip
+            group.add_argument("--preset", help="a named set of flags; other flags win")
     return parser
 
 
-def checked(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """`kind` with its ValueError's text in the message: argparse would hide it."""
-    from rn50lib.config.kinds import why_not
-
-    def convert(text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} {why_not(error)}") from error
-
-    return convert
-
-
-def parse_experiment(
+def parse_given(
     parser: Parser, argv: list[str], without: Container[str] = ()
-) -> tuple[Experiment, argparse.Namespace]:
-    """The experiment that `argv` gives, and the other flags. A flag wins over the preset, and that
-    over the file of --config, of which the flags in `without` are left out."""
+) -> tuple[Given, argparse.Namespace]:
+    """Return the values that `argv` gives, and the other flags.
+
+    A flag wins over the preset, and that over the file of --config, of which the flags in
+    `without` are left out.
+    """
     from rn50.presets import PRESETS
-    from rn50lib.config import Experiment, read_experiment
 
-    first = parser.parse_args(argv)
-    lists: dict[str, Any] = {}
-    if first.config is not None:
-        from rn50.foreign_flags import TABLE
+    args = parser.parse_args(argv)
+    given: Given = {} if args.config is None else read_values(args.config, without)
+    if args.preset is not None:
+        if args.preset not in PRESETS:
+            raise UserError(f"--preset {args.preset}: there are {', '.join(PRESETS)}")
+        verb, own = parser.prog.split()[-1], PRESETS[args.preset].command
+        if own not in ("run", verb):
+            raise UserError(f"--preset {args.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
+        given |= fields_in(config_parser(verb).parse_args(list(PRESETS[args.preset].flags)))
+    flags = fields_in(args)
+    if args.no_dali:
+        if flags.get("loader", "native") != "native":
+            raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
+        flags["loader"] = "native"
+    return given | flags, args
 
-        filed = read_experiment(first.config, without, TABLE).given()
-        lists = {name: filed.pop(name) for name in REPEATED if name in filed}
-        parser.set_defaults(**filed)  # not the lists: argparse would append the flags to them
-    if first.preset is not None:
-        if first.preset not in PRESETS:
-            raise UserError(f"--preset {first.preset}: there are {', '.join(PRESETS)}")
-        verb, own = parser.prog.split()[-1], PRESETS[first.preset].command
-        if own != "run" and own != verb:
-            raise UserError(f"--preset {first.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
-        argv = [*PRESETS[first.preset].flags, *argv]
-    values = vars(parser.parse_args(argv))
-    if values.pop("no_dali"):
-        if first.loader not in (None, "native"):
-            raise UserError(f"--no-dali and --loader {first.loader} contradict each other")
-        values["loader"] = "native"
-    values |= {name: tuple(values[name] or lists.get(name, ())) for name in REPEATED}
-    names = {f.name for f in fields(Experiment)}
-    experiment = Experiment(**{name: values.pop(name) for name in names})
-    return experiment, argparse.Namespace(**values)
+
+def fields_in(args: argparse.Namespace) -> Given:
+    """Return the fields among parsed flags."""
+    found = {name: value for name, value in vars(args).items() if name in config.FIELDS}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+
+
+def read_values(path: Path, without: Container[str] = ()) -> Given:
+    """Return the values of a file of names or flags, or of one that `rn50 run` wrote.
+
+    Raises UserError for an unknown name, and for a value that the flag would not take.
+    """
+    from rn50.foreign_flags import TABLE
+
+    known = {flag: name for name, flag in SHORT.items()}
+    known |= {name: name for name in ("n",)} | {"--n": "n"}
+    known |= {config.flag_name(name): name for name in config.FIELDS}
+    hints = TABLE | {"--preset": "pass --preset next to --config",
+                     "--no-dali": "write loader: native"}  # fmt: skip
+    found: Given = {}
+    for key, value in read_file(path).items():
+        flag = flag_of(key)
+        if flag in without or flag_of(key).lstrip("-").replace("-", "_") in config.REMOVED:
+            continue
+        if flag not in known:
+            close = difflib.get_close_matches(flag, [f for f in known if len(f) > 3], n=1)
+            name = close[0].lstrip("-").replace("-", "_") if close else ""
+            meant = f"did you mean {name}?" if close else "`rn50 run --help all` lists all"
+            raise UserError(f"{path}: there is no {key!r}: {hints.get(flag, meant)}")
+        if known[flag] in found:
+            raise UserError(f"{path}: {key!r} is set twice, by two of its names")
+        try:
+            if value is not None:
+                found[known[flag]] = from_file(known[flag], value)
+        except ValueError as error:
+            raise UserError(f"{path}: {key} {value!r} {what_instead(error)}") from error
+    return found
+
+
+def flag_of(key: object) -> str:
+    """Return the flag that a key of a file means: 'batch_size', 'b' and '--batch-size' are fine."""
+    name = str(key).lstrip("-").replace("_", "-")
+    return f"--{name}" if len(name) > 1 else f"-{name}"
+
+
+def from_file(name: str, value: Any) -> Any:
+    """Return a field's value from a file's, which may be a text. Raises ValueError."""
+    if kind_of(name) in ("bool", "tuple[str, ...]"):
+        return config.checked(name, value)
+    if isinstance(value, (bool, dict)):
+        raise ValueError("must be one value")
+    if isinstance(value, list):
+        value = ",".join(map(config.text_of, value))
+    if name == "step" and not isinstance(value, str):
+        return config.checked(name, value)
+    return from_text(name, config.text_of(value))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the names and values in a YAML or JSON file. Raises UserError."""
+    form = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
+    try:
+        content = read_yaml(path) if form == "YAML" else read_json(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not {form}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no names and values, such as batch_size: 64")
+    inner = content.get("experiment")
+    return inner if isinstance(inner, dict) else content
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file. Raises ValueError if it is not YAML."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise UserError(f"{path}: YAML needs the package PyYAML; or write JSON") from error
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, yaml.SafeLoader)
+        names = [key.value for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
+        for i, name in enumerate(names):  # PyYAML would take the last one
+            if name in names[:i]:
+                raise ValueError(f"{name!r} is set twice")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rn50.autoconfig import resolve
+from rn50.autoconfig import resolve, stored_values
 from rn50lib import checkpoint
 from rn50lib.config import Experiment
 from rn50lib.data.decode import SPARE, crop, open_image
@@ -66,12 +66,11 @@ def trained_as(prefix: str | Path, epoch: int) -> Experiment:
 
     Raises UserError when the checkpoint is missing or is not one.
     """
-    from rn50.prepare import with_checkpoint
     from rn50lib.hardware import machine
 
-    asked = Experiment(model_prefix=str(prefix), load_epoch=epoch, only_inference=True)
-    asked = with_checkpoint(asked)
-    return resolve(asked, machine(), asked.num_classes).experiment
+    given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
+    stored = stored_values(given)
+    return resolve({**given, **stored}, machine(), stored["num_classes"]).experiment
 
 
 def prepare(pictures: Pictures, i: int, done: Experiment) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the verbs of `rn50` do."""
+"""The verbs `rn50 run` and `rn50 train`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from rn50 import launch
-from rn50.description import describe
-from rn50.parser import Parser, experiment_parser, parse_experiment
-from rn50.prepare import prepare
+from rn50 import description, launch
+from rn50.autoconfig import Given, prepare
+from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
-from rn50lib.config import Config, Experiment, flags_of
+from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import member
 from rn50lib.errors import TERMINATED
 from rn50lib.files import lock, make_folder
@@ -23,26 +22,22 @@ ENGINES = ("slurm", "mpijob", "trainjob")
 
 
 def run(argv: list[str]) -> int:
-    """`rn50 run`: choose what was not given, say so, launch the workers and wait."""
-    parser = run_parser()
-    experiment, extra = parse_experiment(parser, argv)
+    """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
+    given, extra = parse_given(run_parser(), argv)
     if extra.print:
         from rn50.jobs import job_file
 
-        print(job_file(extra.print, experiment, extra.run_dir, extra.image), end="")
+        print(job_file(extra.print, given, extra.run_dir), end="")
         return 0
-    if extra.image:
-        parser.error("--image names the container image of a job file: pass --print too")
     if extra.print_config:
-        from rn50 import dry_run as dry
-
-        print("\n".join(dry.as_yaml(experiment)))
+        print("\n".join(description.as_yaml(given)))
         return 0
-    return run_experiment(experiment, extra.run_dir, extra.dry_run)
+    return launch_run(given, extra.run_dir, extra.dry_run)
 
 
 def run_parser() -> Parser:
-    parser = experiment_parser("run")
+    """Return the parser of `rn50 run`."""
+    parser = config_parser("run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     parser.add_argument(
@@ -50,38 +45,36 @@ def run_parser() -> Parser:
     )
     parser.add_argument(
         "--print-config", action="store_true",
-        help="print the run with all that was chosen for it, as YAML for --config, and stop",
+        help="print the complete configuration as YAML for --config, and stop",
     )  # fmt: skip
-    parser.add_argument("--image", help="with --print: the container image (default: rn50)")
     return parser
 
 
-def run_experiment(
-    experiment: Experiment, run_dir: Path | None = None, dry_run: bool = False
-) -> int:
+def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False) -> int:
+    """Complete and run a configuration; return the exit status."""
     die_with_parent()
     end_on_sigterm()
     if dry_run:
-        from rn50 import dry_run as dry
-
-        print("\n".join(dry.plan(experiment)))
+        print("\n".join(description.plan(given)))
         return 0
-    config = prepare(experiment)
-    launch.check_hosts(config.experiment)
-    folder = run_dir or launch.new_run("score" if experiment.only_inference else "run")
+    resolved = prepare(given)
+    config = resolved.experiment
+    launch.check_hosts(config)
+    folder = run_dir or launch.new_run("score" if config.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
-    if config.experiment.model_prefix is None and checkpoint.makes_a_model(config.experiment):
-        config = with_model(config, folder)
-    if checkpoint.saves(config.experiment):
-        with checkpoint.lock_for(config.experiment):
-            pass  # the worker takes it; here it is told before any worker starts
+    if config.model_prefix is None and checkpoint.makes_a_model(config):
+        resolved = with_model(resolved, folder)
+        config = resolved.experiment
+    if checkpoint.saves(config):
+        with checkpoint.lock_for(config):
+            pass  # the worker takes it; an error comes before any worker starts
     with lock_folder(folder):
-        launch.say(describe(config))
-        status = launch.run(config, folder)
+        launch.say(description.describe(resolved))
+        status = launch.run(resolved, folder)
     if status == TERMINATED:
-        tell_how_to_go_on("run", experiment, config)
-    if status == 0 and not config.experiment.test_io:
-        launch.say(f"report: {config.experiment.report or folder / 'report.json'}")
+        print_resume_command("run", given, config)
+    if status == 0 and not config.test_io:
+        launch.say(f"report: {config.report or folder / 'report.json'}")
     return status
 
 
@@ -90,24 +83,23 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
     return lock(folder / ".lock", f"--run-dir {folder}")
 
 
-def with_model(config: Config, folder: Path) -> Config:
-    """The same run, with its newest two checkpoints in its folder."""
-    kept = replace(
-        config.experiment, model_prefix=str(folder / "model"), keep=config.experiment.keep or 2
-    )
-    reasons = dict(config.reasons) | {"model_prefix": "in the run's folder, the newest two"}
-    return replace(config, experiment=kept, reasons=reasons)
+def with_model(resolved: Resolved, folder: Path) -> Resolved:
+    """Return the same run with its newest two checkpoints in its folder."""
+    config = resolved.experiment
+    config = replace(config, model_prefix=str(folder / "model"), keep=config.keep or 2)
+    reasons = {**resolved.reasons, "model_prefix": "in the run's folder, the newest two"}
+    return resolved._replace(experiment=config, reasons=reasons)
 
 
 def train(argv: list[str]) -> int:
-    """`rn50 train`: one worker, here: alone, or one of those that torchrun, srun, mpirun or
-    horovodrun has started."""
-    parser = experiment_parser("train")
+    """Run `rn50 train`: one worker in this process, alone or one of those that torchrun, srun,
+    mpirun or horovodrun has started."""
+    parser = config_parser("train")
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
-    experiment, extra = parse_experiment(parser, argv)
+    given, extra = parse_given(parser, argv)
     end_on_sigterm()
     me = member()
-    config = prepare(experiment, group=me)
+    resolved = prepare(given, group=me)
     from rn50lib.worker import run_worker
 
     first = me is None or me.rank == 0
@@ -116,19 +108,16 @@ def train(argv: list[str]) -> int:
             if extra.run_dir and first:
                 make_folder(extra.run_dir, f"--run-dir {extra.run_dir}")
                 held.enter_context(lock_folder(extra.run_dir))
-            return run_worker(config, extra.run_dir)
+            return run_worker(resolved, extra.run_dir)
     except SystemExit as ended:
         if ended.code == TERMINATED and first:
-            tell_how_to_go_on("train", experiment, config)
+            print_resume_command("train", given, resolved.experiment)
         raise
 
 
-def tell_how_to_go_on(verb: str, experiment: Experiment, config: Config) -> None:
-    """The command that resumes a run that was asked to end, where there is something to resume."""
-    prefix = config.experiment.model_prefix
-    if prefix and not experiment.only_inference:
-        again = replace(
-            experiment, model_prefix=prefix, resume=True, load_epoch=None,
-            init_from=config.experiment.init_from,
-        )  # fmt: skip
+def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:
+    """Print the command that resumes a run that was ended, if it left a checkpoint."""
+    if config.model_prefix and not config.only_inference:
+        again = {**given, "model_prefix": config.model_prefix, "resume": True, "load_epoch": None,
+                 "init_from": config.init_from}  # fmt: skip
         launch.say(f"go on with: {shlex.join(['rn50', verb, *flags_of(again)])}")

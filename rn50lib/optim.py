@@ -18,6 +18,26 @@ SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
 TRUST = 0.001  # LARS' coefficient: You et al. 2017, and MLPerf's reference
 
 
+def parse_loss_scale(text: str) -> tuple[float, int | None]:
+    """Return the first scale and the good steps after which it doubles (None: a static scale).
+
+    'dynamic', 'dynamic:START', 'dynamic:START:STEPS' or a number. Raises ValueError otherwise.
+    """
+    word, *numbers = text.split(":")
+    dynamic = word == "dynamic"
+    try:
+        start = float(numbers[0] if dynamic and numbers else FIRST_SCALE if dynamic else text)
+        growth_steps = int(numbers[1]) if dynamic and numbers[1:] else GROWTH_STEPS
+    except ValueError:
+        start = growth_steps = 0
+    if len(numbers) > 2 or growth_steps < 1 or not SMALLEST_SCALE <= start <= LARGEST_SCALE:
+        raise ValueError(
+            "must be dynamic, dynamic:START:STEPS or a number, and the scale from 1 to 2^24 ="
+            f" {LARGEST_SCALE:.0f}"
+        )
+    return start, growth_steps if dynamic else None
+
+
 def sgd(
     weight: np.ndarray,
     gradient: np.ndarray,

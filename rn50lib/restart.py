@@ -134,7 +134,7 @@ def save(run: Run, epoch: int) -> None:
             epoch,
             arrays,
             run.identity,
-            run.experiment.given(),
+            run.experiment.to_dict(),
             {key: values[:epoch] for key, values in run.report.metrics.items()},
             run.step.scaling(),
             run.position,
@@ -204,7 +204,7 @@ def update_done(run: Run, timer: Timer) -> None:
     """
     run.progress.at(timer.epoch, run.position.images)
     every = run.experiment.checkpoint_steps or 0
-    updates = run.position.images // run.experiment.update_batch
+    updates = run.position.images // run.experiment.effective_batch_size
     due = every and updates % every == 0 and timer.finished < timer.steps and run.stop.saves
     stops = run.stop.now()
     if due or stops:

@@ -120,7 +120,7 @@ def run_epoch(run: Run, pipelines: dict[str, Pipeline], epoch: int) -> None:
 def settle(run: Run, split: str, pipeline: Pipeline, steps: int) -> None:
     """A few iterations that nothing counts, so that kernels are chosen, memory is taken and caches
     are full before a benchmark begins. They train at a rate of 0."""
-    at_once = run.experiment.micro_batches if split == "train" else 1
+    at_once = run.experiment.grad_accum_steps if split == "train" else 1
     steps = min(-(-steps // at_once), len(pipeline) // at_once) * at_once
     for batch in pipeline.epoch(0, start_step=len(pipeline) - steps):
         if split == "train":
@@ -145,13 +145,13 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
         for i, batch in enumerate(timer.batches(itertools.islice(batches, steps))):
             # the rate is that of the update that a batch is part of
-            lr = schedule(epoch + position.images / used, experiment.update_batch, recipe)
+            lr = schedule(epoch + position.images / used, experiment.effective_batch_size, recipe)
             step.train_step(batch, lr)
             timer.step_done(i, lr)
             if trace is not None:
                 trace.step()
-            if (i + 1) % experiment.micro_batches == 0:
-                position.images += experiment.update_batch
+            if (i + 1) % experiment.grad_accum_steps == 0:
+                position.images += experiment.effective_batch_size
                 update_done(run, timer)
     metrics = timer.finish()
     if experiment.model_prefix:
@@ -159,7 +159,7 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     position.tails[str(epoch)] = pipeline.examples - used
     for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one
         pass
-    tell_scaling(run, skipped, steps // experiment.micro_batches)
+    tell_scaling(run, skipped, steps // experiment.grad_accum_steps)
     return metrics
 
 
@@ -171,14 +171,14 @@ def steps_left(experiment: Experiment, pipeline: Pipeline, before: int) -> int:
         steps = (pipeline.examples - before) // experiment.global_batch
         if experiment.benchmark_iters:
             steps = min(steps, experiment.benchmark_iters - before // experiment.global_batch)
-    updates = max(0, steps) // experiment.micro_batches
+    updates = max(0, steps) // experiment.grad_accum_steps
     if not updates and not before:
         raise UserError(
             f"--macrobatch-size {experiment.macrobatch_size}: an update takes"
-            f" {experiment.update_batch} images, and an epoch has"
+            f" {experiment.effective_batch_size} images, and an epoch has"
             f" {steps * experiment.global_batch}: make it smaller"
         )
-    return updates * experiment.micro_batches
+    return updates * experiment.grad_accum_steps
 
 
 def tell_scaling(run: Run, before: float, updates: int) -> None:

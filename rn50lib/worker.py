@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OF_A_HOST = {  # the fields that may differ between the ranks of a run
     "data_root", "init_from", "threads", "data_nthreads", "bind", "hosts", "launcher", "report",
-    "logdir", "logger", "profile_trace", "timeline",
+    "logger", "profile_trace", "timeline",
 }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def run_worker(
     command = ["rn50", "train", *flags_of(experiment)]
     report = Report(net.name, group.size, command, env)
     loggers: list[Any] = []
-    if group.rank == 0 and (experiment.logger or experiment.logdir):
+    if group.rank == 0 and experiment.logger:
         from rn50lib.loggers import open_loggers
 
         loggers = open_loggers(experiment, run_dir)

@@ -25,7 +25,7 @@ from PIL import Image
 from rn50 import cli
 from rn50.autoconfig import resolve
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.hardware import Machine
 
 CLASSES = ("anvil", "barrel", "candle", "drum", "easel", "flute")
@@ -109,13 +109,13 @@ def make_photos(root: Path) -> Photos:
     return Photos(root)
 
 
-def full(num_classes: int = len(CLASSES), **fields: Any) -> Experiment:
-    """A resolved experiment of a tiny network on a laptop without a GPU."""
+def full(num_classes: int = len(CLASSES), **fields: Any) -> TrainConfig:
+    """Return the configuration of a tiny network on a laptop without a GPU."""
     asked: dict[str, Any] = {
         "network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float32",
         "data_nthreads": 0, "threads": 1, "recipe": "reference", "data_root": "data",
     } | fields  # fmt: skip
-    return resolve(Experiment(**asked), LAPTOP, num_classes).experiment
+    return resolve(asked, LAPTOP, num_classes).experiment
 
 
 @dataclass(frozen=True)

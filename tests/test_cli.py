@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from rn50.prepare import prepare
+from rn50lib.config.file import Config
 
 from rn50 import cli
 from rn50 import foreign_flags as flags_elsewhere
 from rn50.parser import VERBS, experiment_parser, parse_experiment
-from rn50.prepare import prepare
 from rn50lib import checkpoint
-from rn50lib.config.file import Config
 from rn50lib.report import load
 from rn50lib.resnet import resnet, tiny
 from tests.conftest import ROOT, clean_environment

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import comb, inf
 from statistics import median
 from typing import Any
@@ -51,14 +51,16 @@ def median_interval(values: list[float]) -> tuple[float, float, float]:
     return median(ordered), ordered[left_out], ordered[n - 1 - left_out]
 
 
-def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: int = 1) -> Pairs:
+def time_pairs(
+    experiments: Mapping[str, Mapping[str, Any]], pairs: int = 10, steps: int = 1
+) -> Pairs:
     """Time a training step of two experiments in turns, on random images, with a line per pair.
 
     Each turn takes `steps` steps; the profile of the session holds where none is given. Raises
     UserError when the process that measures fails.
     """
     configs = {
-        name: session.resolve(replace(given, loader="synthetic", no_metrics=True, n=1))
+        name: session.resolve(given, loader="synthetic", no_metrics=True, n=1)
         for name, given in experiments.items()
     }
     first, second = configs

@@ -11,13 +11,12 @@ import difflib
 import json
 import shlex
 import time
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rn50 import background, launch
-from rn50lib.config import Experiment, flags_of
+from rn50lib.config import FIELDS, flags_of
 from rn50lib.errors import UserError
 from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
@@ -59,11 +58,11 @@ class Spoken:
 class Run:
     """A training run. Everything is read from its folder, so it can be asked while the run goes on.
 
-    `dir` is the folder; `experiment` what was asked for.
+    `dir` is the folder; `given` are the values that were passed.
     """
 
-    def __init__(self, experiment: Experiment, run_dir: Path) -> None:
-        self.experiment, self.dir = experiment, run_dir
+    def __init__(self, given: Mapping[str, Any], run_dir: Path) -> None:
+        self.given, self.dir = given, run_dir
         self._progress: list[dict[str, Any]] = []  # what was read of progress.jsonl, up to a byte
         self._read_to = 0
         self._start()
@@ -75,7 +74,7 @@ class Run:
         self._begin = time.monotonic()
         self._seconds: float | None = None
         self._ended_by: str | None = None
-        self._job = background.start(self.experiment, self.dir, log=self._log)
+        self._job = background.start(self.given, self.dir, log=self._log)
 
     def __repr__(self) -> str:
         state = "running" if self.running else f"ended with status {self._job.poll()}"
@@ -112,7 +111,7 @@ class Run:
     @property
     def command_line(self) -> str:
         """The same as one would type it: `rn50 run ...`, without the folder of this run."""
-        return shlex.join(["rn50", "run", *flags_of(self.experiment)])
+        return shlex.join(["rn50", "run", *flags_of(self.given)])
 
     @property
     def log(self) -> str:
@@ -151,7 +150,7 @@ class Run:
     @property
     def report(self) -> dict[str, Any]:
         """The run's report. Raises UserError before its first epoch has ended."""
-        place = Path(self.experiment.report) if self.experiment.report else self.dir / "report.json"
+        place = Path(self.given.get("report") or self.dir / "report.json")
         return self._read(place, "has no report yet: it is written after every epoch")
 
     def _read(self, path: Path, lack: str) -> dict[str, Any]:
@@ -255,14 +254,13 @@ class Run:
         verifies."""
         if self.running:
             raise UserError("the run is still running: stop() or kill() it before resume()")
-        again = replace(self.experiment, resume=True, load_epoch=None)
-        if again.model_prefix is None:  # the place where `rn50 run` keeps a model by itself
-            again = replace(again, model_prefix=str(self.dir / "model"))
-        return Run(again, self.dir)
+        kept = {name: value for name, value in self.given.items() if name != "load_epoch"}
+        in_folder = {"model_prefix": str(self.dir / "model")}  # where `rn50 run` keeps a model
+        return Run({**in_folder, **kept, "resume": True}, self.dir)
 
 
-def train(experiment: Experiment | None = None, /, name: str = "run", **changes: Any) -> Run:
-    """Start a run and return at once. Keywords are the fields of Experiment.
+def train(given: Mapping[str, Any] | None = None, /, name: str = "run", **changes: Any) -> Run:
+    """Start a run and return at once. Keys and keywords are fields of TrainConfig.
 
     Profile and data come from the session where they are not given; a relative `model_prefix` or
     `report` lands in the run's folder. Raises UserError for an unknown field or an impossible
@@ -270,21 +268,18 @@ def train(experiment: Experiment | None = None, /, name: str = "run", **changes:
     """
     show_user_errors_plainly()
     paths.set_environment()
-    known = [f.name for f in fields(Experiment)]
-    for field in changes:
-        if field not in known:
-            near = difflib.get_close_matches(field, known, 1)
-            hint = f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}"
+    given = {k: v for k, v in {**(given or {}), **changes}.items() if v is not None}
+    for field in given:
+        if field not in FIELDS:
+            near = difflib.get_close_matches(field, FIELDS, 1)
+            hint = f": did you mean {near[0]}?" if near else f": there are {', '.join(FIELDS)}"
             raise UserError(f"train has no setting {field!r}{hint}")
-    given = (experiment.given() if experiment else {}) | changes
-    asked = replace(experiment or Experiment(), **session.session_fields(given), **changes)
+    given |= session.session_fields(given)
     run_dir = launch.new_run(name)
-    in_run: dict[str, Any] = {
-        field: str(run_dir / value)
-        for field in ("model_prefix", "report", "logdir", "profile_trace", "timeline")
-        if (value := getattr(asked, field)) and not Path(value).is_absolute()
-    }
-    return Run(replace(asked, **in_run), run_dir)
+    for field in ("model_prefix", "report", "profile_trace", "timeline"):
+        if field in given:  # an absolute path stays
+            given[field] = str(run_dir / given[field])
+    return Run(given, run_dir)
 
 
 def describe(line: dict[str, Any]) -> str:

@@ -8,12 +8,12 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rn50 import autoconfig as defaults
+from rn50 import autoconfig
 from rn50lib import hardware
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
@@ -238,20 +238,21 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def resolve(given: Experiment) -> Experiment:
-    """An experiment with every setting chosen, as a run from this notebook would have it.
+def resolve(given: Mapping[str, Any], **changes: Any) -> Experiment:
+    """Return the complete configuration of a run from this notebook with these values.
 
-    Raises UserError where its data cannot be opened, or a value is impossible.
+    Raises UserError if its data cannot be opened, or a value is impossible.
     """
-    asked = replace(given, **session_fields(given.given()))
+    given = {**given, **changes}
+    given |= session_fields(given)
     classes = 1000
-    if asked.loader != "synthetic":
+    if given.get("loader") != "synthetic":
         from rn50lib.data.source import open_source
 
-        source = open_source(Path(str(asked.data_root)), "train", asked.data_format or "auto")
+        root = Path(given.get("data_root") or autoconfig.default_data_root()[0])
+        source = open_source(root, "train", given.get("data_format", "auto"))
         classes = len(source.classes)
-    machine = hardware.machine()
-    return defaults.resolve(asked, machine, asked.num_classes or classes).experiment
+    return autoconfig.resolve(given, hardware.machine(), classes).experiment
 
 
 PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "ONNX Runtime"}

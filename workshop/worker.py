@@ -22,11 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 from rn50 import launch
-from rn50lib.config import Experiment, experiment_from
+from rn50lib.config import Experiment, from_dict
 from rn50lib.errors import UserError
 from rn50lib.preemption import PARENT, die_with_parent
 from workshop import output
@@ -148,7 +147,7 @@ class Worker:
 
 def pack(config: Experiment) -> dict[str, Any]:
     """A resolved experiment as JSON, for an argument."""
-    return config.given()
+    return config.to_dict()
 
 
 # --- in the process -------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def pack(config: Experiment) -> dict[str, Any]:
 
 def unpack(fields: Mapping[str, Any]) -> Experiment:
     """The resolved experiment that `pack` was given."""
-    return experiment_from(dict(fields), Path("what was handed over"))
+    return from_dict(fields, "the arguments")
 
 
 def tell(text: str) -> None:

@@ -59,12 +59,11 @@ workshop.check("ex05.bottleneck", rates)
 # Now measure. `rn50 diagnose` times your machine's loader alone, a device of that speed alone, and both together. To which of the two formulas is the third number closer? The last bit of overlap is often missing, because the loader's cores have other work too while a run is on.
 
 # %%
-from rn50lib.config import Experiment
 from workshop.lessons.dali import lesson
 
 scratch = session.runs / "ex05-diagnose"
 scratch.mkdir(parents=True, exist_ok=True)
-patient = Experiment(
+patient = dict(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
     loader="native", step=1442.6, profile=session.profile, n=1,
 )  # fmt: skip

@@ -216,14 +216,12 @@ for name, conv in {
 # Two runs after each other would compare two moments of this machine. The cell lets the two networks take turns, each in a process of its own, and takes the ratio of each pair. The shaded band is where the median lies, with a confidence of at least 95 % from six pairs on.
 
 # %%
-from dataclasses import replace
 
-from rn50lib.config import Experiment
 from workshop.lessons import figures
 from workshop.pairs import median_interval, time_pairs
 
-at_224 = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=8, gpu=64))
-both = {version: replace(at_224, resnet_version=version) for version in ("v1", "v1.5")}
+at_224 = dict(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=8, gpu=64))
+both = {version: dict(at_224, resnet_version=version) for version in ("v1", "v1.5")}
 macs = {version: network.resnet(50, version=version).macs(224) for version in both}
 more_work = macs["v1.5"] / macs["v1"]
 count, steps = pairs or session.pick(ci=2, cpu=8), session.pick(cpu=1, gpu=10)
@@ -343,7 +341,7 @@ for ask in (True, False, True, False):
 # %%
 epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
 slow = session.profile != "gpu" and not session.machine.bfloat16
-settings = Experiment(num_epochs=epochs, batch_size=batch or 32, seed=seed, disp_batches=10)
+settings = dict(num_epochs=epochs, batch_size=batch or 32, seed=seed, disp_batches=10)
 run = workshop.train(
     settings, name="short", model_prefix="model", num_examples=960 if slow else None
 ).live()
@@ -542,7 +540,7 @@ print(finding)
 
 # %%
 pixels = session.pick(cpu=64, gpu=224)
-at_speed = Experiment(
+at_speed = dict(
     num_layers=50, batch_size=batch or reading.speed_batch(session), image_shape=pixels,
     num_epochs=2, no_val=True, benchmark_iters=session.pick(ci=2, cpu=15, gpu=100),
     no_metrics=True, disp_batches=5,

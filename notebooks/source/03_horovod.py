@@ -15,7 +15,7 @@ seed: int = 0  # start of all randomness
 
 # %%
 import workshop
-from rn50.workers import best_comm
+from rn50.autoconfig import best_comm
 from workshop.lessons.horovod.scripts import horovodrun, torchrun
 
 profile = workshop.hide_single_gpu(profile)
@@ -485,12 +485,10 @@ for i, (name, parameter) in enumerate(ready, 1):
 # Now the library's run. One worker with all the images of a step, and several workers with 16 of them each, are the same training: the same images in the same order, the same averages, the same learning rate. The loss should be the same too, but for batch norm and rounding. The network is `tiny` at 32 × 32 pixels, the same code as ResNet-50 with fewer and thinner layers, because the claim is about being right and not about being good. Each process computes with one thread.
 
 # %%
-from dataclasses import replace
 
-from rn50lib.config import Experiment
 
 epochs = session.pick(cpu=epochs, ci=2)
-small = Experiment(
+small = dict(
     network="tiny", image_shape=32, dtype="float32", threads=1, data_nthreads=1, seed=seed,
     num_epochs=epochs, disp_batches=15,
 )  # fmt: skip
@@ -529,7 +527,7 @@ session.expect(scaling.recorded_losses(session, one.report, many.report, epochs,
 # - *Scaled, with warm-up*: the rate climbs to eight times the small one over the first four epochs.
 
 # %%
-base = replace(
+base = dict(
     small, n=1, num_examples=1200, num_epochs=6, lr_step_epochs=(6.0,), warmup_epochs=0.0, lr=1.6,
     no_val=True, disp_batches=3, data_nthreads=0,
 )  # fmt: skip
@@ -583,7 +581,7 @@ from workshop.lessons.horovod import trace
 marked = trace.load(together.experiment.timeline) if file else None
 times = [run.report["metrics"]["train.time"][-1] for run in (alone, together)]
 parts = trace.mean_parts(marked) if marked else None
-weak = scaling.explain(*times, workers, at_speed.batch_size, parts)
+weak = scaling.explain(*times, workers, at_speed["batch_size"], parts)
 fig, finding = scaling.figure(weak)
 workshop.figure(fig, alt=f"A step of one worker and of {workers}, in parts. {finding}")
 print(finding)

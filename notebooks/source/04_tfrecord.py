@@ -202,10 +202,9 @@ if TF:
 # Raw pixels need no decoding. What do they cost? The size can be computed: 224 × 224 × 3 bytes are 150.5 KB. Speed and real sizes are measured on your own files: each picture is read from its shard, cut and resized as in training, on one core and without TensorFlow.
 
 # %%
-from rn50lib.config import Experiment
 
 by_hand = workshop.session.resolve(
-    Experiment(recipe="reference", data_format="files", batch_size=32, seed=seed)
+    dict(recipe="reference", data_format="files", batch_size=32, seed=seed)
 )
 stored = {
     "JPEG": open_source(data, "train", "tfrecord"),
@@ -383,15 +382,14 @@ workshop.show("rn50lib.data.tfdata:TfData.dataset")
 
 # %%
 import statistics
-from dataclasses import replace
 
 from workshop.lessons.tfrecord import stages
 
-fed = Experiment(data_root=str(data), data_format="tfrecord", recipe="reference", seed=seed)
+fed = dict(data_root=str(data), data_format="tfrecord", recipe="reference", seed=seed)
 if session.profile == "ci":  # the lesson in small; its numbers mean nothing
-    fed = replace(fed, profile="cpu", network="tiny", image_shape=32, batch_size=4)
-    fed = replace(fed, threads=1, data_nthreads=2)
-model = replace(fed, batch_size=session.pick(ci=4, cpu=4, gpu=64))
+    fed = dict(fed, profile="cpu", network="tiny", image_shape=32, batch_size=4)
+    fed = dict(fed, threads=1, data_nthreads=2)
+model = dict(fed, batch_size=session.pick(ci=4, cpu=4, gpu=64))
 turns = rounds or session.pick(ci=1, cpu=3, gpu=5)
 steps = session.pick(ci=2, cpu=2, gpu=20)
 with_model = stages.compare(model, turns, steps, warm_up=1)
@@ -413,7 +411,7 @@ print(f"All stages make training {gain:.2f} times as fast as the Python loop.")
 
 # %%
 turns = rounds or session.pick(ci=1, cpu=5)
-paced = stages.compare(replace(fed, step=device), turns, steps=session.pick(ci=2, cpu=10))
+paced = stages.compare(dict(fed, step=device), turns, steps=session.pick(ci=2, cpu=10))
 what = f"a device paced at {device:,.1f} img/s"
 fig, finding = stages.figure(paced, what, device)
 workshop.figure(fig, alt=f"Images per second, stage by stage, below the device's speed. {finding}")
@@ -542,7 +540,7 @@ if TF:
     by_numpy = six.map(lambda _: tf.constant(np.random.uniform(-10, 10)))
     in_graph = six.map(lambda _: tf.random.uniform([], -10, 10))
     angles = [angle.numpy().item() for angle in by_numpy.concatenate(in_graph)]
-level = Pictures(files, False, workshop.session.resolve(Experiment(image_shape=160)))
+level = Pictures(files, False, workshop.session.resolve(dict(image_shape=160)))
 chosen = [int((files.labels < label).sum()) for label in range(len(angles) // 2)]
 if TF:
     crops = [level.image(0, index) for index in chosen]
@@ -607,7 +605,7 @@ assert all(held_there == common for held_there in sets.values())
 
 # %%
 length = epochs or session.pick(cpu=3)
-small = Experiment(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
+small = dict(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
                    threads=1, disp_batches=25)  # fmt: skip
 runs = {}
 for name, root in roots.items():

@@ -177,18 +177,17 @@ if HERE:
 # %%
 from dataclasses import replace
 
-from rn50lib.config import Experiment
 from workshop.lessons.dali import lesson
 
 scratch = session.runs / "05-dali"
 scratch.mkdir(parents=True, exist_ok=True)
-fed = Experiment(
+fed = dict(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
     seed=seed, profile=session.profile, n=1,
 )  # fmt: skip
 if session.profile == "ci":  # the lesson in small; its numbers mean nothing
-    fed = replace(fed, profile="cpu", image_shape=32, batch_size=4, threads=1, data_nthreads=1)
-paced = replace(fed, step=device, loader="native")
+    fed = dict(fed, profile="cpu", image_shape=32, batch_size=4, threads=1, data_nthreads=1)
+paced = dict(fed, step=device, loader="native")
 seconds = ("--seconds", session.pick(ci=0.3, cpu=2))
 change = ("--change", "--loader dali") if lesson.HERE else ()
 before = lesson.diagnose(scratch, "before", paced, *seconds, *change)
@@ -223,9 +222,9 @@ print(f"Of the work on a picture, {decoding:.0f} % is decoding it and making it 
 from workshop.lessons.dali import loaders
 
 turns = rounds or session.pick(ci=1, cpu=5)
-own = Experiment(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=4, gpu=64))
+own = dict(image_shape=224, num_classes=1000, batch_size=session.pick(cpu=4, gpu=64))
 if session.profile == "ci":
-    own = replace(own, network="tiny", image_shape=32, profile="cpu", threads=1)
+    own = dict(own, network="tiny", image_shape=32, profile="cpu", threads=1)
 measured = loaders.compare(
     fed, loaders.loaders(), device, turns, steps=session.pick(ci=2, cpu=12), model=own
 )
@@ -290,7 +289,7 @@ workshop.show("rn50lib.data.dali_graph:training")
 from rn50lib.data.source import open_source
 from workshop.lessons.dali import figures
 
-done = workshop.session.resolve(replace(fed, loader="native"))
+done = workshop.session.resolve(dict(fed, loader="native"))
 files = open_source(session.data_root, "train", "files")
 paths = [files.path / files.name(i) for i in range(len(files))]
 example = paths[int((files.labels < files.classes.index("yield")).sum()) + 1]
@@ -467,7 +466,10 @@ print(f"it closed {100 * closed:.0f} % of the gap, and did not close it all.")
 # %%
 from workshop.lessons.dali import pictures as seen
 
-count, sizes = session.pick(ci=8, cpu=32), (fed.image_shape or 224, session.pick(ci=16, cpu=64))
+count, sizes = (
+    session.pick(ci=8, cpu=32),
+    (fed.get("image_shape", 224), session.pick(ci=16, cpu=64)),
+)
 chosen = {name: f for name, f in loaders.loaders().items() if name != loaders.ON_CPU}
 pictures = seen.seen(fed, chosen, count, sizes)
 differ = {size: seen.differences(pictures[size]) for size in sizes}
@@ -507,7 +509,7 @@ workshop.table(
 # %%
 length = epochs or session.pick(cpu=3)
 loader = "dali" if lesson.HERE else "native"
-small = Experiment(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
+small = dict(network="tiny", recipe="roadsigns", num_epochs=length, batch_size=32, seed=seed,
                    threads=1, disp_batches=25)  # fmt: skip
 trained = workshop.train(small, name="trained", loader=loader, model_prefix="model").wait()
 
@@ -579,7 +581,7 @@ if lesson.here(session, "dali.twice"):
     rows = []
     for name, root in roots.items():
         asked = workshop.session.resolve(
-            replace(fed, data_root=str(root), data_format=name, loader="dali")
+            dict(fed, data_root=str(root), data_format=name, loader="dali")
         )
         read = seen.reads(asked, open_source(root, "train", name), ranks=2)
         both = read.together
@@ -637,7 +639,7 @@ program("data_prep.tfrecord", "--index", "tfrecord", folder=bare)
 
 # %%
 if lesson.here(session, "dali.over_native"):
-    with_dali = replace(paced, loader="dali")
+    with_dali = dict(paced, loader="dali")
     after = lesson.diagnose(scratch, "after", with_dali, *seconds)
     runs = {"PyTorch's loader": before, "DALI": after}
     workshop.table(

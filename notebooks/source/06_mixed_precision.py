@@ -258,9 +258,8 @@ print(finding)
 # A prediction that nobody checks is an opinion. The cell takes real training steps with two batch sizes, each in a process of its own, and asks the operating system (on a GPU, the allocator) how much memory it had at most. Libraries and code are in that number too. They are the same for both batches, so that the *difference* shows what one more image takes.
 
 # %%
-from rn50lib.config import Experiment
 
-at_224 = Experiment(image_shape=64 if emulated else 224, num_classes=1000, seed=seed)
+at_224 = dict(image_shape=64 if emulated else 224, num_classes=1000, seed=seed)
 sizes = session.pick(ci=(2, 66), cpu=(2, 8), gpu=(16, 64))
 peaks = step_memory.measure(at_224, sizes, ("float32", reduced))
 workshop.table(
@@ -279,16 +278,15 @@ print(f"In {reduced} an image takes {halved:.2f} times the memory that it takes 
 # To ask what the gradients of a real network look like, one needs a real network. This cell trains one in `float32` for a short while on a part of the road signs. Further down, the same run in 16 bits is laid beside it.
 
 # %%
-from dataclasses import replace
 
 from rn50lib import recipe
 
 epochs = epochs or session.pick(cpu=2, gpu=recipe.ROADSIGNS.epochs)
-common = Experiment(
+common = dict(
     network="tiny" if emulated else "resnet", num_epochs=epochs, batch_size=batch, seed=seed,
     num_examples=session.pick(ci=96, cpu=1440, gpu=2400), model_prefix="model", disp_batches=5,
 )  # fmt: skip
-full = workshop.train(replace(common, dtype="float32"), name="float32").wait()
+full = workshop.train(dict(common, dtype="float32"), name="float32").wait()
 
 # %% [markdown]
 # ## Which gradients vanish
@@ -509,7 +507,7 @@ print(f"{'memory':15} {2 * array.nbytes / seconds / 1e9:10,.1f} GB/s")
 # The cell below trains with both precisions in turns under PyTorch's profiler, adds up the time by kind of layer, and measures the two limits of this machine with a large product of matrices and a large copy.
 
 # %%
-step = replace(at_224, batch_size=2 if emulated else session.pick(cpu=8, gpu=64))
+step = dict(at_224, batch_size=2 if emulated else session.pick(cpu=8, gpu=64))
 turns = rounds or session.pick(ci=1, cpu=3)
 by_layer = roofline.measure(step, ("float32", reduced), turns)
 print(roofline.limits(by_layer))
@@ -548,7 +546,7 @@ print(f"If only the convolutions changed, the step would be {alone:.2f} times as
 from workshop.lessons import figures
 from workshop.pairs import median_interval, time_pairs
 
-both = {dtype: replace(step, dtype=dtype) for dtype in (reduced, "float32")}
+both = {dtype: dict(step, dtype=dtype) for dtype in (reduced, "float32")}
 count = pairs or session.pick(ci=2, cpu=6 if emulated else 10)
 timed = time_pairs(both, pairs=count, steps=session.pick(cpu=1, gpu=10))
 published = {
@@ -622,7 +620,7 @@ print(f"Arithmetic and traffic allow {most:.0f} times; published are {ratio:.2f}
 # Speed is worth nothing if the result is another one. Here is the run from above once more, in 16 bits: the same network, pictures, order, recipe and seed.
 
 # %%
-half = workshop.train(replace(common, dtype=reduced), name=reduced).wait()
+half = workshop.train(dict(common, dtype=reduced), name=reduced).wait()
 
 # %%
 runs = {"float32": full, reduced: half}

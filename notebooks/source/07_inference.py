@@ -373,11 +373,10 @@ if backend == "eager":
 # The library's forms, larger pictures, and a proper comparison. **Predict:** is it faster by the factor of the traffic? By more? By less? The forms take turns, so that a slow moment of this machine hits all of them; the third one is for later.
 
 # %%
-from rn50lib.config import Experiment
 from workshop.pairs import median_interval
 
 half = forms.folded(reduced)
-at_224 = Experiment(
+at_224 = dict(
     image_shape=224, num_classes=1000, seed=seed, batch_size=session.pick(cpu=4 if slow else 16, gpu=64)
 )  # fmt: skip
 rounds = rounds or session.pick(ci=2, cpu=7 if slow else 10)

@@ -386,10 +386,9 @@ print("and the harmonic mean cannot even be computed.")
 
 # %%
 from rn50lib import recipe
-from rn50lib.config import Experiment
 
 epochs = epochs or session.pick(ci=1, cpu=4, gpu=recipe.ROADSIGNS.epochs)
-learning = Experiment(
+learning = dict(
     network="tiny", num_epochs=epochs, batch_size=32, model_prefix="model",
     num_examples=session.pick(ci=96, cpu=720, gpu=2400), disp_batches=5,
 )  # fmt: skip

@@ -5,22 +5,17 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from rn50 import compare, dry_run, launch
+from rn50 import compare, description, launch
 from rn50 import parser as parsers
+from rn50.autoconfig import Given, prepare
 from rn50.benchmark import result
 from rn50.benchmark.cells import Cell, measure
 from rn50.benchmark.worker import WARM_UP
 from rn50.common import counts
-from rn50.description import describe
-from rn50.prepare import prepare
 from rn50.presets import PRESETS
-from rn50lib.config import Experiment
-from rn50lib.config.file import flag_of, read_values
-from rn50lib.config.kinds import natural, positive
+from rn50lib.config import flag_name
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
 from rn50lib.preemption import die_with_parent
@@ -32,7 +27,7 @@ SWEEP = ("-n", "--n-GPUs", "--ngpus", "-b", "--batch-size", "--batch-sizes", "-i
 KEYS = ("train.total_ips", "val.total_ips")
 # flags of a run that would make a cell something else than a measurement of its own
 REFUSED = ("report", "resume", "elastic", "max_restarts", "checkpoint_steps", "test_io")
-TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "fusion_mb", "cycle_ms")
+TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline")
 EXAMPLES = """\
   rn50 benchmark -n 1,2 -b 8,32 -e 2 -w 1 -o bench.json            four cells
   rn50 benchmark -b 1,8,32 --only-inference -o inference.json      inference alone
@@ -53,7 +48,7 @@ def own_parser() -> parsers.Parser:
 
     def add(*names: str, kind: Callable, help: str, default: object = None) -> None:
         parser.add_argument(
-            *names, type=parsers.checked(kind), metavar="N" if kind is not counts else "N,N,...",
+            *names, type=parsers.converter(kind), metavar="N" if kind is not counts else "N,N,...",
             help=help, default=default,
         )  # fmt: skip
 
@@ -65,9 +60,15 @@ def own_parser() -> parsers.Parser:
         kind=counts,
         help="batch sizes per worker (default: as rn50 run)",
     )
-    add("-i", "--benchmark-iters", kind=positive, default=100, help="iterations per epoch (100)")
-    add("-e", "--num-epochs", "--epochs", kind=positive, default=1, help="epochs (1)")
-    add("-w", "--warmup", kind=natural, default=0, help="first epochs to leave out (0)")
+    add(
+        "-i",
+        "--benchmark-iters",
+        kind=parsers.positive,
+        default=100,
+        help="iterations per epoch (100)",
+    )
+    add("-e", "--num-epochs", "--epochs", kind=parsers.positive, default=1, help="epochs (1)")
+    add("-w", "--warmup", kind=parsers.natural, default=0, help="first epochs to leave out (0)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write", required=True)
     parser.add_argument("--dry-run", action="store_true", help="print every cell's run, and stop")
     parser.add_argument("--preset", help="a named set of flags; flags given beside it win")
@@ -77,7 +78,7 @@ def own_parser() -> parsers.Parser:
 
 def flags_in(file: Path) -> list[str]:
     """What a file of --config gives of the flags in SWEEP."""
-    given = {flag_of(key): value for key, value in read_values(file).items()}
+    given = {parsers.flag_of(key): value for key, value in parsers.read_file(file).items()}
     texts = {k: ",".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in given.items()}
     return [word for flag, text in texts.items() if flag in SWEEP for word in (flag, text)]
 
@@ -93,7 +94,7 @@ def main(argv: list[str]) -> int:
     cells = plan(own, asked)
     resolve(cells, asked)
     dropped = epochs_left_out(own.warmup, cells)
-    skipped = {"train.total_ips": asked.only_inference, "val.total_ips": asked.no_val}
+    skipped = {"train.total_ips": asked.get("only_inference"), "val.total_ips": asked.get("no_val")}
     keys = [key for key in KEYS if not skipped[key]]
     status = 0
     runnable = [cell for cell in cells if cell.resolved is not None]
@@ -122,7 +123,7 @@ def main(argv: list[str]) -> int:
     return status or int(any(cell.reason for cell in cells))
 
 
-def parse(argv: list[str]) -> tuple[argparse.Namespace, Experiment]:
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     """A benchmark's own flags, and the experiment that every cell is a variant of."""
     parser = own_parser()
     own, rest = parser.parse_known_args([*argv])
@@ -135,25 +136,20 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Experiment]:
         rest = ["--preset", own.preset, *rest]  # a run's
     if own.config is not None:
         rest = ["--config", str(own.config), *rest]
-    asked, _ = parsers.parse_experiment(parsers.experiment_parser("benchmark"), rest, SWEEP)
+    asked, _ = parsers.parse_given(parsers.config_parser("benchmark"), rest, SWEEP)
     for name in REFUSED:
-        if getattr(asked, name):
-            flag = f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag} does not go with a benchmark: leave it out")
-    if asked.n or asked.batch_size:  # of a run's preset
-        own.n_GPUs = own.n_GPUs or [asked.n]
-        own.batch_size = own.batch_size or [asked.batch_size]
+        if asked.get(name):
+            raise UserError(f"{flag_name(name)} does not go with a benchmark: leave it out")
+    if "n" in asked:  # of a run's preset
+        own.n_GPUs = own.n_GPUs or [asked["n"]]
+        own.batch_size = own.batch_size or [asked["batch_size"]]
     if own.warmup >= own.num_epochs:
         raise UserError(f"-w {own.warmup} leaves nothing of -e {own.num_epochs}: give a larger -e")
-    return own, replace(
-        asked,
-        num_epochs=own.num_epochs,
-        benchmark_iters=own.benchmark_iters,
-        no_metrics=True,
-    )
+    cell = {"num_epochs": own.num_epochs, "benchmark_iters": own.benchmark_iters}
+    return own, asked | cell | {"no_metrics": True}
 
 
-def plan(own: argparse.Namespace, asked: Experiment) -> list[Cell]:
+def plan(own: argparse.Namespace, asked: Given) -> list[Cell]:
     """The cells of the sweep, none of them resolved yet."""
     ns, batches = own.n_GPUs, own.batch_size
     if not (ns and batches):
@@ -163,25 +159,23 @@ def plan(own: argparse.Namespace, asked: Experiment) -> list[Cell]:
     return [Cell(n, b, home / f"n{n}-b{b}") for n in ns for b in batches]
 
 
-def in_cell(asked: Experiment, n: int, batch: int) -> Experiment:
+def in_cell(asked: Given, n: int, batch: int) -> Given:
     """The experiment of one cell. What many workers were given is not for a lone one among them."""
-    if n == 1:
-        alone: dict[str, Any] = dict.fromkeys(TOGETHER)
-        asked = replace(asked, **alone)
-    return replace(asked, n=n, batch_size=batch)
+    kept = {k: v for k, v in asked.items() if n > 1 or k not in TOGETHER}
+    return {**kept, "n": n, "batch_size": batch}
 
 
-def show(cells: list[Cell], asked: Experiment) -> None:
+def show(cells: list[Cell], asked: Given) -> None:
     """Print what each cell would run, then what is missing here."""
     missing: dict[str, None] = {}
     for cell in cells:
-        resolved, remarks = dry_run.prepared(in_cell(asked, cell.n, cell.batch))
-        print("\n".join([f"{cell.title}:", *dry_run.lines(resolved)]))
+        resolved, remarks = description.prepared(in_cell(asked, cell.n, cell.batch))
+        print("\n".join([f"{cell.title}:", *description.command_lines(resolved)]))
         missing |= dict.fromkeys(remarks)
     print("\n".join(missing))
 
 
-def resolve(cells: list[Cell], asked: Experiment) -> None:
+def resolve(cells: list[Cell], asked: Given) -> None:
     """Fill in what each cell runs. Raises UserError where none of them can run here."""
     for cell in cells:
         try:
@@ -191,7 +185,7 @@ def resolve(cells: list[Cell], asked: Experiment) -> None:
     found = [cell.resolved for cell in cells if cell.resolved is not None]
     if not found:
         raise UserError(cells[0].reason or "")
-    launch.say(describe(found[0]))
+    launch.say(description.describe(found[0]))
     for cell in cells:
         if cell.reason:
             launch.say(f"{cell.title} is left out: {cell.reason}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields, replace
+from dataclasses import fields
 
-from rn50.autoconfig import resolve
+from rn50.autoconfig import Given, resolve
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT
-from rn50.parser import experiment_parser, parse_experiment
+from rn50.parser import config_parser, parse_given
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -21,7 +21,7 @@ INPUT_ONLY = (
 )  # fmt: skip
 STEP_ONLY = (
     "dtype", "network", "num_layers", "resnet_version", "step", "comm", "launcher", "threads",
-    "fp16_allreduce", "fusion_mb", "cycle_ms", "loss_scale", "compile", "cuda_graphs",
+    "loss_scale", "compile", "cuda_graphs",
 )  # fmt: skip
 BOTH = "the input and the step"
 
@@ -38,7 +38,7 @@ def joined(argv: list[str]) -> list[str]:
     return found
 
 
-def parse(text: str) -> Experiment:
+def parse(text: str) -> Given:
     """'--loader dali' as an experiment of which only that is given. Raises UserError, or
     ends as the command line does, for flags that are none."""
     try:
@@ -47,8 +47,8 @@ def parse(text: str) -> Experiment:
         raise UserError(f"--change {text!r}: {error}") from error
     if not words:
         raise UserError("--change is empty: give the flags to change, as in --change '-b 64'")
-    asked, _ = parse_experiment(experiment_parser("diagnose"), words)
-    if not asked.given():
+    asked, _ = parse_given(config_parser("diagnose"), words)
+    if not asked:
         raise UserError(f"--change {text!r} changes nothing")
     return asked
 
@@ -96,7 +96,7 @@ def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
 def possible(text: str, done: Experiment, machine: Machine) -> bool:
     """Whether this machine can run the changed experiment."""
     try:
-        resolve(replace(done, **parse(text).given()), machine, done.num_classes)
+        resolve({**done.to_dict(), **parse(text)}, machine, done.num_classes)
     except UserError:
         return False
     return True

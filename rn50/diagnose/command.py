@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from rn50 import launch, plot
+from rn50.autoconfig import prepare
 from rn50.description import describe
 from rn50.diagnose import changes, show
 from rn50.diagnose.diagnosis import diagnose
-from rn50.parser import experiment_parser, parse_experiment
-from rn50.prepare import prepare
+from rn50.parser import config_parser, parse_given
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
 from rn50lib.preemption import die_with_parent
@@ -20,7 +20,7 @@ SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 
 def main(argv: list[str]) -> int:
     """`rn50 diagnose`; returns the exit status."""
-    parser = experiment_parser("diagnose")
+    parser = config_parser("diagnose")
     parser.add_argument(
         "--change", action="append", default=[], metavar="FLAGS",
         help="predict the run with these flags changed, as in --change '--loader dali'; repeatable"
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         "--seconds", type=float, metavar="SECONDS",
         help=f"length of a measurement (default: {SECONDS:g})",
     )  # fmt: skip
-    asked, extra = parse_experiment(parser, changes.joined(argv))
+    asked, extra = parse_given(parser, changes.joined(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: give more than 0 and at most 120")
     for flag, file in (("--json", extra.json), ("--output", extra.output)):

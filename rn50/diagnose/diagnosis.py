@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import launch
+from rn50.autoconfig import Given, prepare
 from rn50.diagnose import changes, measure, model
-from rn50.prepare import prepare
 from rn50lib.config import Config, Experiment
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
@@ -101,7 +101,7 @@ class Bench:
             return self.step(done)
         steps = measure.steps_for(1.5 * self.seconds, expected, done.global_batch)
         return self.once(
-            "both", done.given(), f"both together ({done.loader}, {done.dtype})",
+            "both", done.to_dict(), f"both together ({done.loader}, {done.dtype})",
             lambda folder: measure.together(
                 done, steps, epoch_steps(done), folder, SLOW * self.seconds
             ),
@@ -116,7 +116,7 @@ class Bench:
 
 def part_key(done: Experiment, left_out: tuple[str, ...]) -> dict[str, Any]:
     """The fields that a part depends on."""
-    return {name: value for name, value in done.given().items() if name not in left_out}
+    return {name: value for name, value in done.to_dict().items() if name not in left_out}
 
 
 def epoch_steps(done: Experiment) -> int:
@@ -163,8 +163,8 @@ def sharing(done: Experiment) -> model.Sharing:
 
 def diagnose(
     resolved: Config,
-    asked: Experiment,
-    wanted: dict[str, Experiment],
+    asked: Given,
+    wanted: dict[str, Given],
     verify: bool,
     seconds: float,
     folder: Path,
@@ -185,9 +185,9 @@ def diagnose(
     likely = changes.candidates(bound.part, resolved.experiment, machine()) if not wanted else []
     tried = []
     for text, change in (wanted or {text: changes.parse(text) for text in likely}).items():
-        changed = replace(asked, **change.given())
-        if change.data_root is None and changed.num_classes is None:  # the same model
-            changed = replace(changed, num_classes=done.num_classes)
+        changed = {**asked, **change}
+        if "data_root" not in change and "num_classes" not in changed:  # the same model
+            changed["num_classes"] = done.num_classes
         other = measure.bare(prepare(changed).experiment)
         where = changes.changed_part(done, other)
         if where is None and likely:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import background, launch
+from rn50.autoconfig import Given
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -31,7 +32,7 @@ POLL_S = 0.5  # a run that goes on is looked at so often
 LINE = re.compile(r"epoch \d+: ([0-9.]+) img/s")
 NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logdir": None, "logger": (), "profile_trace": None, "timeline": None, "elastic": False,
+    "logger": (), "profile_trace": None, "timeline": None, "elastic": False,
     "min_np": None, "max_restarts": 0, "checkpoint_steps": None, "test_io": False,
     "no_metrics": True, "profile": "auto",
 }  # fmt: skip
@@ -54,7 +55,7 @@ def loader_alone(done: Experiment, steps: int, epoch_steps: int, folder: Path) -
     """Images per second of `--test-io`: every worker's loader, without a step."""
     each, epochs = spread(steps, epoch_steps)
     asked = replace(bare(done), test_io=True, step=None, benchmark_iters=each, num_epochs=epochs)
-    with running(asked, folder) as ended:
+    with running(asked.to_dict(), folder) as ended:
         text = ended()
         rates = [float(rate) for rate in LINE.findall(text)]
         if not rates:
@@ -76,7 +77,7 @@ def together(
     asked = replace(
         bare(done), benchmark_iters=each, num_epochs=epochs, disp_batches=max(1, each // 12)
     )
-    with running(asked, folder) as ended:
+    with running(asked.to_dict(), folder) as ended:
         edge = 1
         if done.loader != "synthetic":
             edge = min(BATCHES_AHEAD * max(1, done.data_nthreads), each // 3)
@@ -99,7 +100,8 @@ def without_exchange(done: Experiment, steps: int, folder: Path) -> float:
     They share the machine as the workers of one run would: what is left of the difference to that
     run is the exchange. With GPUs one worker stands for all.
     """
-    asked = replace(bare(done), **ALONE, loader="synthetic", benchmark_iters=steps, num_epochs=1)
+    asked = {**bare(done).to_dict(), **ALONE, "loader": "synthetic", "benchmark_iters": steps,
+             "num_epochs": 1}  # fmt: skip
     copies = 1 if machine().gpus else done.n
     with contextlib.ExitStack() as stack:
         started = [
@@ -153,7 +155,7 @@ def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> li
 
 
 @contextlib.contextmanager
-def running(asked: Experiment, folder: Path) -> Iterator[Any]:
+def running(asked: Given, folder: Path) -> Iterator[Any]:
     """A started run as its `ended`.
 
     `ended()` waits and returns what the run printed. `ended(enough)` returns whether the run came
@@ -201,7 +203,7 @@ def probe(done: Experiment, seconds: float) -> dict[str, Any]:
     try:
         process = subprocess.run(
             [sys.executable, "-m", "rn50.diagnose.probe", f"{seconds:g}",
-            json.dumps(bare(done).given())],
+            json.dumps(bare(done).to_dict())],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
             env=launch.rank_environment(done),
         )  # fmt: skip

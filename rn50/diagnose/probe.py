@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from rn50lib.config import Experiment, experiment_from
+from rn50lib.config import Experiment, from_dict
 from rn50lib.data import order
 from rn50lib.data.source import Source, open_source
 from rn50lib.preemption import die_with_parent
@@ -106,7 +106,7 @@ def main(argv: list[str]) -> int:
     die_with_parent()
     try:
         limit_s = float(argv[0])
-        done = experiment_from(json.loads(argv[1]), Path("the experiment"))
+        done = from_dict(json.loads(argv[1]), "the experiment")
         found: dict[str, Any] = {"peak": peak(done, limit_s), "stages": None}
         if (done.backend, done.loader) == ("torch", "native"):
             found["stages"] = stages(done, limit_s)

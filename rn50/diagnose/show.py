@@ -25,7 +25,7 @@ def content(found: Diagnosis) -> dict[str, Any]:
     """
     done = found.done
     return {
-        "experiment": found.resolved.experiment.given(),
+        "experiment": found.resolved.experiment.to_dict(),
         "caps": list(found.resolved.caps),
         "machine": machine().to_dict(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

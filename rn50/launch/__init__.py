@@ -26,9 +26,7 @@ from rn50.launch.launchers import (
     rank_environment,
     with_library,
 )
-from rn50.workers import is_local
-from rn50lib.config import Config, Experiment
-from rn50lib.config.kinds import slots
+from rn50lib.config import Config, Experiment, is_local, slots
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.progress import tqdm
 
@@ -90,7 +88,7 @@ def run(config: Config, run_dir: Path) -> int:
         if left.n != config.experiment.n:
             reasons["n"] = f"left of {config.experiment.n}, as a worker was lost"
         experiment = replace(left, resume=True, load_epoch=None)
-        config = replace(config, experiment=experiment, reasons=reasons)
+        config = config._replace(experiment=experiment, reasons=reasons)
 
 
 def out_of_reach(experiment: Experiment) -> tuple[int, ...]:

@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50.workers import is_local
-from rn50lib.config import Experiment
+from rn50lib.config import Experiment, is_local
 from rn50lib.preemption import PARENT
 
 # What a worker on another host needs of this environment: mpirun hands over nothing by itself.
@@ -143,10 +142,6 @@ def rank_environment(experiment: Experiment) -> dict[str, str]:
         # Workers wait for each other while they start, and on a busy machine that takes its time.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
     }
-    if experiment.fusion_mb is not None:
-        env["HOROVOD_FUSION_THRESHOLD"] = str(experiment.fusion_mb * 2**20)
-    if experiment.cycle_ms is not None:
-        env["HOROVOD_CYCLE_TIME"] = f"{experiment.cycle_ms:g}"
     if experiment.timeline is not None:
         env["HOROVOD_TIMELINE"] = str(Path(experiment.timeline).absolute())
     if experiment.bind is not None:

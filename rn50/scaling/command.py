@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 
 from rn50.common import aligned, counts
-from rn50.parser import Parser, checked
+from rn50.parser import Parser, converter, positive
 from rn50.scaling import check, links
 from rn50.scaling.model import IMAGENET, Cluster, PredictedStep, Training, predict
-from rn50lib.config.kinds import positive
 from rn50lib.errors import UserError
 
 # the publication and precision from which the numbers come that nobody gave
@@ -34,8 +33,8 @@ def parser() -> Parser:
         " stragglers, exchange and input. What is not given is published: a DGX-1 with V100s.",
         allow_abbrev=False,
     )
-    add, number, rate = made.add_argument, checked(positive), checked(above_zero)
-    add("--gpus", type=checked(counts), help="as in 1,8,64,512 (default: up to eight hosts)")
+    add, number, rate = made.add_argument, converter(positive), converter(above_zero)
+    add("--gpus", type=converter(counts), help="as in 1,8,64,512 (default: up to eight hosts)")
     add("-b", "--batch", "--batch-size", type=number, help="images per GPU and step")
     add("--dtype", choices=sorted(PUBLISHED), default="float16", help="default: float16")
     add("--compute-ips", type=rate, help="images per second of one GPU, measured")

@@ -28,7 +28,7 @@ class WandB:
 
         project = os.environ.get("WANDB_PROJECT", "rn50")
         self.run, self.status = wandb.init(project=project, name=name), 1
-        self.run.config.update(experiment.given())
+        self.run.config.update(experiment.to_dict())
 
     def __call__(self, line: Line) -> None:
         if line["phase"] == "report":
@@ -49,7 +49,7 @@ class MLflow:
 
         self.mlflow, self.status = mlflow, "FAILED"
         mlflow.start_run(run_name=name)
-        mlflow.log_params(experiment.given())
+        mlflow.log_params(experiment.to_dict())
 
     def __call__(self, line: Line) -> None:
         if line["phase"] == "report":
@@ -69,11 +69,10 @@ SERVICES: dict[str, Callable[[Experiment, str], Logger]] = {"wandb": WandB, "mlf
 def open_loggers(experiment: Experiment, run_dir: Path | None) -> list[Logger]:
     """The loggers of a run, ready to be called. Raises UserError for what cannot be loaded."""
     name, found = run_dir.name if run_dir else "rn50", list[Logger]()
-    wanted = [*experiment.logger, *(["tensorboard"] if experiment.logdir else [])]
-    for text in dict.fromkeys(wanted):
+    for text in dict.fromkeys(experiment.logger):
         file, _, function = text.rpartition(":")
         if text == "tensorboard":
-            found.append(Board(experiment.logdir or str((run_dir or Path()) / "tensorboard")))
+            found.append(Board(str((run_dir or Path()) / "tensorboard")))
         elif text in SERVICES:
             try:
                 found.append(SERVICES[text](experiment, name))

@@ -1,4 +1,4 @@
-"""What a run tells TensorBoard, with `--logdir` or `--logger tensorboard`."""
+"""What a run tells TensorBoard, with `--logger tensorboard`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ class Board:
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
             raise UserError(
-                f"--logdir needs the package tensorboard ({error}): `pip install tensorboard`"
+                f"--logger tensorboard needs its package ({error}): `pip install tensorboard`"
             ) from error
         self.event, self.summary, self.logdir = Event, Summary, logdir
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        make_folder(Path(logdir), f"--logdir {logdir}")
+        make_folder(Path(logdir), f"--logger tensorboard: {logdir}")
         try:
             self.file = open(Path(logdir) / name, "wb")
         except OSError as error:
-            raise UserError(f"--logdir {logdir} cannot be written: {error.strerror}") from error
+            raise UserError(
+                f"--logger tensorboard: {logdir} cannot be written: {error.strerror}"
+            ) from error
         self.writer = RecordWriter(self.file)
         self._write(file_version="brain.Event:2")
 
@@ -61,7 +63,7 @@ class Board:
             self.writer.flush()
         except OSError as error:
             raise UserError(
-                f"--logdir {self.logdir} cannot be written: {error.strerror}; make room and go on"
+                f"{self.logdir} cannot be written: {error.strerror}; make room and go on"
                 " with --resume"
             ) from error
 

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from rn50lib import hooks as overrides
 from rn50lib import optim
-from rn50lib.config import kinds
 from rn50lib.errors import UserError
 from rn50lib.tensorflow import PythonCalls
 
@@ -35,7 +34,7 @@ class LossScaler:
     """
 
     def __init__(self, text: str) -> None:
-        start, self.growth_steps = kinds.scaling(text)
+        start, self.growth_steps = optim.parse_loss_scale(text)
         self.scale = tf.Variable(start, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)

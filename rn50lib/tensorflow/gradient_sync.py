@@ -13,7 +13,6 @@ import numpy as np
 
 from rn50lib import distributed as groups
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
 from rn50lib.step_common import learners_average
 from rn50lib.tensorflow import PythonCalls
 
@@ -21,14 +20,14 @@ Exchange = Callable[[list[Any]], list[Any]]
 MESSAGES = 4  # groups of gradients that travel one after the other
 
 
-def exchange_for(experiment: Experiment, comm: groups.Comm) -> Exchange:
+def exchange_for(comm: groups.Comm) -> Exchange:
     """The exchange for a group of workers: gradients in, averaged gradients out, in one order."""
     function = overrides.get("exchange_gradients")
     if function is not groups.average:
         return OverriddenExchange(function, comm)
     if comm.size == 1 or not hasattr(comm, "hvd"):
         return no_exchange
-    return HorovodExchange(experiment, comm)
+    return HorovodExchange(comm)
 
 
 def no_exchange(gradients: list[Any]) -> list[Any]:
@@ -60,16 +59,14 @@ class HorovodExchange:
     The backward pass makes those first, so that they travel while it goes on to the earlier layers.
     """
 
-    def __init__(self, experiment: Experiment, comm: Any) -> None:
+    def __init__(self, comm: Any) -> None:
         self.hvd = comm.hvd
-        kinds = self.hvd.Compression
-        self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
         averaged: list[Any] = []
         for i, group in enumerate(in_groups(gradients[::-1])):
             averaged += self.hvd.grouped_allreduce(
-                group, op=self.hvd.Average, compression=self.compression, name=f"gradients/{i}"
+                group, op=self.hvd.Average, name=f"gradients/{i}"
             )
         return averaged[::-1]
 

@@ -58,14 +58,14 @@ class TensorflowStep:
             layer.trainable = f"{layer.name}.running_mean" not in frozen
         self.update = Optimizer(experiment, self.named, self.trained)
         self.velocity = self.update.velocity
-        self.exchange = exchange_for(experiment, comm)
+        self.exchange = exchange_for(comm)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
         self.measure = not experiment.no_metrics
         self.scaler: precision.LossScaler | None = None
         if experiment.loss_scale:
             self.scaler = precision.LossScaler(experiment.loss_scale)
-        self.micro_batches, self.batches = experiment.micro_batches, 0
+        self.micro_batches, self.batches = experiment.grad_accum_steps, 0
         self.held: list[Any] = []  # the sum of the gradients of the batches before the last
         if self.micro_batches > 1:
             zeros = [tf.zeros_like(self.named[name]) for name in self.trained]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rn50lib import hooks as overrides
 from rn50lib import optim
-from rn50lib.config import kinds
 from rn50lib.errors import UserError
 
 AUTOCAST = {
@@ -53,7 +52,7 @@ class LossScaler:
     """
 
     def __init__(self, text: str, device: str) -> None:
-        start, self.growth_steps = kinds.scaling(text)
+        start, self.growth_steps = optim.parse_loss_scale(text)
         self.scale = torch.tensor(start, device=device)
         self.good_steps = torch.tensor(0, device=device)
         self.skipped = torch.tensor(0, device=device)

@@ -106,7 +106,7 @@ def check_graphs(device: str, experiment: Experiment) -> None:
         why = "there is no GPU here"
     elif experiment.n > 1:
         why = "the exchange between workers cannot be recorded"
-    elif experiment.micro_batches > 1:
+    elif experiment.grad_accum_steps > 1:
         why = "the batches of one update are not all alike"
     elif own:
         why = f"--override {own[0]} runs on the host"

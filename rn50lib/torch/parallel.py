@@ -36,11 +36,9 @@ class HorovodExchange(Exchange):
         self.hvd = comm.hvd
         if next(model.parameters()).is_cuda:
             comm.check_gpu_exchange()
-        kinds = self.hvd.Compression
-        self.compression = kinds.fp16 if experiment.fp16_allreduce else kinds.none
         self.names = {tensor: name for name, tensor in named.items()}
         self.holding = False
-        self.pending: list[tuple[Tensor, int, Any]] = []  # gradient, handle, compression context
+        self.pending: list[int] = []  # handles
         self.waits: Any = contextlib.nullcontext()
         if experiment.timeline is not None and comm.rank == 0:
             from rn50lib.distributed import timeline
@@ -54,17 +52,14 @@ class HorovodExchange(Exchange):
         if self.holding:
             return
         assert parameter.grad is not None
-        sent, context = self.compression.compress(parameter.grad)
         name = f"gradient/{self.names[parameter]}"
-        handle = self.hvd.allreduce_async_(sent, name=name, op=self.hvd.Average)
-        self.pending.append((parameter.grad, handle, context))
+        handle = self.hvd.allreduce_async_(parameter.grad, name=name, op=self.hvd.Average)
+        self.pending.append(handle)
 
     def __call__(self) -> None:
         with self.waits:
-            for gradient, handle, context in self.pending:
-                averaged = self.compression.decompress(self.hvd.synchronize(handle), context)
-                if averaged is not gradient:
-                    gradient.copy_(averaged)
+            for handle in self.pending:
+                self.hvd.synchronize(handle)
         self.pending.clear()
 
     @contextlib.contextmanager
@@ -80,20 +75,13 @@ class DdpExchange(Exchange):
     """PyTorch's own: the wrapper's hooks send buckets of gradients during the backward pass, which
     returns when all of them have arrived."""
 
-    def __init__(self, experiment: Experiment, model: nn.Module) -> None:
-        options: dict[str, Any] = {}
-        if experiment.fusion_mb:
-            options["bucket_cap_mb"] = experiment.fusion_mb
+    def __init__(self, model: nn.Module) -> None:
         # Running statistics are averaged before they are used, not sent around at every step.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
             wrapped = nn.parallel.DistributedDataParallel(
-                model, broadcast_buffers=False, gradient_as_bucket_view=True, **options
+                model, broadcast_buffers=False, gradient_as_bucket_view=True
             )
-        if experiment.fp16_allreduce:
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-            wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
         super().__init__(wrapped)
         self.wrapped = wrapped
 

@@ -67,7 +67,7 @@ class TorchStep:
         self.scaler: precision.LossScaler | None = None
         if experiment.loss_scale:
             self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
-        self.micro_batches, self.batches = experiment.micro_batches, 0
+        self.micro_batches, self.batches = experiment.grad_accum_steps, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
@@ -251,4 +251,4 @@ def exchange_for(
 
     if hasattr(comm, "hvd"):
         return HorovodExchange(experiment, comm, model, named)
-    return DdpExchange(experiment, model)
+    return DdpExchange(model)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from rn50.prepare import prepare
 
 from rn50 import autoconfig as defaults
 from rn50 import checks, description
 from rn50.autoconfig import resolve
 from rn50.benchmark import command as benchmark
 from rn50.parser import experiment_parser, parse_experiment
-from rn50.prepare import prepare
 from rn50.presets import PRESETS
 from rn50lib import config as configs
 from rn50lib import resnet as networks

@@ -17,7 +17,6 @@ from typing import Any
 from rn50 import launch
 from rn50.autoconfig import resolve
 from rn50.checks import has_dali
-from rn50lib.config import Experiment
 from rn50lib.data.framing import MAGIC_BYTES
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
@@ -200,7 +199,7 @@ def labels_by_dali(root: Path) -> list[int]:
     from rn50lib.data import open_pipeline
 
     source = open_source(root, "train", "recordio")
-    asked = Experiment(
+    asked = dict(
         data_root=str(root), data_format="recordio", loader="dali", n=1, batch_size=len(source),
         network="tiny", image_shape=32, dtype="float32", data_nthreads=1, recipe="reference",
         profile="cpu",

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib.config.experiment import PROFILES
+from rn50lib.config import PROFILES
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib.config.experiment import PROFILES
+from rn50lib.config import PROFILES
 from rn50lib.errors import UserError
 from workshop.course.cli import parser
 

@@ -75,8 +75,8 @@ def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
     paths.set_environment()
     flags = []
     for argument in arguments:
-        if isinstance(argument, Experiment):
-            (folder / f"{name}.config.json").write_text(json.dumps(argument.given()))
+        if isinstance(argument, Mapping):
+            (folder / f"{name}.config.json").write_text(json.dumps(argument))
             argument = f"--config={name}.config.json"
         flags.append(argument)
     files = [folder / f"{name}.json", folder / f"{name}.png"]

@@ -79,13 +79,13 @@ def loaders() -> dict[str, dict[str, Any]]:
 
 
 def compare(
-    experiment: Experiment,
+    given: Mapping[str, Any],
     chosen: Mapping[str, Mapping[str, Any]],
     device: float,
     rounds: int = 5,
     steps: int = 12,
     warm_up: int = 4,
-    model: Experiment | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> LoaderRates:
     """Time `steps` batches of each loader alone and in front of a device paced at `device` images
     per second, and a step of `model` where it is given; a line per turn.
@@ -94,7 +94,7 @@ def compare(
     that measures fails.
     """
     slot = output.Slot()
-    configs = {n: session.resolve(replace(experiment, **f)) for n, f in chosen.items()}
+    configs = {n: session.resolve(given, **f) for n, f in chosen.items()}
     with contextlib.ExitStack() as stack:
 
         def start(config: Experiment, name: str, steps: int, warm_up: int) -> Worker:
@@ -113,7 +113,7 @@ def compare(
             for mode in ("alone", "paced"):
                 turns[f"{name}, {mode}"] = partial(workers[-1].ask, mode)
         if model is not None:
-            bare = session.resolve(replace(model, loader="synthetic", no_metrics=True, n=1))
+            bare = session.resolve(model, loader="synthetic", no_metrics=True, n=1)
             workers.append(start(bare, MODEL, 1, 1))
             turns[MODEL] = partial(workers[-1].ask, "model")
         for worker in workers:

@@ -30,7 +30,7 @@ PILLOW = "Pillow"
 
 
 def seen(
-    experiment: Experiment,
+    given: Mapping[str, Any],
     chosen: Mapping[str, Mapping[str, Any]],
     count: int,
     sizes: Sequence[int],
@@ -40,10 +40,10 @@ def seen(
     A loader that has a fast variant is there twice, and PILLOW comes first. Profile and data come
     from the session where they are not given. Raises UserError when a loader fails.
     """
-    source = open_source(session.resolve(experiment).data_root, "val", "files")
+    source = open_source(session.resolve(given).data_root, "val", "files")
     found = {size: {PILLOW: plain(source, count, size)} for size in sizes}
     for name, fields in chosen.items():
-        config = session.resolve(replace(experiment, **fields))
+        config = session.resolve(given, **fields)
         with tempfile.TemporaryDirectory(prefix="rn50-pictures-") as folder:
             ways = ask(
                 "workshop.lessons.dali.pictures:save", launch.rank_environment(config),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.config import Experiment
 from workshop.lessons.figures import Lines, by_step, last_loss, readings, stacked
 from workshop.session import Session
 
@@ -186,18 +185,18 @@ def recorded_batches(session: Session, runs: Mapping[str, Lines]) -> dict[str, f
     return {f"horovod.large_batch.{name}": ends.get(name) for name in names}
 
 
-def at_speed(session: Session, workers: int, batch: int, steps: int) -> Experiment:
+def at_speed(session: Session, workers: int, batch: int, steps: int) -> dict[str, Any]:
     """What is run to measure speed: ResNet-50 on random pictures, with a share of the cores."""
     common: dict[str, Any] = {
         "loader": "synthetic", "num_classes": 12, "num_epochs": 1, "no_val": True,
         "no_metrics": True, "data_nthreads": 0,
     }  # fmt: skip
     if session.profile == "ci":  # small, but with steps enough to look into
-        return Experiment(
+        return dict(
             network="tiny", batch_size=4, image_shape=32, benchmark_iters=6, threads=1,
             profile="cpu", **common,
         )  # fmt: skip
-    return Experiment(
+    return dict(
         num_layers=50, batch_size=batch, image_shape=session.pick(cpu=64, gpu=224),
         benchmark_iters=steps, disp_batches=5, threads=max(1, session.machine.cores // workers),
         **common,

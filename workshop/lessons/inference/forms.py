@@ -1,7 +1,7 @@
 """The forms in which one network predicts: as it trains, folded, in 16 bits, by ONNX Runtime.
 
     found = answers(prefix, epoch, file, "bfloat16")          # their logits for the same pictures
-    timed = compare(experiment, (TRAINING, FOLDED), rounds=10) # their seconds a batch, in turns
+    timed = compare(given, (TRAINING, FOLDED), rounds=10) # their seconds a batch, in turns
 
 A form is its kind and its precision: "folded, bfloat16". PyTorch and ONNX Runtime have a process
 each.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,14 +95,13 @@ class Timed:
         return Pairs(first, second, chosen, self.experiment)
 
 
-def compare(experiment: Experiment, forms: Sequence[str], rounds: int = 10) -> Timed:
+def compare(given: Mapping[str, Any], forms: Sequence[str], rounds: int = 10) -> Timed:
     """Time a batch of random images in each form, in turns, on random weights; a line per round.
 
     Profile and precision of the session hold where none is given. Raises UserError when a process
     that measures fails.
     """
-    given = replace(experiment, loader="synthetic", dtype="float32", no_metrics=True, n=1)
-    config = session.resolve(given)
+    config = session.resolve(given, loader="synthetic", dtype="float32", no_metrics=True, n=1)
     slot = output.Slot()
     env = launch.rank_environment(config)
     with contextlib.ExitStack() as stack:

@@ -8,9 +8,9 @@ GPU PyTorch's allocator knows the most that was allocated at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from rn50 import launch
 from rn50lib import memory
@@ -54,13 +54,12 @@ class Peaks:
         return one.activations + one.images - none.activations - none.images
 
 
-def measure(experiment: Experiment, batches: Sequence[int], dtypes: Sequence[str]) -> Peaks:
+def measure(given: Mapping[str, Any], batches: Sequence[int], dtypes: Sequence[str]) -> Peaks:
     """Take a training step on random images at each point; the notebook's profile holds.
 
     Raises UserError when the process that measures fails.
     """
-    given = replace(experiment, loader="synthetic", no_metrics=True, batch_size=batches[0], n=1)
-    config = session.resolve(given)
+    config = session.resolve(given, loader="synthetic", no_metrics=True, batch_size=batches[0], n=1)
     points = [(dtype, batch) for dtype in dtypes for batch in batches]
     env = launch.rank_environment(config) | {"GLIBC_TUNABLES": GIVE_BACK}
     found = ask(

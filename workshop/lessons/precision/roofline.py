@@ -10,8 +10,8 @@ bandwidth are measured there too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -135,13 +135,12 @@ class LayerTimes:
         return whole / (whole - self.seconds(slow, kind) + self.seconds(fast, kind))
 
 
-def measure(experiment: Experiment, dtypes: Sequence[str], rounds: int = 3) -> LayerTimes:
+def measure(given: Mapping[str, Any], dtypes: Sequence[str], rounds: int = 3) -> LayerTimes:
     """Measure both precisions on random images, in turns; the notebook's profile holds.
 
     Raises UserError when the process that measures fails.
     """
-    given = replace(experiment, loader="synthetic", no_metrics=True, dtype=dtypes[0], n=1)
-    config = session.resolve(given)
+    config = session.resolve(given, loader="synthetic", no_metrics=True, dtype=dtypes[0], n=1)
     found = ask(
         "workshop.lessons.precision.worker:layers", launch.rank_environment(config),
         "training steps, layer by layer", config=pack(config), dtypes=list(dtypes), rounds=rounds,

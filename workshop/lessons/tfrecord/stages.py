@@ -9,7 +9,7 @@ the machine then hits all of them, and the ratio of two variants is taken turn b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ class StageRates:
 
 
 def compare(
-    experiment: Experiment,
+    given: Mapping[str, Any],
     rounds: int = 5,
     steps: int = 12,
     warm_up: int = 3,
@@ -89,7 +89,7 @@ def compare(
     Profile and data come from the session where they are not given. Raises UserError when the
     process that measures fails.
     """
-    config = session.resolve(replace(experiment, backend="tensorflow", no_metrics=True))
+    config = session.resolve(given, backend="tensorflow", no_metrics=True)
     arguments: Any = {"config": pack(config), "steps": steps, "warm_up": warm_up}
     function = "workshop.lessons.tfrecord.stages:timer"
     with Worker(function, launch.rank_environment(config), **arguments) as worker:

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50lib.config import Experiment
 from workshop import session
 from workshop.worker import ask, pack, unpack
 
@@ -29,18 +29,17 @@ def numbers(experiment: Any, source: Any, epoch: int, rank: int, size: int) -> l
 # --- in the notebook ------------------------------------------------------------------------------
 
 
-def look(experiment: Experiment, ranks: int = 2) -> list[list[list[int]]]:
+def look(given: Mapping[str, Any], ranks: int = 2) -> list[list[list[int]]]:
     """The record numbers that TensorFlow gives each rank in epoch 0, in epoch 1, and in epoch 0
     again by pipelines that were built anew: a list by epoch of lists by rank.
 
     Profile and data come from the session. Raises UserError if it fails.
     """
-    given = replace(experiment, **session.session_fields(experiment.given()))
-    given = replace(given, backend="tensorflow", data_format="tfrecord", n=1)
-    if given.profile == "gpu":  # the process that reads sees none
-        open_again: dict[str, Any] = {"profile": "cpu", "dtype": None, "loss_scale": None}
-        given = replace(given, **open_again)
-    config = session.resolve(given)
+    given = {**given, **session.session_fields(given)}
+    if given.get("profile") == "gpu":  # the process that reads sees none
+        given = {k: v for k, v in given.items() if k not in ("dtype", "loss_scale")}
+        given["profile"] = "cpu"
+    config = session.resolve(given, backend="tensorflow", data_format="tfrecord", n=1)
     env = launch.rank_environment(config) | {"CUDA_VISIBLE_DEVICES": ""}
     found: list[list[list[int]]] = ask(
         "workshop.lessons.tfrecord.streams:read", env, "TensorFlow reads",
