@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import checks
-from rn50.checks import capability, horovod_has, horovod_serves
 from rn50.launch.launchers import with_library
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
@@ -325,7 +324,7 @@ def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]
 def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:
     """Return the default precision on a machine, and why."""
     if machine.gpus:
-        found = capability(machine)
+        found = checks.capability(machine)
         has = f"(capability {found[0]}.{found[1]})"
         if found >= checks.NEEDS["float16"] and recipe == "reference":
             return "float16", f"the reference's, and the GPU computes in it {has}"
@@ -345,12 +344,12 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
         return "local", "a single worker"
     if launcher == "torchrun":
         return "ddp", "torchrun starts its workers"
-    if launcher is not None and not (gpus and horovod_serves(backend)):
+    if launcher is not None and not (gpus and checks.horovod_serves(backend)):
         return "horovod", f"{launcher} starts its workers"
-    if horovod_serves(backend):
+    if checks.horovod_serves(backend):
         if not gpus:
             return "horovod", "it is built, and there is no GPU"
-        if horovod_has("nccl", backend):
+        if checks.horovod_has("nccl", backend):
             return "horovod", "it is built with NCCL"
     if launcher is not None:
         other = "leave the flag out for PyTorch's DDP"
@@ -358,7 +357,7 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
             other = "pass --comm horovod to exchange gradients through the host's memory"
         raise UserError(f"--launcher {launcher}: Horovod {checks.gpu_horovod(backend)}, or {other}")
     if backend == "torch":
-        why = "Horovod is not built with NCCL" if horovod_serves(backend) else "there is no Horovod"
+        why = "Horovod is not built with NCCL" if checks.horovod_serves(backend) else "there is no Horovod"
         return "ddp", why
     why = checks.gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
     raise UserError(

@@ -6,7 +6,7 @@ import contextlib
 import json
 from dataclasses import replace
 
-from rn50 import autoconfig, checks
+from rn50 import checks
 from rn50.autoconfig import Given, prepare
 from rn50.launch import launchers
 from rn50lib import checkpoint, optim
@@ -183,6 +183,6 @@ def connected(given: Given) -> Given:
     backend = given.get("backend", "torch")
     if given.get("n", 1) == 1 or "comm" in given or "launcher" in given:
         return given
-    if autoconfig.horovod_serves(backend):
+    if checks.horovod_serves(backend):
         return {**given, "comm": "horovod"}
     return {**given, "comm": "ddp"} if backend == "torch" else given

@@ -73,7 +73,7 @@ def test_every_command_exists(words: list[str]) -> None:
         if verb == "benchmark" and {"-o", "--output"} & set(rest):
             benchmark.parse(rest)  # likewise
         if verb == "run" and "--help" not in rest:
-            parsers.parse_experiment(run_parser(), rest)  # leaves the process on an unknown flag
+            parsers.parse_given(run_parser(), rest)  # leaves the process on an unknown flag
     else:
         pytest.fail(f"not a command of the workbook: {' '.join(words)}")
 

@@ -38,9 +38,10 @@ class Board:
             raise UserError(
                 f"--logger tensorboard needs its package ({error}): `pip install tensorboard`"
             ) from error
-        self.event, self.summary, self.logdir = Event, Summary, logdir
+        self.event, self.summary = Event, Summary
+        self.place = f"--logger tensorboard: {logdir}"
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        make_folder(Path(logdir), f"--logger tensorboard: {logdir}")
+        make_folder(Path(logdir), self.place)
         try:
             self.file = open(Path(logdir) / name, "wb")
         except OSError as error:
@@ -63,7 +64,7 @@ class Board:
             self.writer.flush()
         except OSError as error:
             raise UserError(
-                f"{self.logdir} cannot be written: {error.strerror}; make room and go on"
+                f"{self.place} cannot be written: {error.strerror}; make room and go on"
                 " with --resume"
             ) from error
 

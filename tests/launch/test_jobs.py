@@ -101,10 +101,6 @@ def test_what_an_engine_cannot_run_is_refused(
     assert says in rn50("run", *flags, "--print", engine).error
 
 
-def test_image_needs_print(rn50: Rn50) -> None:
-    assert "pass --print too" in rn50("run", "--image", "x").error
-
-
 # --- the commands, run ----------------------------------------------------------------------------
 
 

@@ -21,7 +21,6 @@ import psutil
 import pytest
 
 from rn50 import background, launch
-from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.preemption import PARENT
 from tests.conftest import clean_environment
@@ -91,7 +90,7 @@ def test_a_folder_that_cannot_be_made_names_the_variable(
 
 def test_an_impossible_experiment_starts_no_process(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--resume needs --model-prefix"):
-        background.start(Experiment(resume=True), tmp_path)
+        background.start({"resume": True}, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -284,7 +283,7 @@ def test_sigterm_ends_a_run_in_good_order(started: Started, everybody: bool) -> 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path: Path) -> None:
-    asked = Experiment(
+    asked = dict(
         data_root=str(photos.root), network="tiny", image_shape=32, batch_size=8, threads=1,
         data_nthreads=0, dtype="float32", recipe="reference", num_epochs=100_000, step=2000.0,
         disp_batches=1,
@@ -311,7 +310,7 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_a_job_s_exit_status_is_the_run_s(photos: Photos, tmp_path: Path) -> None:
-    asked = Experiment(data_root=str(photos.root), num_classes=2)
+    asked = dict(data_root=str(photos.root), num_classes=2)
     job = background.start(asked, tmp_path / "run", log=tmp_path / "log")
     assert job.wait(PATIENCE) == 2
     assert "error: --num-classes 2" in (tmp_path / "log").read_text()

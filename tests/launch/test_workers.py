@@ -19,13 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50 import launch
-from rn50 import workers as connecting
+from rn50 import checks, launch
 from rn50.autoconfig import resolve
 from rn50.launch import group as groups
 from rn50.launch import launchers
 from rn50lib import checkpoint
-from rn50lib.config import Experiment
 from rn50lib.distributed import launch_env as rank
 from rn50lib.distributed import slurm
 from tests.conftest import clean_environment
@@ -96,7 +94,7 @@ def test_torchrun_leaves_nothing_among_the_temporary_files(tmp_path: Path) -> No
 
 
 def test_workers_share_the_cores() -> None:
-    done = resolve(Experiment(n=2, comm="ddp", network="tiny"), LAPTOP, 6).experiment
+    done = resolve(dict(n=2, comm="ddp", network="tiny"), LAPTOP, 6).experiment
     assert (done.n, done.threads, done.data_nthreads) == (2, 1, 1)
     assert done.global_batch == 2 * done.batch_size
 
@@ -137,14 +135,14 @@ def test_impossible_groups_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if flags[1] == "5":
-        monkeypatch.setattr("rn50.prepare.machine", lambda: LAPTOP)
+        monkeypatch.setattr("rn50.autoconfig.machine", lambda: LAPTOP)
     assert words in rn50("run", "--data-root", photos.root, *flags).error
 
 
 def test_horovod_that_is_missing_is_told(
     rn50: Callable, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "horovod_serves", lambda backend: False)
+    monkeypatch.setattr(checks, "horovod_serves", lambda backend: False)
     flags = ("run", "--data-root", photos.root, "-n", "2")
     error = rn50(*flags, "--comm", "horovod").error
     assert "Horovod is not built for torch" in error and "make horovod" in error

@@ -304,18 +304,19 @@ def test_a_v100_in_front_of_a_processor_is_bound_by_the_input(
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "horovod")
-@pytest.mark.parametrize("cycle", [None, 200])
+@pytest.mark.parametrize("cycle", [None, "200"])
 def test_two_workers_with_little_to_compute_are_bound_by_communication(
-    run_cli: Callable, tmp_path: Path, cycle: int | None
+    run_cli: Callable, tmp_path: Path, cycle: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is, on a machine that does nothing else; and where Horovod looks only five times a
     second for gradients that are ready, on any."""
     parts = []
+    if cycle:
+        monkeypatch.setenv("HOROVOD_CYCLE_TIME", cycle)
     for _ in range(3):
         held = diagnosed(
             run_cli, tmp_path, "--loader", "synthetic", "--image-shape", "32", "-b", "2",
             *("-n", "2", "--dtype", "float32", "--network", "tiny"),
-            *(("--cycle-ms", str(cycle)) if cycle else ()),
         )  # fmt: skip
         parts.append(held["bound"]["part"])
         if parts[-1] == COMMUNICATION:

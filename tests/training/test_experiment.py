@@ -1,205 +1,190 @@
-"""The axes of a run: what is given stays, what is open is filled in once and says why."""
+"""The configuration of a run: what was passed stays, the rest is filled in once, with reasons."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from rn50.prepare import prepare
 
-from rn50 import autoconfig as defaults
-from rn50 import checks, description
-from rn50.autoconfig import resolve
+from rn50 import autoconfig, checks, description
+from rn50.autoconfig import prepare, resolve
 from rn50.benchmark import command as benchmark
-from rn50.parser import experiment_parser, parse_experiment
+from rn50.parser import config_parser, kind_of, parse_given
 from rn50.presets import PRESETS
-from rn50lib import config as configs
 from rn50lib import resnet as networks
-from rn50lib.config import Experiment, flags_of, kinds
+from rn50lib.config import FIELDS, Resolved, TrainConfig, flag_name, flags_of, from_dict
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.hardware.nvidia import Gpu
 from tests.conftest import ROOT
-from tests.support import LAPTOP
+from tests.support import LAPTOP, full
 
 WITH_BF16 = replace(LAPTOP, bfloat16="avx512_bf16")
+EARLIER = ROOT / "tests" / "fixtures" / "earlier" / "experiment.json"
 
 
-def gpu(capability: tuple[int, int]) -> Gpu:
-    return Gpu(0, "a GPU", 16 * 2**30, capability, "550.54", "GPU-0")
+def gpus(*capabilities: tuple[int, int]) -> Machine:
+    found = [Gpu(0, "a GPU", 16 * 2**30, number, "550.54", "GPU-0") for number in capabilities]
+    return replace(LAPTOP, cores=40, gpus=tuple(found))
 
 
-def machine_with(*gpus: Gpu) -> Machine:
-    return replace(LAPTOP, cores=40, gpus=gpus)
+def parse(*argv: str) -> dict[str, Any]:
+    return parse_given(config_parser("run"), list(argv))[0]
 
 
-def parse(*argv: str) -> Experiment:
-    return parse_experiment(experiment_parser("run"), list(argv))[0]
+def complete(text: str, machine: Machine = LAPTOP, classes: int = 12) -> TrainConfig:
+    """The complete configuration of these flags."""
+    return resolve(parse(*text.split()), machine, classes).experiment
 
 
 @pytest.fixture(autouse=True)
 def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same defaults on a machine that has ImageNet mounted."""
-    monkeypatch.setattr(defaults, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
+    monkeypatch.setattr(autoconfig, "IMAGENET_ROOT", str(tmp_path / "imagenet"))
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
 
 
-# --- flags <-> experiment -------------------------------------------------------------------------
+# --- flags and files ------------------------------------------------------------------------------
 
 words = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=12)
 words = words.filter(str.strip)  # U+0085 and U+00A0 are white space
-rates = st.floats(0, 1e9)
-steps = st.lists(rates, max_size=4).map(lambda values: tuple(sorted(values)))
-some = {int: st.integers(1, 2**40), float: rates, str: words, bool: st.booleans()}
 
 
 def values_for(name: str) -> st.SearchStrategy[Any]:
     """Values that the flag of a field takes."""
-    meta = Experiment.__dataclass_fields__[name].metadata
-    if meta["choices"]:
-        return st.sampled_from(meta["choices"])
-    by_kind = {
-        None: st.booleans(),
-        bool: st.booleans(),
-        kinds.share: st.floats(0, 1, exclude_max=True),
-        list: st.lists(words, max_size=3).map(tuple),
-        kinds.epoch_list: steps,
-        kinds.degrees: st.floats(0, 180),
-        kinds.pace: st.floats(1e-3, 1e9),
-        kinds.not_negative: rates,
-        kinds.seed: st.integers(0, 2**32 - 1),
-        kinds.image_shape: st.integers(32, 4096),
-        kinds.host_list: st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
-        kinds.loss_scale: st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
-        kinds.not_empty: words,
+    limits = FIELDS[name].metadata
+    if "choices" in limits:
+        return st.sampled_from(limits["choices"])
+    low, high = limits.get("low", 1), limits.get("high", 2**40)
+    by_name = {
+        "lr_step_epochs": st.lists(st.floats(0, 1e9), max_size=4).map(sorted).map(tuple),
+        "hosts": st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
+        "loss_scale": st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
     }
-    return by_kind.get(meta["kind"], st.integers(1, 2**40))
+    by_kind = {
+        "bool": st.booleans() if FIELDS[name].default is MISSING else st.just(True),
+        "int": st.integers(low, high), "float": st.floats(low, high), "str": words,
+        "tuple[str, ...]": st.lists(words, min_size=1, max_size=3).map(tuple),
+    }  # fmt: skip
+    return by_name[name] if name in by_name else by_kind[kind_of(name)]
 
 
-experiments_asked = st.builds(
-    Experiment,
-    **{
-        f.name: values_for(f.name) | st.just(f.default)  # each flag given or not
-        for f in fields(Experiment)
-    },
+some_given = st.fixed_dictionaries({}, optional={name: values_for(name) for name in FIELDS})
+
+
+@given(some_given)
+@example({"data_root": "-x", "model_prefix": "--help", "override": ("-a", "b")})
+@example({"lr_step_epochs": (), "lr": 0.1 + 0.2, "report": "a b"})
+def test_flags_of_gives_the_same_values_again(asked: dict[str, Any]) -> None:
+    assert parse(*flags_of(asked)) == asked
+
+
+def test_the_forms_of_the_reference() -> None:
+    line = "-n 1 -b 96 -e 90 -l 0.1 --image-shape 3,224,224 --lr-step-epochs 30,60,80 --mom .9"
+    assert parse(*line.split(), "--warmup-epochs", "5", "--wd", "1e-4", "--no-dali") == {
+        "n": 1, "batch_size": 96, "num_epochs": 90, "lr": 0.1, "image_shape": 224, "mom": 0.9,
+        "lr_step_epochs": (30, 60, 80), "warmup_epochs": 5, "wd": 1e-4, "loader": "native",
+    }  # fmt: skip
+    twice = ("--override", "a=b:c", "--override", "d=e:f", "--step", "paced:1442.6")
+    assert parse(*twice) == {"override": ("a=b:c", "d=e:f"), "step": 1442.6}
+
+
+def test_a_file_of_an_earlier_version_loads() -> None:
+    found = Resolved.read(EARLIER)
+    assert (found.experiment.network, found.experiment.num_layers) == ("tiny", None)
+    assert found.experiment.lr_step_epochs == (30, 60, 80)
+    values = found.experiment.to_dict() | {"elastic": False, "fusion_mb": 25}  # fields that went
+    assert from_dict(values, "a.json") == found.experiment
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"batch_size": "8"}, "batch_size '8' must be a whole number"),
+        ({"batch_size": 0}, "batch_size 0 must be at least 1"),
+        ({"lr": True}, "lr True must be a number"),
+        ({"bn_decay": 1}, "bn_decay 1 must be true or false"),
+        ({"backend": None}, "backend None must be a text"),
+        ({"epochs": 3}, "there is no field 'epochs'"),
+    ],
 )
+def test_a_worker_s_file_is_checked_by_type(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        from_dict(full().to_dict() | change, "a.json")
 
 
-@given(experiments_asked)
-@example(Experiment(data_root="-x", model_prefix="--help", override=("-a", "b")))
-@example(Experiment(lr_step_epochs=(), lr=0.1 + 0.2, report="a b"))
-def test_the_flags_of_an_experiment_give_it_again(asked: Experiment) -> None:
-    again, _ = parse_experiment(experiment_parser("run"), flags_of(asked))
-    assert again == asked
-
-
-def test_nothing_given_needs_no_flags() -> None:
-    assert flags_of(Experiment()) == []
-    assert parse() == Experiment()
-
-
-def test_the_reference_s_forms_of_flags() -> None:
-    asked = parse(
-        "-n", "1", "-b", "96", "-e", "90", "-l", "0.1", "--image-shape", "3,224,224",
-        "--lr-step-epochs", "30,60,80", "--warmup-epochs", "5", "--mom", ".9", "--wd", "1e-4",
-    )  # fmt: skip
-    assert (asked.n, asked.batch_size, asked.num_epochs, asked.lr) == (1, 96, 90, 0.1)
-    assert (asked.image_shape, asked.lr_step_epochs) == (224, (30, 60, 80))
-    assert (asked.mom, asked.wd, asked.warmup_epochs) == (0.9, 1e-4, 5)
-    assert parse("--no-dali").loader == "native"
-    assert parse("--step", "paced:1442.6").step == 1442.6
-    assert parse("--lr-step-epochs", "").lr_step_epochs == ()
-    assert parse("--override", "a=b:c", "--override", "d=e:f").override == ("a=b:c", "d=e:f")
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_made_of_flags_that_exist(name: str) -> None:
-    verb = PRESETS[name].command
-    if verb == "benchmark":  # it has lists, and flags of its own
-        _, asked = benchmark.parse(["--preset", name, "-o", "out.json"])
-    else:
-        asked, _ = parse_experiment(experiment_parser(verb), ["--preset", name])
-    assert asked.given()
+def test_a_worker_s_file_is_complete(tmp_path: Path) -> None:
+    values = full().to_dict()
+    del values["batch_size"]
+    with pytest.raises(UserError, match="a.json: no value for batch_size"):
+        from_dict(values, "a.json")
+    Resolved(full(), {"n": "given"}, ("a cap",)).write(tmp_path / "a.json")
+    assert Resolved.read(tmp_path / "a.json") == (full(), {"n": "given"}, ("a cap",))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_file_of_a_preset_is_that_preset(name: str) -> None:
     verb, file = PRESETS[name].command, str(ROOT / "configs" / f"{name}.yaml")
-    if verb == "benchmark":
-        last = ["-o", "out.json"]
+    if verb == "benchmark":  # it has lists, and its own flags
         (own, asked), (own_file, asked_file) = (
-            benchmark.parse(["--preset", name, *last]), benchmark.parse(["--config", file, *last])
-        )  # fmt: skip
+            benchmark.parse([flag, value, "-o", "x"])
+            for flag, value in (("--preset", name), ("--config", file))
+        )
         for field in ("n_GPUs", "batch_size", "benchmark_iters", "num_epochs", "warmup"):
             assert getattr(own_file, field) == getattr(own, field), field
     else:
-        parser = experiment_parser(verb)
         asked, asked_file = (
-            parse_experiment(parser, [flag, value])[0]
+            parse_given(config_parser(verb), [flag, value])[0]
             for flag, value in (("--config", file), ("--preset", name))
         )
-    assert asked_file == asked
+    assert asked_file == asked and asked
 
 
 def test_every_file_is_that_of_a_preset() -> None:
     assert {file.stem for file in (ROOT / "configs").iterdir()} == set(PRESETS)
 
 
-def test_a_flag_beside_a_file_of_a_sweep_wins() -> None:
+def test_a_flag_wins_over_a_preset_and_a_file() -> None:
+    asked = parse("-b", "16", "--preset", "RN50_FP32_1GPU")
+    assert (asked["batch_size"], asked["dtype"], asked["model_prefix"]) == (16, "float32", "model")
     file = str(ROOT / "configs" / "BENCHMARK_FP16.yaml")
     own, asked = benchmark.parse(["--config", file, "-b", "8", "--dtype", "float32", "-o", "x"])
     assert (own.n_GPUs, own.batch_size, own.warmup) == ([1, 4, 8], [8], 1)
-    assert asked.dtype == "float32"
-
-
-def test_a_flag_beside_a_preset_wins() -> None:
-    asked = parse("-b", "16", "--preset", "RN50_FP32_1GPU")
-    assert (asked.batch_size, asked.dtype, asked.model_prefix) == (16, "float32", "model")
+    assert asked["dtype"] == "float32"
 
 
 # --- filling in -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", [LAPTOP, WITH_BF16, machine_with(gpu((8, 0)))])
-@pytest.mark.parametrize("recipe", [None, "reference", "roadsigns"])
-def test_nothing_stays_open_and_every_choice_has_its_reason(
-    machine: Machine, recipe: str | None
-) -> None:
-    resolved = resolve(Experiment(recipe=recipe), machine, num_classes=12)
-    for name, kind in Experiment.__annotations__.items():
-        if "None" in kind or getattr(Experiment(), name) is not None:
-            continue  # it may be left out, or has a value of its own
-        assert getattr(resolved.experiment, name) is not None, name
-        assert resolved.reasons[name], name
+@pytest.mark.parametrize("machine", [LAPTOP, WITH_BF16, gpus((8, 0))])
+@pytest.mark.parametrize("asked", [{}, {"recipe": "reference"}, {"recipe": "roadsigns"}])
+def test_every_choice_has_its_reason(machine: Machine, asked: dict[str, str]) -> None:
+    resolved = resolve(asked, machine, 12)
+    required = [name for name, f in FIELDS.items() if f.default is MISSING]
+    assert all(resolved.reasons[name] for name in required)
     assert resolved.experiment.profile in ("cpu", "gpu")
+    again = resolve(parse(*flags_of(resolved.experiment)), machine, 12)  # as a dry run prints it
+    assert again.experiment == resolved.experiment
 
 
-@given(experiments_asked)
-def test_a_value_that_was_given_is_never_changed(asked: Experiment) -> None:
-    assume(asked.profile != "ci")
-    for machine in (LAPTOP, machine_with(gpu((7, 0)))):
+@given(some_given)
+def test_a_value_that_was_passed_is_never_changed(asked: dict[str, Any]) -> None:
+    assume(asked.get("profile") != "ci")
+    for machine in (LAPTOP, gpus((7, 0))):
         try:
-            resolved = resolve(asked, machine, num_classes=12)
+            resolved = resolve(asked, machine, 12)
         except UserError as error:
             assert "\n" not in str(error)
             continue
-        for name, value in asked.given().items():
+        for name, value in asked.items():
             if (name, value) != ("profile", "auto"):
                 assert getattr(resolved.experiment, name) == value, name
                 assert resolved.reasons[name] == "given", name
-
-
-@pytest.mark.parametrize(
-    "flags", ["--only-inference", "--step paced:9", "--test-io", "--image-shape 33"]
-)
-def test_one_image_per_batch_is_fine_if_no_batch_norm_trains_on_one_value(flags: str) -> None:
-    asked = parse("-b", "1", "--image-shape", "32", *flags.split())
-    assert resolve(asked, LAPTOP, 12).experiment.batch_size == 1
 
 
 def stamp(folder: Path, content: dict[str, Any]) -> Path:
@@ -208,199 +193,151 @@ def stamp(folder: Path, content: dict[str, Any]) -> Path:
     return folder
 
 
-def test_the_recipe_of_the_built_in_data_is_for_that_data_alone(tmp_path: Path) -> None:
-    """The generator's stamp decides, not a folder's name."""
+def test_the_generator_s_stamp_decides_on_the_built_in_recipe(tmp_path: Path) -> None:
+    """A folder's name does not."""
 
     def recipe(root: Path) -> str:
-        return resolve(Experiment(data_root=str(root)), LAPTOP, 12).experiment.recipe
+        return resolve({"data_root": str(root)}, LAPTOP, 12).experiment.recipe
 
     drawn = stamp(tmp_path / "x", {"train": 48, "val": 24, "seed": 0, "version": 3})
     packed = stamp(drawn / "records", {"images": {"train": 48, "val": 24}, "made": "today"})
-    assert recipe(drawn) == recipe(packed) == "roadsigns"
     (tmp_path / "link").symlink_to(packed)
-    assert recipe(tmp_path / "link") == "roadsigns"
+    assert recipe(drawn) == recipe(packed) == recipe(tmp_path / "link") == "roadsigns"
     mine = drawn / "gtsrb"
     mine.mkdir()
     others = stamp(tmp_path / "roadsigns", {"classes": 1000})
-    assert recipe(mine) == recipe(others) == "reference"
-    (others / "gtsrb").mkdir()
-    assert recipe(others / "gtsrb") == recipe(tmp_path / "roadsigns-ci") == "reference"
+    assert recipe(mine) == recipe(others) == recipe(tmp_path / "roadsigns-ci") == "reference"
 
 
-def test_a_bare_run_on_a_laptop(tmp_path: Path) -> None:
-    done = resolve(Experiment(), LAPTOP, num_classes=12).experiment
+def test_a_bare_run_on_a_laptop_and_with_imagenet(tmp_path: Path) -> None:
+    done = complete("")
     assert done.data_root == str(tmp_path / "data" / "roadsigns")
     assert (done.recipe, done.image_shape, done.num_epochs, done.val_resize) == (
         "roadsigns", 64, 9, 73
     )  # fmt: skip
     assert (done.n, done.batch_size, done.dtype, done.loader) == (1, 32, "float32", "native")
-    assert (done.threads, done.data_nthreads, done.num_classes) == (2, 2, 12)
-    assert (done.network, done.num_layers, done.resnet_version) == ("resnet", 50, "v1.5")
+    assert (done.threads, done.data_nthreads) == (2, 2)
     assert done.to_network() == networks.resnet(50, 12)
-
-
-def test_imagenet_is_taken_where_the_reference_mounts_it(tmp_path: Path) -> None:
-    (tmp_path / "imagenet").mkdir()
+    stamp(tmp_path / "imagenet", {})
     (tmp_path / "imagenet" / "train.rec").touch()
-    done = resolve(Experiment(), LAPTOP, num_classes=1000).experiment
+    done = complete("")
     assert done.data_root == str(tmp_path / "imagenet")
     assert (done.recipe, done.image_shape, done.num_epochs) == ("reference", 224, 90)
 
 
 @pytest.mark.parametrize(
-    ("machine", "dtype"),
+    ("machine", "flags", "dtype"),
     [
-        (LAPTOP, "float32"),
-        (WITH_BF16, "bfloat16"),
-        (machine_with(gpu((6, 1))), "float32"),
-        (machine_with(gpu((7, 0))), "float16"),
-        (machine_with(gpu((8, 0))), "bfloat16"),
-        (machine_with(gpu((9, 0)), gpu((7, 5))), "float16"),
+        (LAPTOP, "", "float32"),
+        (WITH_BF16, "", "bfloat16"),
+        (gpus((6, 1)), "", "float32"),
+        (gpus((7, 0)), "", "float16"),
+        (gpus((8, 0)), "", "bfloat16"),
+        (gpus((9, 0), (7, 5)), "", "float16"),
+        (gpus((6, 1)), "--recipe reference", "float32"),
+        (gpus((9, 0)), "--recipe reference", "float16"),  # as published
+        (LAPTOP, "--dtype float16 --network tiny", "float16"),
     ],
 )
-def test_precision_is_what_the_hardware_computes_in(machine: Machine, dtype: str) -> None:
-    resolved = resolve(Experiment(), machine, num_classes=12)
-    assert resolved.experiment.dtype == dtype
-    assert "bfloat16" in resolved.reasons["dtype"]
-    assert resolved.experiment.loss_scale == ("dynamic" if dtype == "float16" else None)
+def test_precision_is_what_the_hardware_computes_in(machine, flags: str, dtype: str) -> None:
+    done = complete(flags, machine)
+    assert done.dtype == dtype
+    assert done.loss_scale == ("dynamic" if dtype == "float16" else None)
+
+
+def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, reference = gpus((8, 0)), "--recipe reference"
+    monkeypatch.setattr(checks, "has_dali", lambda: True)
+    for flags, machine, loader in (
+        (reference, here, "dali"),
+        (reference, LAPTOP, "native"),
+        ("--recipe roadsigns", here, "native"),
+        (f"{reference} --override augment=mine.py:crop", here, "native"),
+    ):
+        assert complete(flags, machine).loader == loader, flags
+    monkeypatch.setattr(checks, "has_dali", lambda: False)
+    assert complete(reference, here).loader == "native"
+    with pytest.raises(UserError, match="^--loader dali: DALI is not installed here: `make setup`"):
+        complete(f"{reference} --loader dali", here)
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype"), [((6, 1), "float32"), ((7, 0), "float16"), ((9, 0), "float16")]
-)
-def test_the_published_recipe_takes_the_published_precision(
-    capability: tuple[int, int], dtype: str
-) -> None:
-    done = resolve(Experiment(recipe="reference"), machine_with(gpu(capability)), 1000).experiment
-    assert (done.dtype, done.batch_size) == (dtype, 208)
+    ("flags", "expected"),
+    [
+        ("--recipe roadsigns -e 9", {"warmup_epochs": 0.5, "lr_step_epochs": (3, 6, 8)}),
+        ("--recipe roadsigns -e 9 --lr-step-epochs 4", {"lr_step_epochs": (4,)}),
+        ("--recipe reference -e 9", {"warmup_epochs": 5, "lr_step_epochs": (30, 60, 80),
+                                     "optimizer": "sgd", "bn_decay": True, "zero_gamma": False}),
+        ("--recipe goyal2017", {"zero_gamma": True, "bn_decay": False}),
+        ("--recipe goyal2017 --no-zero-gamma --bn-decay", {"zero_gamma": False, "bn_decay": True}),
+        ("--recipe goyal2017 --override decay_groups=mine.py:groups", {"bn_decay": True}),
+        ("--recipe reference --optimizer lars --lr 2", {"bn_decay": False}),
+        ("--recipe reference --optimizer lars --lr 2 --bn-decay", {"bn_decay": True}),
+        ("--recipe reference --lr-schedule cosine", {"lr_step_epochs": ()}),
+        ("-n 2 --comm ddp", {"threads": 1, "launcher": "torchrun"}),
+        ("-b 1 --image-shape 32 --test-io", {"batch_size": 1}),
+    ],
+)  # fmt: skip
+def test_the_recipe_s_numbers(flags: str, expected: dict[str, Any]) -> None:
+    done = complete(flags)
+    assert {name: getattr(done, name) for name in expected} == expected
 
 
-def test_the_published_recipe_on_a_gpu_takes_dali_where_it_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    here = machine_with(gpu((8, 0)))
-    monkeypatch.setattr(checks, "has_dali", lambda: True)
-    reference = Experiment(recipe="reference")
-    mine = replace(reference, override=("augment=mine.py:crop",))
-    for asked, machine, loader in (
-        (reference, here, "dali"),
-        (reference, LAPTOP, "native"),
-        (Experiment(recipe="roadsigns"), here, "native"),
-        (mine, here, "native"),  # its own threads call no Python function
-    ):
-        assert resolve(asked, machine, 1000).experiment.loader == loader, asked
-    monkeypatch.setattr(checks, "has_dali", lambda: False)
-    resolved = resolve(reference, here, 1000)
-    assert resolved.experiment.loader == "native"
-    assert resolved.reasons["loader"] == "DALI is not installed here"
-    with pytest.raises(UserError, match="^--loader dali: DALI is not installed here: `make setup`"):
-        resolve(replace(reference, loader="dali"), here, 1000)
-
-
-def test_fewer_epochs_shorten_the_roadsigns_schedule_but_not_the_reference_s() -> None:
-    short = resolve(Experiment(num_epochs=9, recipe="roadsigns"), LAPTOP, 12).experiment
-    assert (short.warmup_epochs, short.lr_step_epochs) == (0.5, (3, 6, 8))
-    given_steps = Experiment(num_epochs=9, recipe="roadsigns", lr_step_epochs=(4,))
-    assert resolve(given_steps, LAPTOP, 12).experiment.lr_step_epochs == (4,)
-    published = resolve(Experiment(num_epochs=9, recipe="reference"), LAPTOP, 12).experiment
-    assert (published.warmup_epochs, published.lr_step_epochs) == (5, (30, 60, 80))
-
-
-def test_the_recipe_of_a_run_holds_the_run_s_own_numbers() -> None:
-    asked = Experiment(recipe="reference", lr=0.2, mom=0.8, wd=0.0, batch_size=16, num_epochs=3)
-    made = resolve(asked, LAPTOP, 12).experiment.to_recipe()
+def test_the_recipe_of_a_run_holds_the_run_s_numbers() -> None:
+    made = complete("--recipe reference --lr 0.2 --mom 0.8 --wd 0 -b 16 -e 3").to_recipe()
     assert (made.lr, made.momentum, made.weight_decay, made.batch_size) == (0.2, 0.8, 0.0, 16)
     assert (made.epochs, made.warmup_epochs) == (3, 5)
 
 
-def test_switches_that_a_recipe_has_on_can_be_switched_off() -> None:
-    asked = parse("--recipe", "goyal2017", "--no-zero-gamma", "--bn-decay")
-    made = resolve(asked, LAPTOP, 12).experiment.to_recipe()
-    assert (made.zero_gamma, made.bn_decay) == (False, True)
-    whole = resolve(parse("--recipe", "goyal2017"), LAPTOP, 12).experiment
-    assert (whole.zero_gamma, whole.bn_decay) == (True, False)
-    assert resolve(parse(*flags_of(whole)), LAPTOP, 12).experiment == whole
-
-
-def test_the_published_recipe_has_none_of_the_large_batch_s_practice() -> None:
-    done = resolve(parse("--recipe", "reference"), LAPTOP, 12).experiment
-    assert (done.optimizer, done.lr_schedule, done.lr_step_epochs) == ("sgd", "step", (30, 60, 80))
-    assert (done.label_smoothing, done.zero_gamma, done.bn_decay) == (0.0, False, True)
-
-
-def test_lars_leaves_gamma_beta_and_bias_out_of_decay_unless_told() -> None:
-    lars = ("--recipe", "reference", "--optimizer", "lars", "--lr", "2")
-    resolved = resolve(parse(*lars), LAPTOP, 12)
-    assert resolved.experiment.bn_decay is False
-    assert resolved.reasons["bn_decay"] == "LARS leaves them out, as You et al. and MLPerf do"
-    assert resolve(parse(*lars, "--bn-decay"), LAPTOP, 12).experiment.bn_decay is True
-
-
-def test_a_learner_s_decay_groups_decides_alone() -> None:
-    asked = parse("--recipe", "goyal2017", "--override", "decay_groups=mine.py:groups")
-    resolved = resolve(asked, LAPTOP, 12)
-    assert resolved.experiment.bn_decay is True
-    assert resolved.reasons["bn_decay"] == "your decay_groups decides"
-    again = resolve(parse(*flags_of(resolved.experiment)), LAPTOP, 12)  # as a worker is told
-    assert again.experiment == resolved.experiment
-
-
-def test_a_cosine_has_no_steps() -> None:
-    done = resolve(parse("--recipe", "reference", "--lr-schedule", "cosine"), LAPTOP, 12).experiment
-    assert done.lr_step_epochs == ()
-    assert description.arithmetic(done).endswith("= 0.0125, cosine to 0 at epoch 90")
-    assert description.schedule_remark(done) is None
-
-
-def test_classes_that_nobody_knows_are_asked_for() -> None:
-    with pytest.raises(UserError, match="--num-classes"):
-        resolve(Experiment(), LAPTOP, num_classes=None)
+@pytest.mark.parametrize(
+    ("flags", "classes", "reason"),
+    [
+        ("--loader synthetic", 1000, "synthetic images have no data set"),
+        ("--loader synthetic --num-classes 7", 7, "given"),
+        ("--data-root /nowhere/roadsigns", 1000, "there is no /nowhere/roadsigns"),
+        ("", 12, "the built-in road signs'"),
+    ],
+)
+def test_where_the_number_of_classes_is_from(flags: str, classes: int, reason: str) -> None:
+    done = prepare(parse(*flags.split()), make_data=False, here=LAPTOP)
+    assert done.experiment.num_classes == classes
+    assert reason in done.reasons["num_classes"]
 
 
 # --- profile ci -----------------------------------------------------------------------------------
 
 
-def test_profile_ci_caps_the_resolved_values_and_says_each() -> None:
-    asked = Experiment(
-        profile="ci", batch_size=208, dtype="tf32", num_epochs=90, macrobatch_size=832
-    )
-    resolved = resolve(asked, LAPTOP, num_classes=1000)
+def test_profile_ci_caps_the_values_and_lists_each() -> None:
+    flags = "-b 208 -e 90 --macrobatch-size 832"
+    resolved = resolve(parse(*flags.split(), "--profile", "ci", "--dtype", "tf32"), LAPTOP, 1000)
     done = resolved.experiment
     assert (done.network, done.image_shape, done.val_resize, done.dtype) == (
         "tiny", 32, 37, "float32"
     )  # fmt: skip
-    assert (done.batch_size, done.benchmark_iters, done.n) == (4, 2, 1)
-    assert done.num_epochs <= 2
-    assert done.to_network().name == "resnet-tiny"
+    assert (done.batch_size, done.benchmark_iters, done.n, done.num_epochs) == (4, 2, 1, 2)
+    assert (done.macrobatch_size, done.effective_batch_size) == (8, 8)  # two iterations, one update
     assert "profile ci: --batch-size 208 capped to 4" in resolved.caps
-    assert "profile ci: --dtype tf32 capped to float32" in resolved.caps
-    assert "profile ci: --num-layers 50 left out" in resolved.caps
-    assert (done.macrobatch_size, done.update_batch) == (8, 8)  # two iterations, one update
-    before = resolve(replace(asked, profile="auto", dtype=None), LAPTOP, 1000).experiment
+    before = complete(flags, classes=1000)
     capped = {line.split()[2] for line in resolved.caps}
-    for f in fields(Experiment):
-        if f.name not in ("profile", "dtype") and getattr(before, f.name) != getattr(done, f.name):
-            assert configs.flag_name(f.name) in capped, f.name
+    for name in set(FIELDS) - {"profile", "dtype"}:
+        if getattr(before, name) != getattr(done, name):
+            assert flag_name(name) in capped, name
+    twice = resolve(done.to_dict(), LAPTOP, 12)
+    assert (twice.experiment, twice.caps) == (done, ())
 
 
 def test_profile_ci_leaves_what_is_small_enough() -> None:
-    asked = Experiment(profile="ci", batch_size=2, num_epochs=1, benchmark_iters=1)
-    resolved = resolve(asked, LAPTOP, num_classes=12)
-    done = resolved.experiment
-    assert (done.batch_size, done.num_epochs, done.benchmark_iters) == (2, 1, 1)
-    assert not any(
-        flag in line for line in resolved.caps for flag in ("--batch-size", "--num-epochs")
-    )
-
-
-def test_capping_twice_changes_nothing() -> None:
-    """A worker is given the capped values and the profile, and caps them again."""
-    once = resolve(Experiment(profile="ci"), LAPTOP, 12).experiment
-    twice = resolve(parse(*flags_of(once)), LAPTOP, 12)
-    assert (twice.experiment, twice.caps) == (once, ())
+    asked = {"profile": "ci", "batch_size": 2, "num_epochs": 1, "benchmark_iters": 1}
+    done = resolve(asked, LAPTOP, 12)
+    assert {name: getattr(done.experiment, name) for name in asked} == asked
+    assert not any("--batch-size" in line or "--num-epochs" in line for line in done.caps)
 
 
 # --- contradictions -------------------------------------------------------------------------------
+
+LARS = "--recipe mlperf_lars_8k"
 
 
 @pytest.mark.parametrize(
@@ -411,147 +348,87 @@ def test_capping_twice_changes_nothing() -> None:
         ("-b 16 --macrobatch-size 40", "--macrobatch-size 40", "32 or 48"),
         ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "use 16"),
         ("--override loss_scale_update=a.py:f", "loss_scale_update", "--loss-scale dynamic"),
-        (
-            "--override loss_scale_update=a.py:f --loss-scale 8",
-            "loss_scale_update",
-            "--loss-scale dynamic",
-        ),
+        ("--override loss_scale_update=a.py:f --loss-scale 8", "update", "--loss-scale dynamic"),
         ("--profile gpu", "--profile gpu", "--profile cpu"),
         ("--load-epoch 3", "--load-epoch", "--model-prefix"),
         ("--resume", "--resume", "--model-prefix"),
         ("--resume --load-epoch 3 --model-prefix m", "--load-epoch", "one of them"),
-        ("--init-from a --load-epoch 3 --model-prefix m", "--init-from", "give one of them"),
+        ("--init-from a --load-epoch 3 --model-prefix m", "--init-from", "one of them"),
         ("--init-from a --step paced:100", "--init-from", "leave one of them out"),
         ("--freeze-until stage2", "--freeze-until stage2", "--init-from"),
         ("--only-inference --no-val", "--no-val", "nothing to do"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--step paced:100 --model-prefix m", "--model-prefix", "leave out"),
-        ("--val-resize 200 --image-shape 224", "--val-resize 200", "use 224 or more"),
         ("--val-resize 100 --recipe reference", "--val-resize 100", "use 224 or more"),
         ("--image-shape 40 --val-resize 39 --profile ci", "--val-resize 39", "use 40 or more"),
         ("-b 1 --image-shape 32", "-b 1", "use -b 2 or more"),
-        ("-b 1 --network tiny --image-shape 32", "-b 1", "use -b 2 or more"),
         ("-b 1 --profile ci", "-b 1", "use -b 2 or more"),
-        (
-            "--lr-schedule cosine --lr-step-epochs 30,60",
-            "--lr-step-epochs",
-            "leave it out, or give --lr-schedule step",
-        ),
-        ("--recipe nvidia_cosine --lr-step-epochs 30", "--lr-step-epochs", "--lr-schedule step"),
+        ("--lr-schedule cosine --lr-step-epochs 30", "--lr-step-epochs", "--lr-schedule step"),
         ("--recipe nvidia_cosine --lr-schedule step", "--lr-schedule step", "--lr-step-epochs"),
-        ("--recipe reference --optimizer lars", "--optimizer lars", "--recipe mlperf_lars_8k"),
-        ("--recipe mlperf_lars_8k --optimizer sgd", "--optimizer sgd", "give --lr too"),
+        ("--recipe reference --optimizer lars", "--optimizer lars", LARS),
+        (f"{LARS} --optimizer sgd", "--optimizer sgd", "pass --lr too"),
         ("--no-bn-decay --override decay_groups=a.py:f", "--no-bn-decay", "leave one out"),
+        ("--resample fast", "--resample fast", "--loader dali"),
+        ("--logger nowhere", "--logger nowhere", "tensorboard, wandb, mlflow"),
     ],
 )
 def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remedy: str) -> None:
     with pytest.raises(UserError) as error:
-        resolve(parse(*argv.split()), LAPTOP, num_classes=12)
+        complete(argv)
     message = str(error.value)
-    assert flag in message and remedy in message
-    assert "\n" not in message
+    assert flag in message and remedy in message and "\n" not in message
 
 
 @pytest.mark.parametrize(
-    ("dtype", "capability", "remedy"),
-    [
-        ("float16", (6, 1), "--dtype float32"),
-        ("bfloat16", (7, 5), "--dtype float16"),
-        ("tf32", (7, 0), "--dtype float16"),
-        ("tf32", (6, 0), "--dtype float32"),
-    ],
+    ("dtype", "capability", "instead"),
+    [("float16", (6, 1), "float32"), ("bfloat16", (7, 5), "float16"), ("tf32", (7, 0), "float16")],
 )
-def test_a_precision_that_the_gpu_lacks(
-    dtype: str, capability: tuple[int, int], remedy: str
-) -> None:
-    major, minor = capability
-    with pytest.raises(UserError, match=f"--dtype {dtype} needs .*{major}.{minor}: use {remedy}$"):
-        resolve(Experiment(dtype=dtype), machine_with(gpu((9, 0)), gpu(capability)), 12)
-
-
-def test_float16_on_a_processor_is_for_the_tiny_network() -> None:
-    done = resolve(Experiment(dtype="float16", network="tiny"), LAPTOP, 12).experiment
-    assert (done.dtype, done.loss_scale) == ("float16", "dynamic")
-
-
-def test_an_update_over_several_batches() -> None:
-    asked = Experiment(recipe="reference", batch_size=32, macrobatch_size=128, n=2, comm="ddp")
-    done = resolve(asked, LAPTOP, 12).experiment
-    assert (done.micro_batches, done.global_batch, done.update_batch) == (4, 64, 256)
-    assert description.arithmetic(done) == (
-        "global batch 2 x 32 x 4 batches per update = 256; learning rate 0.1 x 256 / 256 = 0.1"
-    )
+def test_a_precision_that_the_gpu_lacks(dtype: str, capability: Any, instead: str) -> None:
+    with pytest.raises(UserError, match=f"--dtype {dtype} needs .*: use --dtype {instead}$"):
+        complete(f"--dtype {dtype}", gpus((9, 0), capability))
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("flag", "texts"),
     [
-        ("0", kinds.positive),
-        ("-1", kinds.natural),
-        ("-0.1", kinds.not_negative),
-        ("nan", kinds.not_negative),
-        ("inf", kinds.not_negative),
-        ("16", kinds.image_shape),
-        ("3,224,256", kinds.image_shape),
-        ("1,224,224", kinds.image_shape),
-        ("224,224", kinds.image_shape),
-        ("60,30", kinds.epoch_list),
-        ("-1,30", kinds.epoch_list),
-        ("nan", kinds.epoch_list),
-        ("30,inf", kinds.epoch_list),
-        ("1", kinds.share),
-        ("-0.1", kinds.share),
-        ("nan", kinds.share),
-        ("100", kinds.pace),
-        ("paced:0", kinds.pace),
-        ("paced:-5", kinds.pace),
-        ("paced:nan", kinds.pace),
-        ("paced:inf", kinds.pace),
-        ("waited:5", kinds.pace),
-        ("often", kinds.loss_scale),
-        ("0.5", kinds.loss_scale),
-        ("nan", kinds.loss_scale),
-        ("33554432", kinds.loss_scale),
-        ("dynamic:0", kinds.loss_scale),
-        ("dynamic:8:0", kinds.loss_scale),
-        ("dynamic:8:2:1", kinds.loss_scale),
+        ("--num-epochs", "0 -1 1.5 many"),
+        ("--load-epoch", "-1"),
+        ("--lr", "-0.1 nan inf fast"),
+        ("--image-shape", "16 3,224,256 1,224,224 224,224"),
+        ("--lr-step-epochs", "60,30 -1,30 nan 30,inf"),
+        ("--label-smoothing", "1 -0.1 nan"),
+        ("--step", "100 paced:0 paced:-5 paced:nan paced:inf waited:5"),
+        ("--loss-scale", "often 0.5 nan 33554432 dynamic:0 dynamic:8:0 dynamic:8:2:1"),
+        ("--hosts", "a:0 a:1,a:1 :2"),
     ],
 )
-def test_impossible_values_are_refused(text: str, kind: Any) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        kind(text)
+def test_impossible_values_are_refused(flag: str, texts: str, capsys: Any) -> None:
+    for text in texts.split():
+        with pytest.raises(SystemExit):
+            parse(f"{flag}={text}")
+        assert "must be" in capsys.readouterr().err, text
 
 
-# --- what is said about a run ---------------------------------------------------------------------
+# --- what is printed about a run ------------------------------------------------------------------
 
 
-def test_the_arithmetic_of_batch_and_learning_rate() -> None:
-    done = resolve(Experiment(recipe="reference", batch_size=64, lr=0.1), LAPTOP, 12).experiment
-    assert description.arithmetic(done) == (
-        "global batch 1 x 64 = 64; learning rate 0.1 x 64 / 256 = 0.025"
-    )
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ("-b 64", "global batch 1 x 64 = 64; learning rate 0.1 x 64 / 256 = 0.025"),
+        ("-n 2 --comm ddp -b 32 --macrobatch-size 128", "global batch 2 x 32 x 4 batches per update"
+         " = 256; learning rate 0.1 x 256 / 256 = 0.1"),
+        ("-b 32 --lr-schedule cosine", "global batch 1 x 32 = 32; learning rate 0.1 x 32 / 256 ="
+         " 0.0125, cosine to 0 at epoch 90"),
+    ],
+)  # fmt: skip
+def test_the_arithmetic_of_batch_and_learning_rate(flags: str, line: str) -> None:
+    assert description.arithmetic(complete(f"--recipe reference --lr 0.1 {flags}")) == line
 
 
 @pytest.mark.parametrize(
     ("epochs", "said"), [(4, "inside its warm-up"), (30, "before its first decay"), (31, None)]
 )
 def test_a_run_that_ends_early_says_so(epochs: int, said: str | None) -> None:
-    done = resolve(Experiment(recipe="reference", num_epochs=epochs), LAPTOP, 12).experiment
-    remark = description.schedule_remark(done)
+    remark = description.schedule_remark(complete(f"--recipe reference -e {epochs}"))
     assert (remark is None) if said is None else (remark is not None and said in remark)
-
-
-@pytest.mark.parametrize(
-    ("asked", "classes", "reason"),
-    [
-        (Experiment(loader="synthetic"), 1000, "synthetic images have no data set"),
-        (Experiment(loader="synthetic", num_classes=7), 7, "given"),
-        (Experiment(data_root="/nowhere/imagenet"), 1000, "there is no /nowhere/imagenet"),
-        (Experiment(data_root="/nowhere/roadsigns"), 1000, "there is no /nowhere/roadsigns"),
-        (Experiment(), 12, "the built-in road signs'"),
-    ],
-)
-def test_classes_that_nobody_counted_are_not_said_to_be(asked, classes, reason) -> None:
-    done = prepare(asked, make_data=False, here=LAPTOP)
-    assert done.experiment.num_classes == classes
-    assert reason in done.reasons["num_classes"]

@@ -95,7 +95,7 @@ def test_a_schedule_of_zero_trains_nothing(with_override: Callable[..., Path]) -
 @pytest.mark.needs("torch")
 def test_shard(with_override: Callable[..., Path]) -> None:
     code = "def shard(order, rank, size, batch):\n    return order[: 2 * batch].reshape(2, batch)"
-    folder = with_override("shard", code, "--logdir", "board")
+    folder = with_override("shard", code, "--logger", "tensorboard")
     lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
     assert {line["steps"] for line in lines if line["phase"] == "train"} == {2}
 

@@ -455,12 +455,12 @@ def test_timing_the_input_alone(rn50: Run, photos: Photos, tmp_path: Path) -> No
 def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) -> None:
     import types
 
-    report = run(rn50, photos, "-e", "2", "--logdir", "board", "--disp-batches", "3")
+    report = run(rn50, photos, "-e", "2", "--logger", "tensorboard", "--disp-batches", "3")
     # without this TensorBoard would import TensorFlow to read its files
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = EventAccumulator(str(tmp_path / "board"))
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     assert {"train/loss", "train/top1", "train/ips", "train/lr", "epoch/val.top1"} <= set(
         board.Tags()["scalars"]

@@ -7,7 +7,7 @@ import linecache
 import pytest
 
 from data_prep import im2rec
-from rn50lib.config import Experiment
+from rn50lib.config import FIELDS
 from rn50lib.errors import UserError
 from rn50lib.hooks import REPLACEABLE
 from tests.support import LAPTOP
@@ -129,9 +129,9 @@ def test_what_cannot_be_used_is_refused(started, monkeypatch):
 
 
 def test_no_field_of_a_run_is_called_like_a_seam():
-    assert not set(REPLACEABLE) & set(Experiment.__dataclass_fields__)
+    assert not set(REPLACEABLE) & set(FIELDS)
     assert set(using.TWO_RANKS) <= set(REPLACEABLE)
-    assert set(using.SMALL) <= set(Experiment.__dataclass_fields__)
+    assert set(using.SMALL) <= set(FIELDS)
 
 
 FRAME = """import re

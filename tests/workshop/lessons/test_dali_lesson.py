@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib.config import Experiment
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from rn50lib.recipe import MEAN, STD, Augmentation
@@ -92,7 +91,7 @@ def replace_augmentation(done, augmentation: Augmentation):
         def to_recipe(self):
             return replace(super().to_recipe(), augmentation=augmentation)
 
-    return Other(**{name: getattr(done, name) for name in done.given()})
+    return Other(**{name: getattr(done, name) for name in done.to_dict()})
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -155,7 +154,7 @@ def test_every_recorded_result_of_the_lesson_is_there() -> None:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_a_loader_takes_turns_alone_and_in_front_of_a_paced_device(photos: Photos) -> None:
-    asked = Experiment(image_shape=32, batch_size=4, recipe="reference", data_nthreads=0,
+    asked = dict(image_shape=32, batch_size=4, recipe="reference", data_nthreads=0,
                        threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
     chosen = {"PyTorch": {"backend": "torch", "loader": "native"}}
     found = loaders.compare(asked, chosen, 200.0, rounds=2, steps=3, warm_up=1)
@@ -169,7 +168,7 @@ def test_a_loader_takes_turns_alone_and_in_front_of_a_paced_device(photos: Photo
 def test_with_gpus_dali_on_the_processor_is_a_loader_that_sees_none(
     photos: Photos, two_gpus: None
 ) -> None:
-    asked = Experiment(image_shape=32, batch_size=4, recipe="reference", data_nthreads=1, n=1,
+    asked = dict(image_shape=32, batch_size=4, recipe="reference", data_nthreads=1, n=1,
                        threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
     assert session.resolve(asked).dtype == "float16"  # what a GPU's run would compute in
     chosen = {loaders.ON_CPU: loaders.loaders()[loaders.ON_CPU]}
@@ -180,7 +179,7 @@ def test_with_gpus_dali_on_the_processor_is_a_loader_that_sees_none(
 @pytest.mark.slow
 @pytest.mark.needs("dali")
 def test_dali_shows_pillow_s_pictures_and_reads_each_once(photos: Photos) -> None:
-    asked = Experiment(image_shape=32, batch_size=8, recipe="reference", data_nthreads=1,
+    asked = dict(image_shape=32, batch_size=8, recipe="reference", data_nthreads=1,
                        threads=1, data_root=str(photos.root))  # fmt: skip
     chosen = {"DALI": {"loader": "dali", "data_format": "files"}}
     shown = pictures.seen(asked, chosen, count=9, sizes=(32, 16))
@@ -204,7 +203,7 @@ def test_a_diagnosis_that_fails_shows_why(tmp_path: Path) -> None:
 
 
 def test_a_measurement_that_cannot_be_made_says_why(photos: Photos) -> None:
-    asked = Experiment(image_shape=32, batch_size=49, recipe="reference", data_nthreads=0,
+    asked = dict(image_shape=32, batch_size=49, recipe="reference", data_nthreads=0,
                        threads=1, data_root=str(photos.root), data_format="files")  # fmt: skip
     with pytest.raises(UserError, match="one step takes 49 images"):
         loaders.compare(asked, {"PyTorch": {"loader": "native"}}, 200.0, rounds=1)

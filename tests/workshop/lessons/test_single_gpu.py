@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rn50lib.config import Experiment
+from tests.support import full
 from workshop import expected, pairs
 from workshop.lessons.single_gpu import figures, reading
 from workshop.lessons.single_gpu import schedule as drawn
@@ -57,7 +57,7 @@ def test_the_interval_of_a_median(count: int, low: int, high: int) -> None:
 
 
 def test_a_ratio_per_pair() -> None:
-    measured = pairs.Pairs("a", "b", {"a": [1.0, 2.0], "b": [1.5, 2.0]}, Experiment())
+    measured = pairs.Pairs("a", "b", {"a": [1.0, 2.0], "b": [1.5, 2.0]}, full())
     assert measured.ratios == [1.5, 1.0]
 
 
@@ -65,9 +65,7 @@ def test_a_ratio_per_pair() -> None:
 @pytest.mark.needs("torch")
 def test_two_networks_take_turns_in_one_process() -> None:
     common = {"image_shape": 32, "batch_size": 2, "num_classes": 5, "threads": 1}
-    both = {
-        name: Experiment(network="tiny", resnet_version=name, **common) for name in ("v1", "v1.5")
-    }
+    both = {name: dict(network="tiny", resnet_version=name, **common) for name in ("v1", "v1.5")}
     measured = pairs.time_pairs(both, pairs=3, steps=2)
     assert (measured.first, measured.second) == ("v1", "v1.5")
     assert all(len(times) == 3 and min(times) > 0 for times in measured.seconds.values())

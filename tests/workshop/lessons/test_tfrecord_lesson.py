@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from data_prep.tfrecord import convert
-from rn50lib.config import Experiment
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from tests.support import Photos, full
@@ -138,7 +137,7 @@ SMALL = {"network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float3
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
 def test_stages_take_turns_in_front_of_a_paced_device(shards: Path) -> None:
-    asked = Experiment(**SMALL, data_root=str(shards), step=200.0)
+    asked = dict(**SMALL, data_root=str(shards), step=200.0)
     found = stages.compare(asked, rounds=1, steps=2, warm_up=1)
     assert found.variants[:2] == [stages.BY_HAND, "one after the other"]
     assert len(found.variants) == 6
@@ -150,7 +149,7 @@ def test_stages_take_turns_in_front_of_a_paced_device(shards: Path) -> None:
 
 @pytest.mark.slow
 def test_a_measurement_that_cannot_be_made_says_why(shards: Path) -> None:
-    asked = Experiment(**SMALL | {"batch_size": 48}, data_root=str(shards), step=200.0)
+    asked = dict(**SMALL | {"batch_size": 48}, data_root=str(shards), step=200.0)
     with pytest.raises(UserError, match="an epoch has 1 steps of 48 images, and a turn takes 4"):
         stages.compare(asked, rounds=1, steps=3, warm_up=1)
 
@@ -161,7 +160,7 @@ def test_a_measurement_that_cannot_be_made_says_why(shards: Path) -> None:
 def test_what_tensorflow_says_about_records(
     shards: Path, gpus: bool, request: pytest.FixtureRequest
 ) -> None:
-    asked = Experiment(**SMALL, data_root=str(shards))
+    asked = dict(**SMALL, data_root=str(shards))
     if gpus:  # which the process that reads does not see
         request.getfixturevalue("two_gpus")
         asked = replace(asked, profile="gpu", dtype="float16")
