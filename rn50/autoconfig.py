@@ -357,7 +357,11 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
             other = "pass --comm horovod to exchange gradients through the host's memory"
         raise UserError(f"--launcher {launcher}: Horovod {checks.gpu_horovod(backend)}, or {other}")
     if backend == "torch":
-        why = "Horovod is not built with NCCL" if checks.horovod_serves(backend) else "there is no Horovod"
+        why = (
+            "Horovod is not built with NCCL"
+            if checks.horovod_serves(backend)
+            else "there is no Horovod"
+        )
         return "ddp", why
     why = checks.gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
     raise UserError(

@@ -13,27 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rn50.cli import VERBS
 from rn50lib import argparser, config
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
-
-VERBS = {
-    "run": "train, in processes of its own, with everything not given chosen for this machine",
-    "train": "one worker of a run, in this process",
-    "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
-    "benchmark": "images per second over numbers of workers and batch sizes",
-    "predict": "class probabilities of pictures: rn50 predict PREFIX EPOCH a.jpg",
-    "import": "weights of torchvision or timm as a checkpoint: rn50 import torchvision FILE",
-    "export": "a checkpoint as an ONNX file, a TensorFlow SavedModel or weights for torchvision",
-    "plot": "loss and accuracy curves from report files",
-    "compare": "reports and benchmarks beside each other, and beside published figures",
-    "scale": "what a training would do on other numbers of GPUs, what it takes and costs",
-    "diagnose": "where the time of a run goes, and which change would help most",
-    "doctor": "what this machine has, what is missing and what to do about it",
-    "workshop": "build, check and run the notebooks",
-}
 
 HELP = {
     "axes": {

@@ -624,7 +624,7 @@ horovodrun(folder / "allreduce.py", np=workers)
 print(f"The library's step of {workers} workers took {1000 * weak.overhead:.0f} ms longer.")
 
 # %% [markdown]
-# A message costs something however small it is, and then something for every further megabyte. On GPUs NVIDIA's [nccl-tests](https://github.com/NVIDIA/nccl-tests) measure the same, and notebook 08 fits the two numbers. Because each message has its price, Horovod collects what is ready in a cycle of a millisecond and copies it into one **fusion buffer**; `--fusion-mb` and `--cycle-ms` turn these knobs.
+# A message costs something however small it is, and then something for every further megabyte. On GPUs NVIDIA's [nccl-tests](https://github.com/NVIDIA/nccl-tests) measure the same, and notebook 08 fits the two numbers. Because each message has its price, Horovod collects what is ready in a cycle of a millisecond and copies it into one **fusion buffer**; the variables `HOROVOD_FUSION_THRESHOLD` (bytes) and `HOROVOD_CYCLE_TIME` (milliseconds) set both.
 #
 # ### A step, looked at through a window
 #

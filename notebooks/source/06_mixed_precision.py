@@ -35,11 +35,11 @@ session = workshop.start("06", profile)
 # The cell below says which 16 bits *your* machine computes in. Everything that follows compares them with `float32`.
 
 # %%
-from rn50 import precision
+from rn50 import autoconfig
 
 reduced = session.pick(cpu="bfloat16")
 if session.profile == "gpu":
-    reduced = precision.best_dtype(session.machine, "reference")[0]
+    reduced = autoconfig.best_dtype(session.machine, "reference")[0]
 emulated = session.profile != "gpu" and not session.machine.bfloat16
 print(f"Compared with float32 here: {reduced}.")
 if emulated:

@@ -153,13 +153,13 @@ print("all twelve together:", round(probability.sum().item(), 4))
 # Does 90 % mean that nine of ten such answers are right? That is no matter of definition. It can be counted. The cell computes the answers to all validation pictures in several forms of the network, which the next sections need too, and groups those of the plain one by their probability.
 
 # %%
-from rn50 import precision
+from rn50 import autoconfig
 from workshop.lessons.inference import figures as drawn
 from workshop.lessons.inference import forms
 
 reduced = session.pick(cpu="bfloat16")
 if session.profile == "gpu":
-    reduced = precision.best_dtype(session.machine, "reference")[0]
+    reduced = autoconfig.best_dtype(session.machine, "reference")[0]
 every = 3 if slow else 1  # where bfloat16 is imitated, a third of the pictures must do
 answers = forms.answers(prefix, last, scratch / "answers.npz", reduced, every)
 fig, finding = drawn.trust(answers.probabilities(forms.FOLDED), answers.labels)

@@ -215,9 +215,9 @@ print(f"{threads} threads, PyTorch {torch.__version__}")
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). Time both precisions with both batches, and divide twice:
 
 # %%
-from rn50 import precision
+from rn50 import autoconfig
 
-reduced = precision.best_dtype(session.machine, "reference")[0] if on_gpu else "bfloat16"
+reduced = autoconfig.best_dtype(session.machine, "reference")[0] if on_gpu else "bfloat16"
 emulated = not (on_gpu or session.machine.bfloat16)
 rate = {}
 for dtype in ("float32", reduced):
