@@ -148,7 +148,7 @@ def test_a_data_root_without_data(rn50: Run, images: list[str] | None, words: An
         write_photo(Path("set", name), 0)
     line = rn50("run", "--data-root", "set" if images is not None else "nowhere", *TINY).error
     assert all(word in line for word in words)
-    if "one class" in line:
+    if "has one class" in line:
         shown = rn50("run", "--data-root", "set", *TINY, "--no-metrics", "--dry-run")
         assert shown.status == 0
 
