@@ -92,7 +92,8 @@ def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
                 walked.append(offset)
                 _check_example(answer, path, offset, data)
         except RecordError as error:
-            text = str(error).removeprefix(f"{path}: ")
+            text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
+            text = f"after {len(walked):,} good records: {text}"
             lost = os.path.getsize(path) - (error.offset or 0) if os.path.exists(path) else 0
             text += f"; {lost:,} bytes from there on were not read"
             answer["problems"].append(["damage", path, error.offset, text])
@@ -102,7 +103,7 @@ def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
                 fits = TFRecordReader(path, path_index).offsets.tolist() == walked
                 text = "its entries are not where the records are"
             except RecordError as error:
-                fits, text = False, str(error).removeprefix(f"{path_index} ")
+                fits, text = False, str(error).removeprefix(f"{path_index}: ")
             if not fits:
                 answer["problems"].append(["index", path_index, None, text])
         return answer

@@ -38,25 +38,17 @@ FIRST_FLAGS, LATER_FLAGS = (WHOLE, FIRST), (MIDDLE, LAST)
 class RecordError(UserError):
     """A record file that is damaged or does not fit its index.
 
-    Attributes: ``path`` of the file, byte ``offset`` of the record in question and ``good``, the
-    number of whole records that stand before it in the file; each is None where it has no meaning.
+    Attributes: ``path`` of the file and byte ``offset`` of the record; None if not known.
     """
 
-    def __init__(
-        self,
-        message: str,
-        path: object = None,
-        offset: int | None = None,
-        good: int | None = None,
-    ) -> None:
+    def __init__(self, message: str, path: object = None, offset: int | None = None) -> None:
         super().__init__(message)
         self.path = path
         self.offset = offset
-        self.good = good
 
     def __reduce__(self) -> tuple:
         # An exception that a loader's worker raises travels to the main process by pickle.
-        return type(self), (str(self), self.path, self.offset, self.good)
+        return type(self), (str(self), self.path, self.offset)
 
 
 @functools.cache

@@ -112,6 +112,6 @@ def test_damage_is_told_with_its_reason(hexed, reason):
 
 
 def test_the_error_survives_the_way_from_a_worker():
-    error = framing.RecordError("what happened", "train.rec", 12, 3)
+    error = framing.RecordError("what happened", "train.rec", 12)
     back = pickle.loads(pickle.dumps(error))
-    assert (str(back), back.path, back.offset, back.good) == ("what happened", "train.rec", 12, 3)
+    assert (str(back), back.path, back.offset) == ("what happened", "train.rec", 12)
