@@ -21,7 +21,6 @@ from rn50lib.records.framing import (
     MAGIC,
     PART,
     Damage,
-    Header,
     RecordError,
     checksum_path,
     crc32c,
@@ -32,8 +31,8 @@ from rn50lib.records.framing import (
 from rn50lib.records.index import checksum_remedy, checksums_at, prefix_of, read_index
 from rn50lib.records.mapped import MappedFile
 
-PLAIN = struct.Struct(PART.format + HEADER.format[1:])
-"""The start of a record in one part: magic, length (the kind above it is 0), image header."""
+PLAIN = struct.Struct("<III20x")
+"""The start of a record: magic, length (the kind above it is 0 in one part), the header's flag."""
 
 Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
@@ -104,46 +103,42 @@ class Reader:
 
     def __getitem__(self, position: int) -> tuple[Labels, bytes]:
         """Return (label, encoded image) of the record at a position of the index."""
-        header, image = self._plain(position) or self._unpack(
-            int(self.index.offsets[position]), self.read(position)
-        )
-        return _label(header), image
-
-    def _plain(self, position: int) -> tuple[Header, bytes] | None:
-        """Return header and image of a record in one part with one label; None for any other.
-
-        Nearly all are so. The image is copied once, and no page of the file is read but its own.
-        """
-        _, offsets, stops, checksums = self.index
-        start, stop = int(offsets[position]), int(stops[position])
-        if stop > self._file.size or stop - start < PLAIN.size:
-            return None
-        head = self._file.read(start, start + PLAIN.size)
-        magic, length, flag, label, id_, id2 = PLAIN.unpack(head)
-        end = start + PART.size + length
-        if magic != MAGIC or flag != 0 or length < HEADER.size or end + -length % 4 != stop:
-            return None
-        image = self._file.read(start + PLAIN.size, end)
-        if checksums is not None:
-            extend = crc32c()
-            if extend(extend(0, head[PART.size :]), image) != checksums[position]:
-                return None
-        return Header(0, label, id_, id2), image
+        head, image = self._pieces(position)
+        if not image:
+            return self._unpack(int(self.index.offsets[position]), head)
+        label = HEADER.unpack(head)[1]
+        return (int(label) if label.is_integer() else label), image
 
     def read(self, position: int) -> bytes:
         """Return the record at a position of the index: its header and the encoded image."""
+        return b"".join(self._pieces(position))
+
+    def _pieces(self, position: int) -> tuple[bytes, bytes]:
+        """Return header and image of a record with one part and one label, as nearly all are.
+
+        Their image is copied once, and no page of the file is read but its own. Any other record is
+        returned as (the whole record, b"").
+        """
         _, offsets, stops, checksums = self.index
         start, stop = int(offsets[position]), int(stops[position])
-        data = self._file.data()
-        try:
-            span = locate(data, start, self._file.size)
-        except Damage as damage:
-            raise self._misfit(start, damage.reason) from None
-        if span.end != stop:
-            raise self._misfit(start, f"the record ends at {span.end:,}, by the index at {stop:,}")
-        record = join(data, span)
+        head, image = b"", b""
+        if PLAIN.size <= stop - start and stop <= self._file.size:
+            head = self._file.read(start, start + PLAIN.size)
+            magic, length, flag = PLAIN.unpack(head)
+            end = start + PART.size + length
+            if magic == MAGIC and flag == 0 and length > HEADER.size and end + -length % 4 == stop:
+                head, image = head[PART.size :], self._file.read(start + PLAIN.size, end)
+        if not image:
+            try:
+                span = locate(self._file.data(), start, self._file.size)
+            except Damage as damage:
+                raise self._misfit(start, damage.reason) from None
+            if span.end != stop:
+                ends = f"the record ends at {span.end:,}, by the index at {stop:,}"
+                raise self._misfit(start, ends)
+            head = join(self._file.data(), span)
         if checksums is not None:
-            wanted, found = int(checksums[position]), crc32c()(0, record)
+            wanted, found = int(checksums[position]), crc32c()(crc32c()(0, head), image)
             if found != wanted:
                 raise self._file.damaged(
                     start,
@@ -151,7 +146,7 @@ class Reader:
                     f"checksum is 0x{found:08x}, {checksum_path(self.path_rec)} says "
                     f"0x{wanted:08x} (if the change was meant, {checksum_remedy(self.path_rec)})",
                 )
-        return record
+        return head, image
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, header and image) in the order of the file; this needs no index."""
@@ -167,14 +162,16 @@ class Reader:
 
     def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
         for offset, record in self.payloads():
-            header, image = self._unpack(offset, record)
-            yield _label(header), image
+            yield self._unpack(offset, record)
 
-    def _unpack(self, offset: int, record: bytes) -> tuple[Header, bytes]:
+    def _unpack(self, offset: int, record: bytes) -> tuple[Labels, bytes]:
         try:
-            return unpack_header(record)
+            header, image = unpack_header(record)
         except RecordError as error:
             raise self._file.damaged(offset, str(error)) from None
+        if isinstance(header.label, tuple):
+            return np.array(header.label, dtype=np.float32), image
+        return (int(header.label) if header.label.is_integer() else header.label), image
 
     def _misfit(self, offset: int, reason: str) -> RecordError:
         """Return the error if file and index do not fit: which is wrong is not known."""
@@ -226,9 +223,3 @@ class Reader:
                 int(offsets[position]),
             )
         return {"labels": labels.astype(np.int32)}
-
-
-def _label(header: Header) -> Labels:
-    if isinstance(header.label, tuple):
-        return np.array(header.label, dtype=np.float32)
-    return int(header.label) if header.label.is_integer() else header.label

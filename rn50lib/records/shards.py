@@ -8,7 +8,6 @@ that `data_prep.tfrecord` writes, else from the shards and their indexes.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,13 +116,6 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
     """
     folder = shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
-    missing = sum(shard.index is None for shard in shards)
-    if missing:
-        print(
-            f"{folder}: {missing} of {len(shards)} {split} shards have no index; it is made in"
-            f" memory. `python -m data_prep.tfrecord --index {folder}` writes them",
-            file=sys.stderr,
-        )
     found = _contents(folder, split, shards)
     other = "val" if split == "train" else "train"
     there: kept.Arrays | None = None
@@ -197,14 +189,15 @@ def _find_contents(shards: list[Shard]) -> kept.Arrays:
     raw = None
     offsets, labels, names = [], [], {}
     for shard in shards:
-        reader = TFRecordReader(shard.path, shard.index)
+        reader = TFRecordReader(shard.path)
         found, raw = _read_labels(reader, raw)
         offsets.append(reader.offsets)
         labels.append(found)
         for label, position in zip(*np.unique(found, return_index=True), strict=True):
             if not raw and int(label) not in names:
-                names[int(label)] = _synset(reader, int(position))
-        reader.close()
+                span = reader.spans[position].tolist()
+                text = _parse(reader.file.data(), reader.path, (SYNSET,), *span).get(SYNSET)
+                names[int(label)] = _text(text[0]) if text else ""
     classes = [names.get(label, "") for label in range(max(names, default=-1) + 1)]
     return _arrays(offsets, np.concatenate(labels), classes, bool(raw))
 
@@ -216,19 +209,18 @@ def _read_labels(reader: TFRecordReader, raw: bool | None) -> tuple[np.ndarray, 
     """
     name = f"{reader.path}: record 0 at offset 0"
     raw = _check_kind(_parse(reader.read_at(0), name, (LABEL,)), raw, name)
-    labels = np.full(len(reader.offsets), -1, np.int64)
+    key, first = (RAW_LABEL, 0) if raw else (LABEL, 1)
+    labels = np.full(len(reader.spans), -1, np.int64)
     if not raw:
-        starts, stops = reader.spans()
-        with reader.scan() as mapped:
+        with reader.file.scan(len(labels)) as mapped:
             data = np.frombuffer(mapped, np.uint8)
+            starts, stops = reader.spans.T
             labels = find_numbers(data, starts, stops, LABEL) - 1
             del data  # else the map could not be closed
     for position in np.flatnonzero((labels < 0) | (labels >= 2**31)).tolist():
-        offset = int(reader.offsets[position])
-        name = f"{reader.path}: record {position} at offset {offset:,}"
-        key = RAW_LABEL if raw else LABEL
-        (label,) = _features(reader.data(), name, (key,), *reader.span_at(offset))
-        first = 0 if raw else 1
+        name = f"{reader.path}: record {position} at offset {int(reader.offsets[position]):,}"
+        span = reader.spans[position].tolist()
+        (label,) = _features(reader.file.data(), name, (key,), *span)
         if not first <= label < 2**31 or label != int(label):
             remark = "; here labels count from 1, and 0 is unused" if label == 0 else ""
             raise UserError(f"{name}: the label {label:g} is no class{remark}; {WRITE_AGAIN}")
@@ -236,11 +228,8 @@ def _read_labels(reader: TFRecordReader, raw: bool | None) -> tuple[np.ndarray, 
     return labels.astype(np.int32), raw
 
 
-def _synset(reader: TFRecordReader, position: int) -> str:
-    """Return the name that a record has for its class, or an empty string."""
-    offset = int(reader.offsets[position])
-    found = _parse(reader.data(), reader.path, (SYNSET,), *reader.span_at(offset)).get(SYNSET)
-    return found[0].decode("utf-8", "replace") if found and isinstance(found[0], bytes) else ""
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
 def _check_kind(features: dict[str, Any], before: bool | None, name: str) -> bool:

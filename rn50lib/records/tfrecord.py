@@ -11,10 +11,8 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -45,37 +43,46 @@ def masked_crc(data: bytes) -> int:
 
 
 class TFRecordReader:
-    """The records of one shard, in order or, with an index, at random; every checksum is checked.
+    """The records of one shard, in order or at random; every checksum is checked.
 
-    It can be pickled or inherited by workers. Raises RecordError, with file, offset and remedy, if
-    the file is damaged, or if the index belongs to a different file.
+    An index saves going through the shard to find its records. A reader can be pickled or inherited
+    by workers. Raises RecordError, with file, offset and remedy, if the file is damaged.
     """
 
     def __init__(
         self, path: str | os.PathLike, path_index: str | os.PathLike | None = None
     ) -> None:
         self.path = os.fspath(path)
-        self.path_index = os.fspath(path_index) if path_index else None
-        self._file = MappedFile(self.path)
+        self.path_index = path_index
+        self.file = MappedFile(self.path)
 
     @functools.cached_property
     def offsets(self) -> np.ndarray:
-        """Where the records start, int64: by the index, or found by going from one to the next."""
-        if self.path_index is not None:
-            return self._read_index(self.path_index)
+        """Where the records start, int64."""
+        if self.path_index is None:
+            return self.spans[:, 0] - _HEAD.size
+        try:
+            return np.ascontiguousarray(read_pairs(self.path_index)[:, 0])
+        except ValueError as error:
+            raise RecordError(
+                f"{self.path_index}: the index {error}; `python -m data_prep.tfrecord --index "
+                f"{os.path.dirname(self.path)}` writes the indexes again",
+                self.path_index,
+            ) from None
+
+    @functools.cached_property
+    def spans(self) -> np.ndarray:
+        """Where the data of the records start and stop, int64 (records, 2): found without index."""
         found, at = [], 0
-        with self._file.scan() as data:
-            while at < self._file.size:
-                found.append(at)
-                at = self._locate(data[at : at + _HEAD.size], at)[1] + CRC.size
+        with self.file.scan() as data:
+            while at < self.file.size:
+                start, stop = self._locate(data[at : at + _HEAD.size], at)
+                found.append((start, stop))
+                at = stop + CRC.size
         return np.array(found, np.int64)
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-    def close(self) -> None:
-        """Close the file; a later read opens it again."""
-        self._file.close()
 
     def read(self, position: int) -> bytes:
         """Return the data of the record at a position."""
@@ -85,59 +92,19 @@ class TFRecordReader:
 
     def read_at(self, offset: int) -> bytes:
         """Return the data of the record that starts at an offset."""
-        start, stop = self.span_at(offset)
-        found = self._file.read(start, stop)
+        start, stop = self._locate(self.file.read(offset, offset + _HEAD.size), offset)
+        found = self.file.read(start, stop)
         crc = masked_crc(found)
-        (stored,) = CRC.unpack(self._file.read(stop, stop + CRC.size))
+        (stored,) = CRC.unpack(self.file.read(stop, stop + CRC.size))
         if stored != crc:
             reason = f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
-            raise self._file.damaged(offset, reason)
+            raise self.file.damaged(offset, reason)
         return found
-
-    def span_at(self, offset: int) -> tuple[int, int]:
-        """Return where the data of the record at an offset start and stop, without reading them."""
-        return self._locate(self._file.read(offset, offset + _HEAD.size), offset)
-
-    def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
-        if len(head) < _HEAD.size:
-            raise self._file.damaged(offset, f"the file ends after {len(head)} bytes of a record")
-        length, stored = _HEAD.unpack(head)
-        crc = masked_crc(head[:8])
-        if stored != crc:
-            reason = f"the checksum of the length is 0x{stored:08x}, not 0x{crc:08x}"
-            raise self._file.damaged(offset, reason)
-        start = offset + _HEAD.size
-        if start + length + CRC.size > self._file.size:
-            there = self._file.size - start
-            raise self._file.damaged(
-                offset, f"the record says {length:,} bytes, but the file ends after {there:,}"
-            )
-        return start, start + length
-
-    def spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the data of all records start and stop, int64.
-
-        The stop is -1 if the length that is written there is not that of the index.
-        """
-        starts = self.offsets + _HEAD.size
-        stops = np.append(self.offsets[1:], self._file.size) - CRC.size
-        with self.scan() as data:
-            words = np.frombuffer(data, np.uint8)[self.offsets[:, None] + np.arange(8)]
-        lengths = words.view("<u8")[:, 0]
-        return starts, np.where(lengths == (stops - starts).astype(np.uint64), stops, -1)
-
-    def scan(self) -> AbstractContextManager[Any]:
-        """Return the shard as a buffer, to read the start of each of its records."""
-        return self._file.scan(len(self.offsets))
-
-    def data(self) -> Any:
-        """Return the shard as a buffer."""
-        return self._file.data()
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, data) of all records in the order of the file; this needs no index."""
         offset = 0
-        while offset < self._file.size or not offset:
+        while offset < self.file.size or not offset:
             data = self.read_at(offset)
             yield offset, data
             offset += len(data) + FRAMING_BYTES
@@ -146,21 +113,20 @@ class TFRecordReader:
         for _, data in self.records():
             yield data
 
-    def _read_index(self, path_index: str) -> np.ndarray:
-        try:
-            offsets, sizes = read_pairs(path_index).T
-            ends = np.cumsum(sizes)
-            if not np.array_equal(offsets, ends - sizes) or ends[-1] != self._file.size:
-                raise ValueError("does not list its records, or the shard was cut short")
-        except ValueError as error:
-            self.span_at(0)  # a file that is empty or compressed says so
-            raise RecordError(
-                f"{path_index}: the index of {self.path} {error}; copy both again, or write the "
-                f"index with `python -m data_prep.tfrecord --index {os.path.dirname(self.path)}`",
-                path_index,
-                int(self._file.size),
-            ) from None
-        return np.ascontiguousarray(offsets)
+    def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
+        """Return where the data of the record start and stop that has this head."""
+        if len(head) < _HEAD.size:
+            raise self.file.damaged(offset, f"the file ends after {len(head)} bytes of a record")
+        length, stored = _HEAD.unpack(head)
+        crc = masked_crc(head[:8])
+        if stored != crc:
+            reason = f"the checksum of the length is 0x{stored:08x}, not 0x{crc:08x}"
+            raise self.file.damaged(offset, reason)
+        start = offset + _HEAD.size
+        if start + length + CRC.size > self.file.size:
+            reason = f"the record says {length:,} bytes, but the file ends after "
+            raise self.file.damaged(offset, f"{reason}{self.file.size - start:,}")
+        return start, start + length
 
 
 @dataclass(frozen=True)
