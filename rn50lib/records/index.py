@@ -73,17 +73,14 @@ def checksums_at(path_rec: str | os.PathLike, offsets: np.ndarray) -> np.ndarray
     pairs = read_checksums(path_rec)
     if pairs is None:
         return None
-    listed, by_offset = pairs[pairs[:, 0].argsort(kind="stable")], offsets.argsort(kind="stable")
-    if not np.array_equal(listed[:, 0], offsets[by_offset]):
+    if not np.array_equal(pairs[:, 0], np.sort(offsets)):
         path = checksum_path(path_rec)
         raise RecordError(
             f"{path}: it does not belong to {path_rec}, which was written later or by another "
             f"program; {checksum_remedy(path_rec)}",
             path,
         )
-    found = np.empty(len(offsets), np.int64)
-    found[by_offset] = listed[:, 1]
-    return found
+    return pairs[np.searchsorted(pairs[:, 0], offsets), 1]
 
 
 def read_pairs(path: str | os.PathLike) -> np.ndarray:

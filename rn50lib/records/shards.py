@@ -119,7 +119,8 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
     found = _contents(folder, split, shards)
     other = "val" if split == "train" else "train"
     there: kept.Arrays | None = None
-    if any(folder.glob(f"{SPLIT_PREFIX[other]}-*-of-*")):
+    reads_other = split == "train" or names is None  # scoring reads no training data
+    if reads_other and any(folder.glob(f"{SPLIT_PREFIX[other]}-*-of-*")):
         there = _contents(folder, other, find_shards(folder, other))
     classes = _class_names(folder, split, found, there, names)
     remarks = compare_labels(root, split, found["labels"], there["labels"] if there else None)
