@@ -7,8 +7,10 @@ because RecordIO has none: im2rec writes it next to the three files that MXNet k
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 
@@ -89,13 +91,13 @@ def read_pairs(path: str | os.PathLike) -> np.ndarray:
     Raises ValueError, which says what is wrong, as the end of a message.
     """
     try:
-        with open(path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("error")  # an empty file
-            pairs = np.loadtxt(file, np.int64, comments=None, ndmin=2)
+        data = Path(path).read_bytes()
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror})") from None
-    except (ValueError, OverflowError, UserWarning) as error:
-        raise ValueError(f"does not hold two whole numbers in each line ({error})") from None
-    if pairs.shape[1] != 2 or pairs.min() < 0:
-        raise ValueError("does not hold two whole numbers from 0 on in each line")
-    return pairs
+    with warnings.catch_warnings(), contextlib.suppress(DeprecationWarning, ValueError):
+        warnings.simplefilter("error")  # at what is no number; np.loadtxt takes twice the time
+        numbers = np.fromstring(data, np.int64, sep=" ")
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        if 0 < len(numbers) == 2 * lines and numbers.min() >= 0 and numbers.max() < 2**63 - 1:
+            return numbers.reshape(-1, 2)
+    raise ValueError("does not hold two whole numbers in each line")
