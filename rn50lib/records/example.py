@@ -79,7 +79,7 @@ def _parts(data: Any, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int,
 
 
 def _read_varint(data: Any, at: int) -> tuple[int, int]:
-    """(a number of seven bits a byte, the lowest first; where it ends)."""
+    """Return a number of seven bits a byte, the lowest first, and where it ends."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]

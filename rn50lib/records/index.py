@@ -95,7 +95,7 @@ def read_pairs(path: str | os.PathLike) -> np.ndarray:
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror})") from None
     with warnings.catch_warnings(), contextlib.suppress(DeprecationWarning, ValueError):
-        warnings.simplefilter("error")  # at what is no number; np.loadtxt takes twice the time
+        warnings.simplefilter("error")  # if it is not a number; np.loadtxt takes twice the time
         numbers = np.fromstring(data, np.int64, sep=" ")
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
         if 0 < len(numbers) == 2 * lines and numbers.min() >= 0 and numbers.max() < 2**63 - 1:

@@ -39,7 +39,7 @@ class MappedFile:
                 raise self.error("the file was changed after it was opened; start again")
             if self.size == 0:
                 raise self.error("the file is empty; write it again", 0)
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - by close()
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
             self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
             # no reading ahead: with random access it would read several times the data
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
@@ -78,13 +78,6 @@ class MappedFile:
             f"`python -m data_prep.verify {self.path}` lists all damage",
             offset,
         )
-
-    def close(self) -> None:
-        """Close the file; a later read opens it again."""
-        for opened in (self._map, self._file):
-            if opened is not None:
-                opened.close()
-        self._map = self._file = None
 
     def __del__(self) -> None:
         if self._file is not None:

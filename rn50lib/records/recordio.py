@@ -95,10 +95,6 @@ class Reader:
     def __len__(self) -> int:
         return len(self.index.keys)
 
-    def close(self) -> None:
-        """Close the file; a later read opens it again."""
-        self._file.close()
-
     # -- records --------------------------------------------------------------------------------
 
     def __getitem__(self, position: int) -> tuple[Labels, bytes]:
@@ -204,7 +200,6 @@ class Reader:
         with self._file.scan(len(offsets)) as mapped:
             words = np.frombuffer(mapped, "<u4", count=self._file.size // 4)
             magic, length, flag, label = (words[at + i] for i in range(4))
-            del words  # else the map could not be closed
         plain = fits & (magic == MAGIC) & (flag == 0)
         # a part's flag, above its length, would make it longer
         plain &= offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4 == stops

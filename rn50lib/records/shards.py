@@ -24,6 +24,7 @@ from rn50lib.records.tfrecord import SPLIT_PREFIX, Shard, TFRecordReader, find_s
 
 IMAGE, LABEL, SYNSET = "image/encoded", "image/class/label", "image/class/synset"
 RAW, RAW_LABEL, HEIGHT, WIDTH = "img_raw", "label", "height", "width"
+LARGE = 20_000_000  # bytes from which on the labels are kept: up to 100,000 examples
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 
@@ -181,7 +182,7 @@ def _contents(folder: Path, split: str, shards: list[Shard]) -> kept.Arrays:
     find_out = partial(_find_contents, shards)
     if (written := kept.load_sidecar(path, files)) is not None:
         return written
-    if sum(file.stat().st_size for file in files) < kept.LARGE:
+    if sum(file.stat().st_size for file in files) < LARGE:
         return find_out()
     return kept.kept(path, files, find_out)
 
@@ -217,7 +218,6 @@ def _read_labels(reader: TFRecordReader, raw: bool | None) -> tuple[np.ndarray, 
             data = np.frombuffer(mapped, np.uint8)
             starts, stops = reader.spans.T
             labels = find_numbers(data, starts, stops, LABEL) - 1
-            del data  # else the map could not be closed
     for position in np.flatnonzero((labels < 0) | (labels >= 2**31)).tolist():
         name = f"{reader.path}: record {position} at offset {int(reader.offsets[position]):,}"
         span = reader.spans[position].tolist()

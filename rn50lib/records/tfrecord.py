@@ -143,7 +143,7 @@ def shard_name(split: str, number: int, count: int) -> str:
 
 
 def index_path(shard: Path) -> Path:
-    """Where the index of a shard stands: in a folder that `train-*` does not match."""
+    """Return the path of the index of a shard, in a folder that `train-*` does not match."""
     return shard.parent / "index" / f"{shard.name}.idx"
 
 

@@ -143,15 +143,6 @@ def test_file_changed_before_a_worker_opens_it(tmp_path):
         pickle.loads(state)[0]
 
 
-def test_closing_leaves_the_reader_usable(tmp_path):
-    images = write(tmp_path / "a", 3)
-    reader = Reader(tmp_path / "a.rec")
-    reader.labels()
-    reader.close()
-    reader.close()
-    assert reader[1][1] == images[1]
-
-
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
