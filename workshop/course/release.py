@@ -1,8 +1,7 @@
-"""`rn50 workshop release DIR --no-solutions`: the copy of the course that learners get.
+"""`rn50 workshop release DIR`: the copy of the course for learners.
 
-Everything that the course needs to run is in it, and no solution: not in a master, not in a script,
-not in a test. Hints and checks stay, and they tell a lot: the third hint of an exercise often is a
-line of its solution.
+It contains everything the course needs to run, and no solution: not in a master, a script or a
+test. Hints and checks stay; the third hint of an exercise is often a line of its solution.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,34 +20,34 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", 
 FOLDERS = ("rn50lib", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
 LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
-BUILT = (".ipynb", ".pyc", ".so")  # notebooks, and what Python makes
-INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to what is left out
+BUILT = (".ipynb", ".pyc", ".so")  # notebooks and compiled files
+INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to a page left out
 INSTRUCTOR_ROW = re.compile(rf"^\| {INSTRUCTOR.pattern} \|.*\n", re.M)  # of the README's table
 
 CONTRIBUTING = """# The learners' copy
 
-This copy of the course has everything that is needed to run the notebooks and to solve the
-exercises. It has no solutions and no tests: whoever gave it to you holds them.
+This copy of the course has everything you need to run the notebooks and to solve the exercises.
+The solutions and tests are not included; your instructor has them.
 
 - `make lab` opens the course in JupyterLab; `make run` executes it from end to end.
 - Work on `exercises/ex01_….ipynb` and so on. `rn50 workshop status` lists what you have passed.
-- `rn50 workshop reset ex03` puts an exercise back as it was, and keeps a copy of yours.
-- `rn50 workshop submit` packs what you have done into a zip to hand in.
+- `rn50 workshop reset ex03` restores an exercise and keeps a copy of yours.
+- `rn50 workshop submit` packs your work into a zip to hand in.
 """
-SAID = "No solutions are in it. Hints and checks are, and a third hint is nearly the answer."
-HELD = "In this copy of the course the folder `solutions/` is missing: your instructor holds it.\n"
+SAID = "It contains no solutions, but hints and checks: a third hint is nearly the answer."
+HELD = "In this copy of the course the folder `solutions/` is missing: your instructor has it.\n"
 
 
 def release(root: Path, target: Path) -> list[str]:
-    """Write the learners' copy to `target`; returns the names of its files.
+    """Write the learners' copy to `target` and return the names of its files.
 
-    Raises UserError where `target` holds something already, or cannot be written.
+    Raises UserError if `target` is not empty or cannot be written.
     """
     target = target.absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} is not empty: give a new folder")
+        raise UserError(f"{target} is not empty: name a new folder")
     if target.is_relative_to(root) and not target.is_relative_to(root / "runs"):
-        raise UserError(f"{target} lies inside the course itself: give a folder outside of it")
+        raise UserError(f"{target} is inside the course itself: name a folder outside it")
     beside = target.with_name(f"{target.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -74,7 +72,7 @@ def release(root: Path, target: Path) -> list[str]:
 
 
 def wanted(root: Path) -> Iterator[Path]:
-    """The files of the course that learners get; notebooks are built anew from their masters."""
+    """Yield the files to copy; notebooks are not among them, but built from their masters."""
     for name in FILES:
         if (root / name).is_file():
             yield root / name
@@ -88,7 +86,7 @@ def wanted(root: Path) -> Iterator[Path]:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy a file; where it has solutions, with stubs in their place."""
+    """Copy a file, with stubs in place of solutions."""
     text = path.read_text(encoding="utf-8") if path.suffix in (".md", ".py") else ""
     if path.suffix == ".md" and INSTRUCTOR.search(text):
         text = INSTRUCTOR.sub(r"\1", INSTRUCTOR_ROW.sub("", text))
@@ -99,22 +97,3 @@ def copy(path: Path, target: Path) -> None:
         target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
     else:
         shutil.copy2(path, target)
-
-
-def autograder(root: Path, target: Path, points: Path) -> None:
-    """Write the zip of an autograder for Gradescope: the learners' copy, and two scripts around it.
-
-    There is no solution in it, so none can be read from inside. Raises UserError where `target` is
-    there already, or cannot be written.
-    """
-    if target.suffix != ".zip" or target.exists():
-        raise UserError(f"{target}: give the name of a new file that ends in .zip")
-    with tempfile.TemporaryDirectory(prefix="rn50-autograder-") as folder:
-        release(root, Path(folder, "course"))
-        shutil.copy(points, Path(folder, "points.csv"))
-        for name in ("setup.sh", "run_autograder"):
-            shutil.copy(Path(__file__).parent / "platforms" / name, folder)
-        try:
-            shutil.make_archive(str(target.with_suffix("")), "zip", folder)
-        except OSError as problem:
-            raise UserError(f"{target} cannot be written: {problem}") from None

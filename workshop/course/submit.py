@@ -1,8 +1,7 @@
 """`rn50 workshop submit`: a learner's exercises as a zip to hand in, and nothing else.
 
-In it are the exercise notebooks that were worked on, without outputs (which may show paths, and
-which grading does not read), the files that the learner's cells wrote to `answers/`, and
-`manifest.json`: whose it is, and when it was packed, in UTC. Of two zips the newer one counts.
+The zip contains the exercise notebooks the learner changed, without outputs (which may show paths,
+and which grading does not read), and the Python files in `answers/`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import getpass
 import json
 import os
 import re
+import time
 import zipfile
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ KEPT = ("kernelspec", "language_info", "rn50")
 
 
 def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -> str:
-    """Write the zip; returns the line that says what is in it.
+    """Write the zip and return a line about its contents.
 
-    Raises UserError where there is nothing to hand in, or no name for whose it is.
+    Raises UserError if there is nothing to hand in or the learner's name is unknown.
     """
     learner = name_of(learner)
     entries: dict[str, str] = {}
@@ -44,24 +43,22 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
             " one, save it in JupyterLab (Ctrl-S), and try again"
         )
     path = out or Path(f"rn50-{slug(learner)}.zip")
-    now = datetime.now(timezone.utc)
-    about = {"learner": learner, "made": now.isoformat(timespec="seconds")}
-    write(path, entries | {"manifest.json": json.dumps(about, ensure_ascii=False) + "\n"}, now)
+    write(path, entries)
     files = len(entries) - worked_on
     inside = f"{worked_on} exercise notebook{'s' * (worked_on != 1)}"
     inside += f" and {files} file{'s' * (files != 1)} of answers/" if files else ""
     home = str(Path.home())
     shown = [name for name, text in entries.items() if len(home) > 3 and home in text]
-    seen = f" Your home folder's path stands in {', '.join(shown)}." if shown else ""
+    seen = f" Your home folder's path is in {', '.join(shown)}." if shown else ""
     return f"{path}: {inside} of {learner}: {', '.join(entries)}.{seen}"
 
 
 def name_of(given: str | None) -> str:
-    """The learner's name: the one given, else the account's, unless everybody has that one."""
+    """Return the learner's name: the one passed, else the account's unless it is a shared one."""
     name = given if given is not None else os.environ.get("RN50_LEARNER") or _account()
     name = " ".join("".join(c if c.isprintable() else " " for c in name).split())
     if not slug(name) or (given is None and name in ("root", "jovyan", "user")):
-        raise UserError('say whose work this is: rn50 workshop submit --name "Anna Berg"')
+        raise UserError('add your name: rn50 workshop submit --name "Anna Berg"')
     return name
 
 
@@ -73,14 +70,14 @@ def _account() -> str:
 
 
 def slug(name: str) -> str:
-    """A name as part of a file name; letters of every language stay."""
+    """Return a name in a form for file names; letters of every language stay."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-._")[:60]
 
 
 def bare(path: Path) -> str:
-    """A notebook with its cells alone: no outputs, no counts, no settings of an editor.
+    """Return a notebook's cells without outputs, counts and an editor's settings.
 
-    Raises UserError for a file that is no notebook.
+    Raises UserError for a file that is not a notebook.
     """
     try:
         book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +92,7 @@ def bare(path: Path) -> str:
         about = {key: book["metadata"][key] for key in KEPT if key in book["metadata"]}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(
-            f"{path} cannot be read as a notebook: save it in JupyterLab, or put it back with"
+            f"{path} cannot be read as a notebook: save it in JupyterLab, or restore it with"
             f" `rn50 workshop reset {path.stem}`"
         ) from None
     made = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
@@ -103,13 +100,13 @@ def bare(path: Path) -> str:
 
 
 def sources(text: str) -> list[str]:
-    """The code of a notebook, cell by cell."""
+    """Return the code of a notebook, cell by cell."""
     cells = json.loads(text)["cells"]
     return ["".join(c["source"]).rstrip() for c in cells if c["cell_type"] == "code"]
 
 
 def answer_files() -> dict[str, str]:
-    """The Python files of answers/: what `workshop.use` wrote, and scripts of the learner's."""
+    """Return the Python files in answers/: what `workshop.use` and the learner wrote."""
     folder, found = records.answers_home(), {}
     for path in sorted(folder.glob("*.py")) if folder.is_dir() else []:
         if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20:
@@ -117,9 +114,9 @@ def answer_files() -> dict[str, str]:
     return found
 
 
-def write(path: Path, entries: dict[str, str], now: datetime) -> None:
-    """Write the zip beside and rename it. Raises UserError where that fails."""
-    stamp = now.timetuple()[:6]
+def write(path: Path, entries: dict[str, str]) -> None:
+    """Write the zip under a temporary name and rename it. Raises UserError if that fails."""
+    stamp = time.localtime()[:6]
     beside = path.with_name(f"{path.name}.new")
     try:
         with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as out:
