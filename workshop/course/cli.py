@@ -110,7 +110,7 @@ def _classroom(verbs: Any) -> None:
     release = verbs.add_parser("release", help="write the learners' copy, without solutions")
     release.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     submit = verbs.add_parser("submit", help="pack your exercises into a zip to hand in")
-    submit.add_argument("--name", help="your name (default: $RN50_LEARNER, else the account's)")
+    submit.add_argument("--name", help="your name (default: $RN50_LEARNER)")
     submit.add_argument("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
     submit.add_argument(
         "--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)"
@@ -126,12 +126,10 @@ def _classroom(verbs: Any) -> None:
     )  # fmt: skip
     grade.add_argument("--jobs", type=count, default=1, metavar="N", help="notebooks at a time (1)")
     grade.add_argument(
-        "--time-limit", type=seconds, default=60.0, metavar="S",
-        help="per exercise (60); in proportion more for one of over 20 minutes",
+        "--time-limit", type=seconds, default=120.0, metavar="S",
+        help="per exercise (120); in proportion more for one of over 20 minutes",
     )  # fmt: skip
-    grade.add_argument(
-        "--memory", type=seconds, default=4.0, metavar="GIB", help="per process (4)"
-    )
+    grade.add_argument("--memory", type=seconds, default=4.0, metavar="GIB", help="per process (4)")
 
 
 def seconds(text: str) -> float:

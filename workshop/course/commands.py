@@ -259,9 +259,17 @@ def submit_work(args: argparse.Namespace) -> int:
 
 
 def grade_class(args: argparse.Namespace) -> int:
+    from workshop import paths
     from workshop.course import grade
 
-    memory = int(args.memory * 2**30)
-    grade.grade(args.folder, args.out, args.time_limit, memory, args.jobs)
-    print(f"{args.out}\n{args.out.with_suffix('.csv')}")
+    folder, out = args.folder.absolute(), args.out.absolute()
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    if out.suffix != ".html" or not out.parent.is_dir() or out.parent == folder:
+        raise UserError(f"-o {args.out}: name an .html file in an existing folder, not in {folder}")
+    hidden = (folder, paths.need_checkout() / "exercises" / "source")
+    memory, bubblewrap = int(args.memory * 2**30), grade.bubblewrap_works()
+    settings = grade.Settings(args.time_limit, memory, hidden, bubblewrap)
+    grade.grade(folder, out, settings, args.jobs)
+    print(f"{out}\n{out.with_suffix('.csv')}")
     return 0

@@ -89,7 +89,7 @@ def points(exercise: str, answer: Any, worth: float) -> float:
 
 @contextlib.contextmanager
 def no_stderr() -> Iterator[None]:
-    """Discard standard error: to nbgrader any of it, such as a framework's warning, is a failure."""
+    """Discard standard error: nbgrader counts any of it, such as a warning, as a failure."""
     kept = os.dup(2)
     with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
         os.dup2(null.fileno(), 2)

@@ -6,7 +6,6 @@ and which grading does not read), and the Python files in `answers/`.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -27,15 +26,14 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
 
     Raises UserError if there is nothing to hand in or the learner's name is unknown.
     """
-    learner = name_of(learner)
+    learner = learner or os.environ.get("RN50_LEARNER", "")
+    if not slug(learner):
+        raise UserError('add your name: rn50 workshop submit --name "Anna Berg"')
     entries: dict[str, str] = {}
-    for master in build.masters(root):
+    for master in filter(build.is_exercise, build.masters(root)):
         path = notebooks / f"{master.stem}.ipynb"
-        if build.is_exercise(master) and path.exists():
-            text = bare(path)
-            if sources(text) != sources(build.build(root, master).text):
-                entries[path.name] = text
-    worked_on = len(entries)
+        if path.exists() and sources(bare(path)) != sources(build.build(root, master).text):
+            entries[path.name] = bare(path)
     entries |= answer_files()
     if not entries:
         raise UserError(
@@ -44,29 +42,7 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
         )
     path = out or Path(f"rn50-{slug(learner)}.zip")
     write(path, entries)
-    files = len(entries) - worked_on
-    inside = f"{worked_on} exercise notebook{'s' * (worked_on != 1)}"
-    inside += f" and {files} file{'s' * (files != 1)} of answers/" if files else ""
-    home = str(Path.home())
-    shown = [name for name, text in entries.items() if len(home) > 3 and home in text]
-    seen = f" Your home folder's path is in {', '.join(shown)}." if shown else ""
-    return f"{path}: {inside} of {learner}: {', '.join(entries)}.{seen}"
-
-
-def name_of(given: str | None) -> str:
-    """Return the learner's name: the one passed, else the account's unless it is a shared one."""
-    name = given if given is not None else os.environ.get("RN50_LEARNER") or _account()
-    name = " ".join("".join(c if c.isprintable() else " " for c in name).split())
-    if not slug(name) or (given is None and name in ("root", "jovyan", "user")):
-        raise UserError('add your name: rn50 workshop submit --name "Anna Berg"')
-    return name
-
-
-def _account() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
+    return f"{path}: the work of {learner}: {', '.join(entries)}."
 
 
 def slug(name: str) -> str:
@@ -81,20 +57,18 @@ def bare(path: Path) -> str:
     """
     try:
         book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        cells = []
-        for cell in book["cells"]:
-            tags = cell.get("metadata", {}).get("tags", [])
-            kept = {key: cell[key] for key in ("cell_type", "id", "source") if key in cell}
-            kept["metadata"] = {"tags": tags} if tags else {}
-            if cell["cell_type"] == "code":
-                kept |= {"execution_count": None, "outputs": []}
-            cells.append(kept)
+        cells = [{"cell_type": cell["cell_type"], "id": str(cell.get("id", number)),
+                  "metadata": {"tags": cell.get("metadata", {}).get("tags", [])},
+                  "source": "".join(cell["source"])}
+                 for number, cell in enumerate(book["cells"])]  # fmt: skip
         about = {key: book["metadata"][key] for key in KEPT if key in book["metadata"]}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(
             f"{path} cannot be read as a notebook: save it in JupyterLab, or restore it with"
             f" `rn50 workshop reset {path.stem}`"
         ) from None
+    for cell in cells:
+        cell |= {"execution_count": None, "outputs": []} if cell["cell_type"] == "code" else {}
     made = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(made, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
