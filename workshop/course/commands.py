@@ -259,14 +259,16 @@ def submit_work(args: argparse.Namespace) -> int:
 
 
 def grade_class(args: argparse.Namespace) -> int:
+    from rn50lib.files import check_writable
     from workshop import paths
     from workshop.course import grade
 
     folder, out = args.folder.absolute(), args.out.absolute()
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
-    if out.suffix != ".html" or not out.parent.is_dir() or out.parent == folder:
-        raise UserError(f"-o {args.out}: name an .html file in an existing folder, not in {folder}")
+    if out.suffix != ".html" or out.parent == folder:
+        raise UserError(f"-o {args.out}: name an .html file outside {folder}")
+    check_writable(out, "-o")
     hidden = (folder, paths.need_checkout() / "exercises" / "source")
     memory, bubblewrap = int(args.memory * 2**30), grade.bubblewrap_works()
     settings = grade.Settings(args.time_limit, memory, hidden, bubblewrap)

@@ -1,7 +1,7 @@
 """`rn50 workshop grade DIR`: run a class's answers in fresh notebooks; write a CSV and a page.
 
 DIR has one entry per learner, named after the learner: a folder, a zip or a notebook. Only answer
-cells count, and what the learner defined in cells of their own. An answer can forge its result.
+cells count, and what the learner defined in additional cells. An answer can forge its result.
 `python -m workshop.course.grade JOB` runs one notebook.
 """
 
@@ -36,12 +36,15 @@ from workshop.course import build, kernels, pages
 from workshop.course.nbgrader import POINTS
 
 Cell = dict[str, Any]
-MAX_FILE, MAX_FILES, MAX_CELL, MAX_LOG = 40 * 2**20, 2000, 2**20, 2**20  # bytes; files per upload
-START_S = 60  # for the kernel and the imports of a notebook, in addition to its exercises
-KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")  # environment variables
+MAX_FILE, MAX_UPLOAD, MAX_CELL, MAX_LOG = 40 * 2**20, 400 * 2**20, 2**20, 2**20  # bytes
+MAX_FILES = 2000  # per folder
+START_S = 120  # for the kernel and the imports of a notebook, in addition to its exercises
+KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # environment variables
 BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
          " --ro-bind / / --dev /dev --proc /proc").split()  # fmt: skip
 DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+NOTHING = {item.name: engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
+           for item in table.EXERCISES}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,25 +56,22 @@ class Settings:
     hidden: tuple[Path, ...]
     bubblewrap: bool
 
-    def limit(self, exercise: str) -> float:
-        """Return the seconds for an exercise; one of more than 20 minutes gets more."""
-        return self.seconds * max(1.0, table.find(exercise).minutes / 20)
-
     def __str__(self) -> str:
-        where = "without bubblewrap (not installed or not allowed here), with network and files"
-        where = "under bubblewrap, without network, files read-only" if self.bubblewrap else where
+        where = "under bubblewrap, without network, files read-only"
+        if not self.bubblewrap:
+            where = "without bubblewrap (not installed or not allowed): network and files were open"
         limits = f"{self.seconds:g} s per exercise, {self.memory / 2**30:g} GiB per process"
         return f"Answers ran {where}. Limits: {limits}."
 
 
 @dataclass
 class Learner:
-    """What one learner handed in, and the results."""
+    """The work of one learner, and the results."""
 
     name: str
     cells: dict[str, list[Cell]] = field(default_factory=dict)  # by notebook, such as "ex03"
     notes: list[str] = field(default_factory=list)
-    results: dict[str, engine.Result] = field(default_factory=dict)
+    results: dict[str, engine.Result] = field(default_factory=NOTHING.copy)
 
     @property
     def points(self) -> list[float]:
@@ -105,19 +105,13 @@ def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
         for process in psutil.Process().children():
             process.kill()
         raise
-    for one in learners:
-        for item in table.EXERCISES:
-            missing = engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
-            one.results.setdefault(item.name, missing)
     most = sum(POINTS[item.difficulty] for item in table.EXERCISES)
     page = pages.environment().get_template("class.html").render(
         learners=learners, exercises=table.EXERCISES, most=most, marks=engine.MARKS,
         settings=settings, when=time.strftime("%d %B %Y, %H:%M"), seconds=time.time() - begin,
     )  # fmt: skip
     write_file(out, page)
-    rows: list[list[Any]] = [
-        ["learner", *(item.name for item in table.EXERCISES), "points", "of", "notes"]
-    ]
+    rows = [["learner", *NOTHING, "points", "of", "notes"]]
     for one in learners:
         texts = [f"'{text}" if text[:1] in ("=", "+", "-", "@") else text  # else a formula
                  for text in (one.name, "; ".join(one.notes))]  # fmt: skip
@@ -133,8 +127,12 @@ def read_upload(path: Path, books: dict[str, Any]) -> Learner:
     one = Learner(clean(name.removeprefix("rn50-")) or "?")
     known = {mark: key for key, book in books.items() for cell in book["cells"]
              if exercise_tags(cell) for mark in (cell["id"], exercise_tags(cell))}  # fmt: skip
+    size = 0
     for where, data in notebooks(path, one.notes):
         with noted(one.notes, where):
+            if (size := size + len(data)) > MAX_UPLOAD:
+                one.notes.append(f"only the first {MAX_UPLOAD // 2**20} MiB were read")
+                break
             cells = code_cells(data)
             marks = (mark for cell in cells for mark in (cell["tags"], cell["id"]))
             key = next((known[mark] for mark in marks if mark in known), "")
@@ -219,9 +217,9 @@ def paste(book: dict[str, Any], cells: list[Cell]) -> list[Cell]:
         source = "".join(cell["source"])
         source = definitions(source) if not kind else source
         source = answers.get(id_, source) if kind == "answer" else source
-        none = {"kind": "", "exercise": ""}
-        made += [{"source": helper, "metadata": none} for helper in added.get(id_, ())]
-        made.append({"source": source, "metadata": {"kind": kind, "exercise": name}})
+        parts = [*((helper, "", "") for helper in added.get(id_, ())), (source, kind, name)]
+        made += [{"source": part, "metadata": {"kind": kind, "exercise": name}}
+                 for part, kind, name in parts]  # fmt: skip
     return made
 
 
@@ -240,7 +238,7 @@ def run(book: dict[str, Any], cells: list[Cell], settings: Settings) -> dict[str
     """Run one learner's notebook in its own process and return the result of each exercise."""
     made = paste(book, cells)
     names = [exercise_tags(cell)[1] for cell in book["cells"] if exercise_tags(cell)]
-    limits = {name: settings.limit(name) for name in names}
+    limits = {name: settings.seconds * max(1.0, table.find(name).minutes / 20) for name in names}
     if made == paste(book, []):
         left = "the notebook was handed in unchanged."
         return {name: engine.Result(name, engine.NOT_ATTEMPTED, left) for name in limits}
@@ -252,7 +250,8 @@ def run(book: dict[str, Any], cells: list[Cell], settings: Settings) -> dict[str
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env |= {"HOME": place, "TMPDIR": place, "RN50_RUNS": place, "RN50_CHECK": "record",
                 "RN50_DATA": str(paths.data_home()), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "2",
-                "CUDA_VISIBLE_DEVICES": "", processes.MARK: mark}  # fmt: skip
+                "CUDA_VISIBLE_DEVICES": "", processes.MARK: mark,
+                "PYTHONPATH": str(Path(__file__).parents[2])}  # fmt: skip
         hidden = [word for path in settings.hidden for word in ("--tmpfs", str(path))]
         before = [*BWRAP, *hidden, "--bind", place, place, "--chdir", place]
         before = before if settings.bubblewrap else []
@@ -286,7 +285,8 @@ def run(book: dict[str, Any], cells: list[Cell], settings: Settings) -> dict[str
 
 def bubblewrap_works() -> bool:
     """Return True if bwrap is installed and allowed here, which it may not be in a container."""
-    return bool(shutil.which("bwrap")) and subprocess.run([*BWRAP, "true"]).returncode == 0
+    tried = shutil.which("bwrap") and subprocess.run([*BWRAP, "true"], capture_output=True)
+    return bool(tried) and tried.returncode == 0
 
 
 def main(path: str) -> None:
@@ -322,6 +322,7 @@ def main(path: str) -> None:
     cells = [nbformat.v4.new_code_cell(**cell) for cell in job["cells"]]
     NotebookClient(
         nbformat.v4.new_notebook(cells=cells), kernel_name="python3", allow_errors=True,
+        startup_timeout=START_S,
         timeout_func=seconds, interrupt_on_timeout=True, on_cell_executed=report,
     ).execute(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 

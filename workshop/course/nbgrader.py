@@ -27,10 +27,9 @@ c.ExecutePreprocessor.timeout = 300  # seconds per cell: some checks start proce
 
 
 def export(root: Path, folder: Path) -> None:
-    """Write a course folder for nbgrader. Raises UserError if `folder` exists."""
+    """Write a course folder for nbgrader. Raises UserError if there is one already."""
     source = folder / "source" / ASSIGNMENT
     try:
-        folder.mkdir(parents=True)
         source.mkdir(parents=True)
         (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
         for master in filter(build.is_exercise, build.masters(root)):

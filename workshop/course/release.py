@@ -48,25 +48,25 @@ def release(root: Path, target: Path) -> list[str]:
         raise UserError(f"{target} is not empty: name a new folder")
     if target.is_relative_to(root) and not target.is_relative_to(root / "runs"):
         raise UserError(f"{target} is inside the course itself: name a folder outside it")
-    beside = target.with_name(f"{target.name}.new")
-    shutil.rmtree(beside, ignore_errors=True)
+    new = target.with_name(f"{target.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
     try:
         names = []
         for path in wanted(root):
             name = path.relative_to(root)
-            (beside / name).parent.mkdir(parents=True, exist_ok=True)
-            copy(path, beside / name)
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(path, new / name)
             names.append(str(name))
-        for master in build.masters(beside):
-            made = build.build(beside, master)
+        for master in build.masters(new):
+            made = build.build(new, master)
             build.write(made)
-            names.append(str(made.path.relative_to(beside)))
-        (beside / "CONTRIBUTING.md").write_text(CONTRIBUTING, encoding="utf-8")
+            names.append(str(made.path.relative_to(new)))
+        (new / "CONTRIBUTING.md").write_text(CONTRIBUTING, encoding="utf-8")
         if target.exists():
             target.rmdir()
-        os.replace(beside, target)
+        os.replace(new, target)
     except OSError as problem:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
         raise UserError(f"{target} cannot be written: {problem}") from None
     return sorted({*names, "CONTRIBUTING.md"})
 

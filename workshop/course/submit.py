@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import replacing
 from workshop.checks import records
 from workshop.course import build
-
-KEPT = ("kernelspec", "language_info", "rn50")
 
 
 def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -> str:
@@ -27,7 +25,8 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
     Raises UserError if there is nothing to hand in or the learner's name is unknown.
     """
     learner = learner or os.environ.get("RN50_LEARNER", "")
-    if not slug(learner):
+    slug = re.sub(r"[^\w.-]+", "-", learner).strip("-._")[:60]  # letters of every language stay
+    if not slug:
         raise UserError('add your name: rn50 workshop submit --name "Anna Berg"')
     entries: dict[str, str] = {}
     for master in filter(build.is_exercise, build.masters(root)):
@@ -40,14 +39,9 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
             f"there is nothing to hand in: no exercise in {notebooks} has been changed. Work on"
             " one, save it in JupyterLab (Ctrl-S), and try again"
         )
-    path = out or Path(f"rn50-{slug(learner)}.zip")
+    path = out or Path(f"rn50-{slug}.zip")
     write(path, entries)
     return f"{path}: the work of {learner}: {', '.join(entries)}."
-
-
-def slug(name: str) -> str:
-    """Return a name in a form for file names; letters of every language stay."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-._")[:60]
 
 
 def bare(path: Path) -> str:
@@ -61,7 +55,6 @@ def bare(path: Path) -> str:
                   "metadata": {"tags": cell.get("metadata", {}).get("tags", [])},
                   "source": "".join(cell["source"])}
                  for number, cell in enumerate(book["cells"])]  # fmt: skip
-        about = {key: book["metadata"][key] for key in KEPT if key in book["metadata"]}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(
             f"{path} cannot be read as a notebook: save it in JupyterLab, or restore it with"
@@ -69,6 +62,7 @@ def bare(path: Path) -> str:
         ) from None
     for cell in cells:
         cell |= {"execution_count": None, "outputs": []} if cell["cell_type"] == "code" else {}
+    about = {"kernelspec": build.KERNELSPEC}
     made = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(made, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -89,13 +83,10 @@ def answer_files() -> dict[str, str]:
 
 
 def write(path: Path, entries: dict[str, str]) -> None:
-    """Write the zip under a temporary name and rename it. Raises UserError if that fails."""
-    stamp = time.localtime()[:6]
-    beside = path.with_name(f"{path.name}.new")
+    """Write the zip. Raises UserError if that fails."""
     try:
-        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as out:
+        with replacing(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as out:
             for name, text in entries.items():
-                out.writestr(zipfile.ZipInfo(name, stamp), text, zipfile.ZIP_DEFLATED)
-        os.replace(beside, path)
+                out.writestr(name, text)
     except OSError as problem:
         raise UserError(f"{path} cannot be written: {problem.strerror}") from None
