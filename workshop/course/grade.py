@@ -285,8 +285,9 @@ def run(book: dict[str, Any], cells: list[Cell], settings: Settings) -> dict[str
 
 def bubblewrap_works() -> bool:
     """Return True if bwrap is installed and allowed here, which it may not be in a container."""
-    tried = shutil.which("bwrap") and subprocess.run([*BWRAP, "true"], capture_output=True)
-    return bool(tried) and tried.returncode == 0
+    if not shutil.which("bwrap"):
+        return False
+    return subprocess.run([*BWRAP, "true"], capture_output=True).returncode == 0
 
 
 def main(path: str) -> None:

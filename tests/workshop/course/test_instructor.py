@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -40,8 +41,7 @@ def test_commands_are_those_that_there_are(page: str) -> None:
     lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
     assert len(lines) >= 5
     for line in lines:
-        words = [word.strip('"') for word in line.split()]
-        cli.parser().parse_args(words)  # exits where a flag is not there
+        cli.parser().parse_args(shlex.split(line))  # exits if a flag does not exist
 
 
 def test_linked_from_the_front_pages(repository: Path) -> None:
