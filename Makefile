@@ -15,7 +15,7 @@
 # WITH=torch          in a container: a framework to add although the container lacks it
 
 PYTHON ?= python3
-PROFILE ?= $(if $(shell command -v nvidia-smi),gpu,ci)
+PROFILE ?= $(shell $(VENV)/python -c "from rn50lib import hardware; print('gpu' if hardware.gpus() else 'ci')")
 BIND ?= localhost
 PORT ?= 8888
 export DALI WITH

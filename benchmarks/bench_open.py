@@ -25,16 +25,16 @@ from rounds import stated_machine
 
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib.records.framing import pack_header
-from rn50lib.records.tfrecord import index_path, shard_name
+from rn50lib.data.framing import pack_header
+from rn50lib.data.tfrecord import index_path, shard_name
 
 SHARDS = 16
 CLASSES = 1000
 
 CHILD = """
 import json, random, resource, sys, time
-from rn50lib.records.order import epoch_order
-from rn50lib.records.source import open_source
+from rn50lib.data.order import epoch_order
+from rn50lib.data.source import open_source
 
 def read_bytes():
     return int(open("/proc/self/io").read().split("read_bytes: ")[1].split()[0])

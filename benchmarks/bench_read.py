@@ -13,7 +13,7 @@ from rounds import ROOT, child, print_table, run_rounds, summarise, timed
 
 SETUP = (
     "import random, zlib\n"
-    "from rn50lib.records.recordio import Reader\n"
+    "from rn50lib.data.recordio import Reader\n"
     "how, prefix = sys.argv[1:]\n"
     "reader = Reader(prefix + '.rec')\n"
     "order = list(range(len(reader)))\n"

@@ -19,7 +19,7 @@ from rounds import ROOT, child, print_table, run_rounds, summarise, timed
 
 SETUP = (
     "from data_prep.shardwriter import prepare\n"
-    "import data_prep.tfrecordwriter, rn50lib.records.tfrecord as t\n"
+    "import data_prep.tfrecordwriter, rn50lib.data.tfrecord as t\n"
     "t.masked_crc(b'')\n"
     "images = [line.rstrip('\\n').split('\\t') for line in open(sys.argv[2])]\n"
     "images = [[int(label), path, path] for label, path in images]\n"

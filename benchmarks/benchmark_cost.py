@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rounds import print_table, run_rounds
 
-PROGRAM = [sys.executable, "-m", "rn50lib.cli"]
+PROGRAM = [sys.executable, "-m", "rn50"]
 
 
 def flags(args: argparse.Namespace) -> list[str]:

@@ -89,7 +89,7 @@ def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str]
                 "--workers", str(args.core_count), "--epochs", str(epochs), *flags]  # fmt: skip
         return held + call + ["--fast"] * args.fast, env
     loader, backend = OURS[name]
-    call = [sys.executable, "-m", "rn50lib.cli", "train", "--test-io", "-e", str(epochs),
+    call = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", str(epochs),
             "--loader", loader, "--backend", backend, "--data-root", str(args.root),
             "--data-format", args.data_format, "--recipe", "reference", "--image-shape",
             str(args.size), "-b", "64", "--data-nthreads", str(args.core_count), "--threads",

@@ -10,12 +10,13 @@ import argparse
 import numpy as np
 import stopwatch
 
-from rn50lib import checkpoint, comm
-from rn50lib.backends import build_step
+from rn50.autoconfig import resolve
+from rn50lib import checkpoint
+from rn50lib import distributed as comm
 from rn50lib.config import Experiment
-from rn50lib.config.defaults import resolve
+from rn50lib.data import Batch
 from rn50lib.hardware import machine
-from rn50lib.pipelines import Batch
+from rn50lib.train_step import build_step
 
 parser = argparse.ArgumentParser()
 parser.add_argument("job", choices=("train", "predict"))

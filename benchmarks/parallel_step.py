@@ -45,7 +45,7 @@ def ours(args: argparse.Namespace, name: str) -> float:
     n, comm = OURS[name.removesuffix(DEFAULT_MALLOC)]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "r.json"
-        command = [sys.executable, "-m", "rn50lib.cli", "run", "--run-dir", folder, "--loader",
+        command = [sys.executable, "-m", "rn50", "run", "--run-dir", folder, "--loader",
                    "synthetic", "--no-val", "-e", "1", "--num-classes", "1000", "--image-shape",
                    str(args.size), "-b", str(args.batch), "--dtype", args.dtype, "-n", str(n),
                    "--benchmark-iters", str(args.steps + 1), "--report", str(report)]  # fmt: skip

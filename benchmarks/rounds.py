@@ -17,9 +17,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from rn50.launch import ALLOCATOR, with_library
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
-from rn50lib.launch import ALLOCATOR, with_library
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -35,9 +35,9 @@ from rounds import (
     summarise,
 )
 
+from rn50.launch import with_library
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
-from rn50lib.launch import with_library
 
 PEERS = {  # the flags of peer_step.py
     "eager": [],
@@ -67,7 +67,7 @@ def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
         model((torch.rand(8, 3, size, size) - 0.45) / 0.226)
     file, prefix = folder / "weights.pth", folder / "weights"
     torch.save(model.state_dict(), file)
-    command = [sys.executable, "-m", "rn50lib.cli", "import", "torchvision", file, "-o", prefix]
+    command = [sys.executable, "-m", "rn50", "import", "torchvision", file, "-o", prefix]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=with_library({**os.environ}))
     return file, prefix
 

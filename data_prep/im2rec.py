@@ -27,12 +27,12 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
 from data_prep.packing import Bad, Packer, check_files, describe, record_bytes
 from data_prep.recordwriter import Writer
-from rn50lib import overrides
+from rn50lib import hooks as overrides
+from rn50lib.argparser import Parser
+from rn50lib.data.framing import checksum_path, crc32c
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
-from rn50lib.parser import Parser
-from rn50lib.records.framing import checksum_path, crc32c
 
 
 def make_list(
@@ -156,7 +156,7 @@ def rebuild_index(prefix: str) -> None:
     Where the ids do not tell the records apart, they are numbered from 0 on, as MXNet's rec2idx
     does.
     """
-    from rn50lib.records.recordio import Reader
+    from rn50lib.data.recordio import Reader
 
     found = [(header.id, offset) for offset, header in Reader(f"{prefix}.rec").headers()]
     if len({key for key, _ in found}) < len(found):
@@ -171,7 +171,7 @@ def rebuild_checksums(prefix: str) -> None:
 
     Raises RecordError if the record file is damaged.
     """
-    from rn50lib.records.recordio import Reader
+    from rn50lib.data.recordio import Reader
 
     extend = crc32c()
     records = Reader(f"{prefix}.rec").payloads()

@@ -24,9 +24,9 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import TRAIN_TAR, VAL_TAR, Plan, make_plan
 from data_prep.output import OutputFolder
+from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
 from rn50lib.hardware import usable_cores
-from rn50lib.parser import Parser
 
 MD5 = {
     TRAIN_TAR: "1d675b47d978889d74fa0da5fadfb00e",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
 from data_prep.unpacking import class_of_tar, name_and_class, open_parquet, safe_members
+from rn50lib.data.folder import IMAGE_EXTENSIONS
 from rn50lib.errors import UserError
-from rn50lib.records.folders import IMAGE_EXTENSIONS
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _WNID = re.compile(r"n\d{8}")

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from data_prep.common import Progress
 from data_prep.lists import Entry
 from data_prep.recordwriter import Writer
+from rn50lib.data.framing import HEADER, MAX_PAYLOAD, PART, pack_header
+from rn50lib.data.imageinfo import LFS_POINTER
 from rn50lib.errors import UserError
-from rn50lib.records.framing import HEADER, MAX_PAYLOAD, PART, pack_header
-from rn50lib.records.imageinfo import LFS_POINTER
 
 RUN_BYTES = 512 << 10
 """Bytes of images that a thread reads and frames before they are written."""

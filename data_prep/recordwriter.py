@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from data_prep.output import new_files
+from rn50lib.data.framing import checksum_path, crc32c, frame
 from rn50lib.errors import UserError
-from rn50lib.records.framing import checksum_path, crc32c, frame
 
 
 class Writer:

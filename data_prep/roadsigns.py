@@ -32,9 +32,9 @@ from data_prep.signs import drawing
 from data_prep.signs.classes import IDS, class_list
 from data_prep.signs.drawing import picture_path
 from data_prep.signs.knobs import VERSION
+from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
 from rn50lib.hardware import usable_cores
-from rn50lib.parser import Parser
 
 TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of a picture on disk, rounded up to blocks

@@ -10,12 +10,12 @@ from typing import Any
 
 from data_prep.lists import read_list
 from data_prep.tfrecordwriter import Value, example_pieces, format_index, write_records
+from rn50lib.data.imageinfo import eight_bits, image_info
+from rn50lib.data.recordio import Reader
+from rn50lib.data.source import Source
+from rn50lib.data.tfrecord import index_path
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, replacing, write_file
-from rn50lib.records.imageinfo import eight_bits, image_info
-from rn50lib.records.recordio import Reader
-from rn50lib.records.source import Source
-from rn50lib.records.tfrecord import index_path
 
 
 def describe_images(source: Source, positions: Any) -> list[list]:

@@ -22,22 +22,22 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.shardwriter import describe_images
 from data_prep.tfrecordwriter import format_index
-from rn50lib.errors import UserError
-from rn50lib.files import write_file
-from rn50lib.hardware import usable_cores
-from rn50lib.parser import Parser
-from rn50lib.records.folders import read_class_rows
-from rn50lib.records.imageinfo import image_info
-from rn50lib.records.order import epoch_order
-from rn50lib.records.recordio import Reader
-from rn50lib.records.source import Source, open_source
-from rn50lib.records.tfrecord import (
+from rn50lib.argparser import Parser
+from rn50lib.data.folder import read_class_rows
+from rn50lib.data.imageinfo import image_info
+from rn50lib.data.order import epoch_order
+from rn50lib.data.recordio import Reader
+from rn50lib.data.source import Source, open_source
+from rn50lib.data.tfrecord import (
     SPLIT_PREFIX,
     TFRecordReader,
     find_shards,
     index_path,
     shard_name,
 )
+from rn50lib.errors import UserError
+from rn50lib.files import write_file
+from rn50lib.hardware import usable_cores
 
 SHARD_BYTES = 128e6  # about the size of a shard where no number is given
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
@@ -77,6 +77,11 @@ def convert(
         )
     if (root / "val").is_dir() or sources["train"].path.with_name("val.rec").exists():
         sources["val"] = open_source(root, "val", data_format)
+    elif not quiet:
+        print(
+            f"note: {root} has no val, so only training shards are written; training on them needs "
+            "--no-val"
+        )
     sizes = {split: image_bytes(source) for split, source in sources.items()}
     total = sum(sum(s) for s in sizes.values()) + EXAMPLE_BYTES * sum(map(len, sources.values()))
     if schema == "slides":

@@ -8,8 +8,8 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from rn50lib.records.framing import crc32c
-from rn50lib.records.tfrecord import CRC, mask
+from rn50lib.data.framing import crc32c
+from rn50lib.data.tfrecord import CRC, mask
 
 Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 

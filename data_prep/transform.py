@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
+from rn50lib.data.imageinfo import eight_bits
 from rn50lib.errors import UserError
-from rn50lib.records.imageinfo import eight_bits
 
 Image.preinit()  # its formats now: they do not belong to the work on the first image
 

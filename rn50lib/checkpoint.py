@@ -13,8 +13,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
+import os
 import re
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -24,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.files import check_file, lock, read_json, write_file
-from rn50lib.network import Network
+from rn50lib.files import FULL, check_file, lock, read_json, write_file
+from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import Experiment
@@ -62,7 +65,6 @@ class Checkpoint:
     metrics: dict[str, list]
     scaling: dict[str, float] = field(default_factory=dict)  # the loss scale: see `Step.scaling`
     position: Position = field(default_factory=Position)
-    crc32: str = ""  # of a file that was read
 
 
 def symbol_path(prefix: str | Path) -> Path:
@@ -151,6 +153,25 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     return file
 
 
+def check_room(prefix: str | Path, net: Network, files: int) -> None:
+    """Raise UserError before the training if the disk has no room for `files` checkpoints more."""
+    arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
+    size = files * sum(4 * math.prod(shape) for shape in arrays)
+    file = path(prefix, 0)
+    folder = file.absolute().parent
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            os.posix_fallocate(trial.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in FULL:
+            return  # the filesystem cannot reserve space
+        free = shutil.disk_usage(folder).free
+        raise UserError(
+            f"--model-prefix {prefix}: no room for a checkpoint ({error.strerror}): it needs up to"
+            f" {size / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; make room, or name another place"
+        ) from error
+
+
 def remove_drafts(prefix: Path) -> None:
     """Remove the checkpoints of this prefix, of any epoch and place in it, that runs left half
     written when they were killed."""
@@ -221,26 +242,12 @@ def lock_for(experiment: Experiment) -> Iterator[None]:
 
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     """Read and verify one checkpoint. Raises UserError when it is missing or damaged."""
-    from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load_file
 
     file = path(prefix, epoch, images)
-    if not file.exists():
-        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
-        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
-    check_file(file)
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            metadata = opened.metadata() or {}
+    metadata = read_metadata(prefix, epoch, images)
+    with reading(file):
         arrays = load_file(file)
-    except OSError as error:
-        raise UserError(
-            f"checkpoint {file} cannot be read: {error}; use an earlier epoch"
-        ) from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
-    if metadata.get("format") != FORMAT:
-        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
     if checksum(arrays, metadata) != metadata.get("crc32"):
         raise UserError(
             f"checkpoint {file} is damaged: its content does not match its checksum; use an"
@@ -255,8 +262,39 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
         # there are files without
         scaling=json.loads(metadata.get("scaling", "{}")),
         position=Position(**json.loads(metadata.get("position", "{}"))),
-        crc32=metadata["crc32"],
     )
+
+
+def read_metadata(prefix: str | Path, epoch: int, images: int = 0) -> dict[str, str]:
+    """Return the metadata of one checkpoint without reading its arrays. Raises UserError when it is
+    missing or is not a checkpoint."""
+    from safetensors import safe_open
+
+    file = path(prefix, epoch, images)
+    if not file.exists():
+        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
+        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
+    check_file(file)
+    with reading(file), safe_open(file, framework="numpy") as opened:
+        metadata = opened.metadata() or {}
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
+    return metadata
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turn the errors of reading a checkpoint into UserError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"checkpoint {file} cannot be read: {error}; use an earlier epoch"
+        ) from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
 
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
@@ -271,10 +309,11 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def find(name: str, flag: str) -> Path:
-    """The checkpoint that a flag names by its file, or by its prefix: then the newest that
-    verifies. Raises UserError where there is none."""
+    """Return the checkpoint that a flag names by its file, or by its prefix: then the newest that
+    verifies. A file that is named is verified when it is loaded. Raises UserError if there is
+    none."""
     with contextlib.suppress(ValueError):
-        load(*parts(name))
+        read_metadata(*parts(name))
         return Path(name)
     if Path(name).is_file():
         raise UserError(

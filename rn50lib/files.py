@@ -15,7 +15,7 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -58,6 +58,24 @@ def check_writable(path: str | Path, flag: str) -> None:
         raise UserError(f"{flag} {path} cannot be written: it is not open here; name a file")
     elif not os.access(path, os.W_OK):
         raise UserError(f"{flag} {path} cannot be written (no permission): name another file")
+
+
+def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
+    """Check that an output can be written without losing anything that is not its earlier version.
+
+    Args:
+        path: The file. If it exists and is not empty, ``is_kind(path)`` must be true.
+        flag: The flag that names it, for the message.
+        kind: What the flag writes, for the message, such as "a report".
+        is_kind: Whether a file is an earlier output of the same kind.
+
+    Raises:
+        UserError: The file cannot be written, or it holds something else.
+    """
+    check_writable(path, flag)
+    path = Path(path)
+    if path.exists() and not is_stream(path) and path.stat().st_size and not is_kind(path):
+        raise UserError(f"{flag} {path} exists and is not {kind}: name another file, or remove it")
 
 
 def check_file(path: str | Path, name: str | None = None) -> None:
@@ -197,8 +215,9 @@ def take_lock(path: Path, name: str) -> TextIO | None:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
                 file.truncate(0)
-                json.dump({"pid": os.getpid(), "host": socket.gethostname(), "job": job}, file)
-                file.flush()
+                holder = {"pid": os.getpid(), "host": socket.gethostname(), "job": job}
+                with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
+                    os.write(file.fileno(), json.dumps(holder).encode())
                 return file
         file.close()  # its owner removed it between our opening and our locking it
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from rn50lib.network import Layer, Network
+from rn50lib.resnet import Layer, Network
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 FLOAT32, INT64 = 4, 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rn50lib.comm import Comm
+from rn50lib.distributed import Comm
 
 SUMS = ("loss", "top1", "top5", "examples")  # what a step adds up, in this order
 

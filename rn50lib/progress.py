@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rn50lib.errors import UserError
 
@@ -109,9 +109,7 @@ class Progress:
         """So many images of an epoch are done: noted after every update, so that a run that is
         taken up again can tell how many of them it repeats."""
         if self.position_file:
-            self.position_file.seek(0)
-            self.position_file.write(f"{epoch:8} {images:12}\n")
-            self.position_file.flush()
+            self._into(self.position_file, f"{epoch:8} {images:12}\n", seek=0)
 
     def stop(self) -> None:
         """The phase is over."""
@@ -164,11 +162,16 @@ class Progress:
         line["seconds"] = round(time.perf_counter() - self.begin, 3)
         self._log(line)
         if self.file:
-            try:
-                self.file.write(json.dumps(line, allow_nan=False) + "\n")
-                self.file.flush()
-            except OSError as error:
-                raise UserError(cannot_write(self.file.name, error)) from error
+            self._into(self.file, json.dumps(line, allow_nan=False) + "\n")
+
+    def _into(self, file: TextIO, text: str, seek: int | None = None) -> None:
+        try:
+            if seek is not None:
+                file.seek(seek)
+            file.write(text)
+            file.flush()
+        except OSError as error:
+            raise UserError(cannot_write(file.name, error)) from error
 
     def close(self) -> None:
         self.stop()

@@ -79,6 +79,15 @@ def load(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def is_report(path: str | Path) -> bool:
+    """Return True if the file is a report, which a new one may replace."""
+    try:
+        load(path)
+    except UserError:
+        return False
+    return True
+
+
 def check_metrics(metrics: dict[str, Any]) -> None:
     """Raise ValueError for a metric of a report that has no list of numbers and nulls."""
     for key, values in metrics.items():

@@ -1,9 +1,10 @@
 """What a run goes on from, and what it leaves behind for that: one mechanism for a run that was
 killed, asked to end, or lost a worker.
 
-A checkpoint is written after each epoch, after every `--checkpoint-steps` updates, and on SIGTERM.
-A run with --resume goes on from the newest one that verifies, where that was: with another number
-of workers, too, as the rest of the epoch's order is dealt out anew.
+A checkpoint is written before and after each epoch's validation, after every `--checkpoint-steps`
+updates, and on SIGTERM. A run with --resume continues from the newest one that verifies, in the
+middle of an epoch too, and also with a different number of workers: the rest of the epoch's order
+is dealt out again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
 from rn50lib.config import Experiment
 from rn50lib.errors import TERMINATED
-from rn50lib.network import Network
+from rn50lib.resnet import Network
 from rn50lib.timer import Run, Timer
+
+RANKS_STATISTICS = "running_statistics_of_ranks"
+"""The array of a checkpoint with the running statistics of each rank, (ranks, values) by name."""
 
 
 def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> dict[str, Any]:
@@ -38,13 +42,9 @@ def identify(experiment: Experiment, net: Network, sources: dict[str, Any]) -> d
         found["data"] = f"{len(source)} images, labels {labels:08x}"
     if experiment.init_from:
         file = Path(experiment.init_from)
-        found["init_from"] = f"{file.name} ({checkpoint.load(*checkpoint.parts(file)).crc32})"
+        metadata = checkpoint.read_metadata(*checkpoint.parts(file))
+        found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
     return found
-
-
-def fingerprint(value: Any) -> int:
-    """A number that differs where the values do."""
-    return zlib.crc32(str(value).encode())
 
 
 def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> int:
@@ -70,7 +70,8 @@ def restore(run: Run, net: Network, identity: dict[str, Any], examples: int) -> 
         wanted = {key: identity[key] for key in ("model", "num_classes")}
     checkpoint.check_identity(found.identity, wanted, file)
     checkpoint.check_shapes(found.arrays, net, file)
-    run.step.load(found.arrays, found.scaling)
+    scored = experiment.only_inference  # with the ranks' mean
+    run.step.load(found.arrays if scored else own_statistics(run, found.arrays), found.scaling)
     run.report.env["checkpoint"] = str(file)
     if experiment.only_inference:
         return 0  # as many passes as --num-epochs says, each over all images
@@ -105,9 +106,9 @@ def begin_with(run: Run, net: Network, file: Path) -> None:
     run.progress.say(text)
 
 
-def enter_epoch(run: Run, ordered: bool, epoch: int) -> None:
-    """Before an epoch's training: one whose loader has no order of its own begins anew."""
-    if run.position.images and not ordered:
+def enter_epoch(run: Run, ordered: bool, steps: int, epoch: int) -> None:
+    """Begin an epoch's training again if `steps` of it are left and its loader is not ordered."""
+    if run.position.images and steps and not ordered:
         run.progress.say(
             f"the loader cannot begin in the middle of an epoch: epoch {epoch + 1} starts again"
         )
@@ -123,12 +124,15 @@ def wants_checkpoint(experiment: Experiment, finished: int) -> bool:
 
 def save(run: Run, epoch: int) -> None:
     """Write the checkpoint of `epoch` finished epochs and `run.position`, on rank 0."""
+    arrays = run.step.state()
+    if run.position.images:
+        arrays = with_all_statistics(run, arrays)
     if run.comm.rank == 0:
         prefix = run.experiment.model_prefix
         assert prefix is not None
         content = Checkpoint(
             epoch,
-            run.step.state(),
+            arrays,
             run.identity,
             run.experiment.given(),
             {key: values[:epoch] for key, values in run.report.metrics.items()},
@@ -142,6 +146,12 @@ def save(run: Run, epoch: int) -> None:
     run.comm.barrier()
 
 
+def statistics_names(run: Run, arrays: dict[str, np.ndarray]) -> list[str]:
+    """Return the names of the running statistics that training changes on each rank."""
+    frozen = run.experiment.to_network().up_to(run.experiment.freeze_until)
+    return sorted(name for name in arrays if ".running_" in name and name not in frozen)
+
+
 def average_running_statistics(run: Run) -> None:
     """Give every rank the mean of all ranks' running statistics.
 
@@ -151,32 +161,63 @@ def average_running_statistics(run: Run) -> None:
     if run.comm.size == 1 or run.experiment.step is not None:
         return
     arrays = run.step.state()
-    frozen = run.experiment.to_network().up_to(run.experiment.freeze_until)
-    names = [name for name in arrays if ".running_" in name and name not in frozen]
+    names = statistics_names(run, arrays)
     totals = run.comm.sum([arrays[name] for name in names])
     run.step.load(arrays | {n: t / run.comm.size for n, t in zip(names, totals, strict=True)})
 
 
-def update_done(run: Run, timer: Timer, updates: int) -> None:
-    """After an update: note it, write a checkpoint where one is due, and end if SIGTERM asks for
-    it. `updates` were done in this epoch since the run was started or taken up again."""
+def with_all_statistics(run: Run, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a checkpoint in the middle of an epoch: the mean of the ranks' running
+    statistics, and each rank's own as rows of RANKS_STATISTICS. The run's own are not changed."""
+    names = statistics_names(run, arrays)
+    if run.comm.size == 1 or not names:
+        return arrays
+    mine = np.concatenate([arrays[name] for name in names])
+    table = np.zeros((run.comm.size, len(mine)), np.float32)
+    table[run.comm.rank] = mine
+    (table,) = run.comm.sum([table])
+    return arrays | split(names, arrays, table.mean(axis=0)) | {RANKS_STATISTICS: table}
+
+
+def own_statistics(run: Run, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a checkpoint with this rank's own running statistics in place of the
+    mean, if it has them for as many ranks as there are now."""
+    table = arrays.get(RANKS_STATISTICS)
+    if table is None or len(table) != run.comm.size:
+        return arrays
+    return arrays | split(statistics_names(run, arrays), arrays, table[run.comm.rank])
+
+
+def split(
+    names: list[str], arrays: dict[str, np.ndarray], vector: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the parts of a vector by name, each as long as the array of that name."""
+    ends = np.cumsum([len(arrays[name]) for name in names])[:-1]
+    return dict(zip(names, np.split(vector, ends), strict=True))
+
+
+def update_done(run: Run, timer: Timer) -> None:
+    """Note an update, write a checkpoint if one is due, and end the run if SIGTERM asks for it.
+
+    Neither the update after which a checkpoint is due nor the state of the run depends on whether
+    the run was resumed, or wrote other checkpoints, earlier in the epoch.
+    """
     run.progress.at(timer.epoch, run.position.images)
     every = run.experiment.checkpoint_steps or 0
+    updates = run.position.images // run.experiment.update_batch
     due = every and updates % every == 0 and timer.finished < timer.steps and run.stop.saves
     stops = run.stop.now()
-    if not (due or stops):
-        return
-    run.position.sums = timer.sums_of_all()
-    average_running_statistics(run)
+    if due or stops:
+        run.position.sums = timer.sums_of_all()
+        save(run, timer.epoch)
     if stops:
         stop_here(run, timer.epoch)
-    save(run, timer.epoch)
 
 
 def stop_here(run: Run, epoch: int) -> None:
-    """Write a checkpoint and end, as SIGTERM has asked; all ranks come here. Raises SystemExit."""
+    """End the run, whose checkpoint is written, as SIGTERM asked. All ranks call this. Raises
+    SystemExit."""
     run.progress.stop()
-    save(run, epoch)
     images = run.position.images
     file = checkpoint.path(run.experiment.model_prefix or "", epoch, images)
     run.progress.say(f"stopped by SIGTERM after {images} images of epoch {epoch + 1}: {file}")

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import overrides
-from rn50lib.backends import Step
+from rn50lib import hooks as overrides
 from rn50lib.checkpoint import Position
-from rn50lib.comm import Comm
 from rn50lib.config import Experiment
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
+from rn50lib.preemption import Stop
 from rn50lib.progress import Progress
 from rn50lib.report import Report
-from rn50lib.stop import Stop
+from rn50lib.train_step import Step
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Timer:
         if phase == "train" and run.comm.rank == 0:
             self.total += run.position.sums
         self.finished = self.read_at = 0
+        self.images = self.first_images = self.read_images = 0  # of this rank, without padding
         self.data_s = self.step_s = 0.0
         run.progress.start(phase, epoch, run.experiment.num_epochs, before + steps, before)
         self.begin = self.read_time = self.first_time = time.perf_counter()
@@ -63,6 +64,7 @@ class Timer:
         for batch in source:
             self.handed_over = time.perf_counter()
             self.data_s += self.handed_over - before
+            self.images += batch.valid
             yield batch
             before = time.perf_counter()
 
@@ -73,7 +75,8 @@ class Timer:
         if i == 0:
             self.read(tell=False)
             self.first_time = self.read_time = time.perf_counter()
-            self.read_at = 1
+            self.read_at, self.first_images = 1, self.images
+            self.read_images = self.images
         elif self.finished % self.run.experiment.disp_batches == 0:
             self.read(lr)
 
@@ -90,7 +93,7 @@ class Timer:
                 " has diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
             )
         if self.finished > self.read_at and tell:
-            seen = (self.finished - self.read_at) * self.run.experiment.global_batch
+            seen = (self.images - self.read_images) * self.run.comm.size
             loss, top1, _, examples = self.window
             values: dict[str, float | None] = {
                 "loss": loss / examples if examples else None,
@@ -105,6 +108,7 @@ class Timer:
             self.run.progress.reading(step, values)
             self.window = np.zeros(4)
             self.read_at, self.read_time = self.finished, now
+            self.read_images = self.images
 
     def sums_of_all(self) -> list[float]:
         """What the phase has added up so far, over all ranks."""
@@ -119,8 +123,10 @@ class Timer:
         self.run.progress.stop()
         metrics = dict(overrides.get("metric_sums")(self.total, self.run.comm))
         if self.finished > 1:
-            metrics["time"] = (now - self.first_time) / (self.finished - 1)
-            metrics["total_ips"] = self.run.experiment.global_batch / metrics["time"]
+            seconds = now - self.first_time
+            (images,) = self.run.comm.sum([np.array([self.images - self.first_images])])
+            metrics["time"] = seconds / (self.finished - 1)
+            metrics["total_ips"] = int(images[0]) / seconds
         if self.phase == "train":
             self.run.seconds["data"] += self.data_s
             self.run.seconds["step"] += self.step_s

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib import checkpoint, overrides
-from rn50lib.backends import build_step
-from rn50lib.comm import Comm, agree, max_difference
+from rn50lib import checkpoint
+from rn50lib import hooks as overrides
 from rn50lib.config import Experiment
+from rn50lib.data import Pipeline, open_pipeline
+from rn50lib.distributed import Comm, agree, max_difference
 from rn50lib.errors import UserError
-from rn50lib.network import Network
-from rn50lib.pipelines import Pipeline, open_pipeline
+from rn50lib.preemption import Stop
 from rn50lib.progress import Progress, tell
 from rn50lib.report import Report
+from rn50lib.resnet import Network
 from rn50lib.restart import (
     average_running_statistics,
     enter_epoch,
-    fingerprint,
     identify,
     restore,
     save,
@@ -32,8 +32,8 @@ from rn50lib.restart import (
     update_done,
     wants_checkpoint,
 )
-from rn50lib.stop import Stop
 from rn50lib.timer import Run, Timer
+from rn50lib.train_step import build_step
 
 
 def train(
@@ -66,15 +66,14 @@ def train(
         agree({f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}, comm)
         report.env["versions"] = report.env.get("versions", {}) | step.versions()
         identity = identify(experiment, net, sources)
-        hashes = {f"the {name}": float(fingerprint(value)) for name, value in identity.items()}
-        agree(hashes, comm, hashed=True)
+        agree({f"the {name}": value for name, value in identity.items()}, comm)
         training = pipelines.get("train")
         stop = Stop(comm, saves=bool(training and training.ordered and experiment.model_prefix))
         run = Run(experiment, comm, step, progress, report, identity, stop)
         if experiment.checkpoint_steps and not stop.saves:
             progress.say(
-                "this loader reads a stream: checkpoints stand at the end of an epoch alone, and"
-                " a run that is taken up again begins its epoch anew"
+                "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
+                " repeats its epoch's training from the start"
             )
         first = restore(run, net, identity, training.examples if training else 0)
         if experiment.model_prefix and not experiment.only_inference and comm.rank == 0:
@@ -102,8 +101,10 @@ def run_epoch(run: Run, pipelines: dict[str, Pipeline], epoch: int) -> None:
     begin = time.perf_counter()
     if not experiment.only_inference:
         report.add("train", train_epoch(run, pipelines["train"], epoch))
-    if not experiment.no_val:
+        if experiment.model_prefix and not experiment.no_val:
+            save(run, epoch)  # a damaged image in the validation set must not cost the training
         average_running_statistics(run)
+    if not experiment.no_val:
         report.add("val", validate(run, pipelines["val"], epoch))
     run.position.images, run.position.sums = 0, [0.0] * 4
     if wants_checkpoint(experiment, epoch + 1):
@@ -133,14 +134,14 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
     """One epoch of training, or what is left of it; its metrics over all workers."""
     experiment, step, position = run.experiment, run.step, run.position
     schedule, recipe = overrides.get("schedule"), experiment.to_recipe()
-    enter_epoch(run, pipeline.ordered, epoch)
+    enter_epoch(run, pipeline.ordered, steps_left(experiment, pipeline, position.images), epoch)
     before = position.images  # done before the run was taken up again
     steps = steps_left(experiment, pipeline, before)
     used = before + steps * experiment.global_batch
     traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
     timer = Timer(run, "train", epoch, steps, before // experiment.global_batch)
     skipped = step.scaling().get("skipped", 0)
-    batches = pipeline.epoch(epoch, skip=before)
+    batches = pipeline.epoch(epoch, skip=before) if steps else iter(())
     with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
         for i, batch in enumerate(timer.batches(itertools.islice(batches, steps))):
             # the rate is that of the update that a batch is part of
@@ -151,9 +152,9 @@ def train_epoch(run: Run, pipeline: Pipeline, epoch: int) -> dict[str, float | N
                 trace.step()
             if (i + 1) % experiment.micro_batches == 0:
                 position.images += experiment.update_batch
-                update_done(run, timer, (i + 1) // experiment.micro_batches)
+                update_done(run, timer)
     metrics = timer.finish()
-    if run.stop.saves:  # validation may be stopped
+    if experiment.model_prefix:
         position.sums = timer.sums_of_all()
     position.tails[str(epoch)] = pipeline.examples - used
     for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one

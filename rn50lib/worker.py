@@ -14,15 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rn50lib import checkpoint
-from rn50lib.comm import Comm
 from rn50lib.config import Config, Experiment, flag_name, flags_of
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError, status_of
-from rn50lib.files import check_file, check_writable, is_stream, make_folder
+from rn50lib.files import check_file, check_output, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
-from rn50lib.stop import die_with_parent, end_on_sigterm, end_with
+from rn50lib.preemption import die_with_parent, end_on_sigterm, end_with
+from rn50lib.report import is_report
 
 if TYPE_CHECKING:
     from rn50lib.progress import Progress
+
+OF_A_HOST = {  # the fields that may differ between the ranks of a run
+    "data_root", "init_from", "threads", "data_nthreads", "bind", "hosts", "launcher", "report",
+    "logdir", "logger", "profile_trace", "timeline",
+}  # fmt: skip
 
 
 def main(argv: list[str] = sys.argv[1:]) -> int:
@@ -51,7 +57,8 @@ def run_worker(
     A benchmark brings its own: a `group` that is connected already, what `watch`es the iterations,
     and how many of them come before the first that counts.
     """
-    from rn50lib import comm, training
+    from rn50lib import distributed as comm
+    from rn50lib import training
     from rn50lib.progress import Progress, tell
     from rn50lib.report import Report
 
@@ -63,6 +70,12 @@ def run_worker(
             f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"
             f" with `rn50 run -n {experiment.n}`, torchrun, horovodrun, mpirun or srun"
         )
+    if group.size > 1 and experiment.backend == "tensorflow" and experiment.step is None:
+        from rn50lib.tensorflow.train_step import configure
+
+        configure(experiment.threads, group.local_rank)  # an exchange would fix its settings
+    shared = [f.name for f in fields(Experiment) if f.name not in OF_A_HOST]
+    comm.agree({flag_name(name): getattr(experiment, name) for name in shared}, group)
     splits = ["train", "val"]
     if experiment.no_val or (experiment.test_io and not experiment.only_inference):
         splits.remove("val")
@@ -70,7 +83,7 @@ def run_worker(
         splits.remove("train")
     sources: dict[str, Any] = dict.fromkeys(splits)
     if experiment.loader != "synthetic":
-        from rn50lib.records.source import open_source
+        from rn50lib.data.source import open_source
 
         tell(desc="reading the data set")
         for split in splits:
@@ -109,16 +122,23 @@ def run_worker(
             progress.say(f"  {split}: {env['data'][split]}")
             for remark in getattr(source, "remarks", ()):
                 progress.say(f"  {remark}")
+    train, wanted = sources.get("train"), experiment.num_examples
+    if train is not None and wanted and wanted > len(train):
+        progress.say(f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used")
     with contextlib.ExitStack() as held:
         if group.rank == 0 and checkpoint.saves(experiment):
             held.enter_context(checkpoint.lock_for(experiment))
+            # each epoch writes one before its validation and one after it
+            checkpoint.check_room(experiment.model_prefix or "", net, 1 if experiment.no_val else 2)
         training.train(experiment, net, sources, group, progress, report, write_report, warm_up)
     return 0
 
 
 def check_outputs(experiment: Experiment) -> None:
     """Raise UserError before the training where its files cannot be written; makes the folders."""
-    for name in ("report", "profile_trace", "timeline"):
+    if experiment.report:
+        check_output(experiment.report, "--report", "a report", is_report)
+    for name in ("profile_trace", "timeline"):
         if file := getattr(experiment, name):
             check_writable(file, flag_name(name))
     if experiment.timeline:  # Horovod writes it, and a second file beside it
@@ -160,7 +180,7 @@ def time_input(experiment: Experiment, sources: dict[str, Any], group: Comm) -> 
     """`--test-io`: how many images per second the input pipeline of a worker alone delivers."""
     import time
 
-    from rn50lib.pipelines import open_pipeline
+    from rn50lib.data import open_pipeline
 
     split = "val" if experiment.only_inference else "train"
     pipeline = open_pipeline(experiment, sources[split], split, group.rank, group.size)

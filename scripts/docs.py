@@ -29,7 +29,7 @@ def main() -> int:
     course = args.course or BUILD / "course"
     if not args.course:
         command = ["workshop", "run", "--all", "--profile", args.profile, "--out", str(course)]
-        subprocess.run([sys.executable, "-m", "rn50lib.cli", *command, "--resume"], check=True)
+        subprocess.run([sys.executable, "-m", "rn50", *command, "--resume"], check=True)
     missing = [book.name for book in lessons() if not (course / book.name).exists()]
     if missing:
         sys.exit(f"error: --course {course} lacks {', '.join(missing)}: run the whole course there")

@@ -68,7 +68,7 @@ def plan(python: str, cpu: bool, work: Path) -> list[Step]:
         own, book, epochs = ["--dtype", "float16"], ["--profile", "gpu"], "9"
 
     def rn50(name: str, limit: float, *words: str, figures: str = "") -> Step:
-        return Step(name, limit, [python, "-m", "rn50lib.cli", *words], figures)
+        return Step(name, limit, [python, "-m", "rn50", *words], figures)
 
     def bench(name: str, batches: str, *flags: str) -> Step:
         file = str(work / f"{name.replace(' ', '-')}.json")

@@ -31,7 +31,7 @@ def main() -> int:
     """Print one row per figure; returns 0."""
     python = tracked("*.py")
     library = [path for path in python if path.startswith("rn50lib/")]
-    tools = [path for path in library if path.startswith("rn50lib/tools/")]
+    tools = [path for path in library if path.startswith("rn50/")]
     tests = [path for path in python if path.startswith("tests/")]
     folder, most = Counter(os.path.dirname(path) for path in python).most_common(1)[0]
     run = [path for path in loaded_by_a_run() if path in library]
@@ -76,7 +76,7 @@ def loaded_by_a_run() -> list[str]:
         }
         words = "run --network tiny --loader synthetic --image-shape 32 -b 2 --benchmark-iters 2"
         subprocess.run(
-            [sys.executable, "-m", "rn50lib.cli", *words.split(), "--no-val", "-e", "1"],
+            [sys.executable, "-m", "rn50", *words.split(), "--no-val", "-e", "1"],
             env=env, cwd=folder, capture_output=True, check=True,
         )  # fmt: skip
         noted = [note.read_text().splitlines() for note in Path(folder).glob("*.txt")]

@@ -67,7 +67,7 @@ def open_folder() -> Iterator[Path]:
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `rn50 ARGS` as a user would, in a process of its own.
 
-    `run_cli("train", "-e", "1", env={...}, cwd=..., timeout=60, module="rn50lib.cli")` returns the
+    `run_cli("train", "-e", "1", env={...}, cwd=..., timeout=60, module="rn50")` returns the
     finished process with text output and never raises on its exit code. RN50_RUNS and RN50_DATA
     stand in the test's temporary folder unless `env` says otherwise.
     """
@@ -77,7 +77,7 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         timeout: float = 120,
-        module: str = "rn50lib.cli",
+        module: str = "rn50",
     ) -> subprocess.CompletedProcess[str]:
         places = {"RN50_RUNS": str(tmp_path / "runs"), "RN50_DATA": str(tmp_path / "data")}
         return subprocess.run(
@@ -127,7 +127,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> support.Photos:
 @pytest.fixture(scope="session")
 def trained(photos: support.Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 2 epochs: checkpoints m, report.json."""
-    from rn50lib import cli
+    from rn50 import cli
 
     folder = tmp_path_factory.mktemp("trained")
     argv = ["train", "--data-root", str(photos.root), *support.TINY, "-e", "2", "--lr", "0.4"]

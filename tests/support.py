@@ -22,9 +22,10 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from rn50lib import cli, overrides
+from rn50 import cli
+from rn50.autoconfig import resolve
+from rn50lib import hooks as overrides
 from rn50lib.config import Experiment
-from rn50lib.config.defaults import resolve
 from rn50lib.hardware import Machine
 
 CLASSES = ("anvil", "barrel", "candle", "drum", "easel", "flute")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,13 +14,16 @@ from typing import Any
 import pytest
 import yaml
 
-from rn50lib import checkpoint, cli
-from rn50lib.config import flags_elsewhere
+from rn50 import cli
+from rn50 import foreign_flags as flags_elsewhere
+from rn50.parser import VERBS, experiment_parser, parse_experiment
+from rn50.prepare import prepare
+from rn50lib import checkpoint
 from rn50lib.config.file import Config
-from rn50lib.launch.prepare import prepare
-from rn50lib.network import resnet, tiny
-from rn50lib.parser import VERBS, experiment_parser, parse_experiment
-from tests.conftest import clean_environment
+from rn50lib.report import load
+from rn50lib.resnet import resnet, tiny
+from tests.conftest import ROOT, clean_environment
+from tests.launch import fake_nvidia_smi
 from tests.support import TINY, Photos, write_photo
 
 Run = Callable[..., Any]
@@ -32,7 +36,7 @@ HEAVY = ("numpy", "torch", "tensorflow", "PIL", "matplotlib", "horovod", "nvidia
 @pytest.mark.parametrize("argv", [[], ["--help"], ["--version"], ["nonsense"]])
 def test_help_imports_no_framework_and_not_even_numpy(argv: list[str]) -> None:
     code = (
-        "import sys; from rn50lib.cli import main; main(sys.argv[1:]);"
+        "import sys; from rn50.cli import main; main(sys.argv[1:]);"
         f"print([n for n in {HEAVY} if n in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
@@ -42,7 +46,7 @@ def test_help_imports_no_framework_and_not_even_numpy(argv: list[str]) -> None:
 @pytest.mark.parametrize("verb", ["run", "train", "score"])
 def test_the_flags_of_a_verb_are_listed_without_a_framework(verb: str) -> None:
     code = (
-        "import sys\nfrom rn50lib.cli import main\n"
+        "import sys\nfrom rn50.cli import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit as e: assert not e.code\n"
         "print([n for n in ('torch', 'tensorflow', 'matplotlib') if n in sys.modules])"
     )
@@ -137,7 +141,7 @@ def test_a_prefix_without_a_name(rn50: Run, prefix: str) -> None:
 
 
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rn50lib.launch import prepare
+    from rn50 import prepare
     from tests.support import LAPTOP
 
     monkeypatch.setattr(prepare, "machine", lambda: LAPTOP)
@@ -195,6 +199,79 @@ def test_what_is_left_out_of_the_class_folders_is_told(rn50: Run, photos: Photos
         "train", "--data-root", photos.root, *TINY, "-e", "1", "--run-dir", "r"
     ).err  # from its records
     assert "records/train.rec (48 images, recordio)" in told and "note:" not in told
+
+
+def test_one_class(rn50: Run) -> None:
+    for split in ("train", "val"):
+        for i in range(4):
+            write_photo(Path("set", split, "all", f"{i}.jpg"), i)
+    flags = ("--data-root", "set", *TINY, "-b", "4")
+    line = rn50("run", *flags).error
+    assert "--data-root set has one class" in line and "one folder per class" in line
+    assert rn50("run", *flags, "--no-metrics", "--dry-run").status == 0
+
+
+@pytest.mark.needs("torch")
+def test_a_batch_of_one_at_32_pixels(rn50: Run, photos: Photos) -> None:
+    line = rn50("train", "--data-root", photos.root, *TINY, "-b", "1", "-e", "1").error
+    assert "-b 1 with --image-shape 32" in line and "use -b 2" in line
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_what_a_run_could_not_do_is_noted(run_cli: Run, photos: Photos) -> None:
+    flags = ("--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1")
+    few = run_cli("run", *flags, "--num-examples", "100").stderr
+    assert "--num-examples 100: " in few and "has 48 images, all are used" in few
+    assert "no checkpoint" not in few
+    random = run_cli("run", *flags, "--only-inference").stderr
+    assert "no checkpoint: the weights are random" in random
+    timed = run_cli("run", *flags, "--only-inference", "--no-metrics", "--num-examples", "9").stderr
+    assert "no checkpoint" not in timed and "--num-examples" not in timed
+
+
+@pytest.mark.needs("horovod")
+@pytest.mark.parametrize(
+    "launcher", ["horovodrun", pytest.param("mpirun", marks=[pytest.mark.needs("horovod_mpi")])]
+)
+def test_a_host_that_does_not_exist(rn50: Run, photos: Photos, launcher: str) -> None:
+    flags = ("-n", "2", "--comm", "horovod", "--launcher", launcher)
+    line = rn50("run", "--data-root", photos.root, *TINY, *flags, "--hosts", "none.invalid:2").error
+    assert "--hosts none.invalid:2" in line and "none.invalid" in line.partition(":2")[2]
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "file", "build"),
+    [
+        ("torch", "version.py", "__version__ = '9.9+cpu'\ncuda = None\nhip = None"),
+        ("tensorflow", "python/platform/build_info.py", "build_info = {'is_cuda_build': False}"),
+    ],
+)
+def test_a_gpu_that_the_framework_is_not_built_for(
+    run_cli: Run, photos: Photos, tmp_path: Path, backend: str, file: str, build: str
+) -> None:
+    """Not a run on the processor with the batch, the precision and the loader of a GPU."""
+    package = tmp_path / "packages" / backend
+    (package / file).parent.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / file).write_text(build)
+    env = {
+        "PATH": fake_nvidia_smi.install(tmp_path / "smi", [fake_nvidia_smi.V100]),
+        "PYTHONPATH": f"{package.parent}{os.pathsep}{ROOT}",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    flags = ("run", "--data-root", photos.root, "--backend", backend, "-n", "1")
+    done = run_cli(*flags, env=env)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    for part in (f"--backend {backend}", "is built without CUDA", "1 GPU", "`make setup`"):
+        assert part in done.stderr
+    if backend == "torch":
+        assert "PyTorch 9.9+cpu" in done.stderr
+    shown = run_cli(*flags, "--dry-run", env=env).stdout.splitlines()
+    assert "--n-GPUs 1" in shown[0] and "not on this machine: --backend" in shown[-1]
+    hidden = run_cli(*flags, "--dry-run", env=env | {"CUDA_VISIBLE_DEVICES": ""}).stdout
+    assert "not on this machine" not in hidden
 
 
 def test_fewer_classes_than_the_data_has(rn50: Run, photos: Photos) -> None:
@@ -300,6 +377,20 @@ def test_a_report_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
 
 
 @pytest.mark.needs("torch")
+def test_a_report_replaces_only_a_report(rn50: Run, photos: Photos, trained: Path) -> None:
+    argv = ["train", "--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1"]
+    Path("notes.json").write_text('{"mine": 1}')
+    line = rn50(*argv, "--no-val", "--report", "notes.json").error
+    assert "--report notes.json" in line and "not a report" in line
+    assert Path("notes.json").read_text() == '{"mine": 1}'
+    Path("r.json").write_bytes((trained / "report.json").read_bytes())
+    Path("empty.json").touch()  # as mktemp leaves it
+    for file in ("r.json", "empty.json"):
+        assert rn50(*argv, "--no-val", "--report", file).status == 0
+        assert len(load(file)["metrics"]["train.loss"]) == 1
+
+
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
@@ -366,14 +457,14 @@ def test_a_dry_run_prints_the_command_and_the_arithmetic(rn50: Run, photos: Phot
     shown = rn50("run", "--dry-run", "--data-root", photos.root, *TINY, "--lr", "0.1")
     assert shown.status == 0
     command, arithmetic, *_ = shown.out.splitlines()
-    assert "rn50lib.cli train" in command and "--batch-size 8" in command
+    assert "rn50 train" in command and "--batch-size 8" in command
     assert arithmetic == "global batch 1 x 8 = 8; learning rate 0.1 x 8 / 256 = 0.003125"
     assert not Path("runs").exists()
 
 
 def test_a_dry_run_of_the_command_gives_the_same_run(rn50: Run, photos: Photos) -> None:
     first = rn50("run", "--dry-run", "--data-root", photos.root, *TINY).out.splitlines()[0]
-    flags = first.split("rn50lib.cli train ")[1].split()
+    flags = first.split("rn50 train ")[1].split()
     assert rn50("run", "--dry-run", *flags).out.splitlines()[0] == first
 
 
@@ -416,6 +507,22 @@ def test_a_flag_wins_over_the_file_and_the_preset_too(rn50: Run, photos: Photos)
     both = dry(rn50, "--data-root", photos.root, "--config", "a.json", "--preset",
                "RN50_FP32_1GPU")  # fmt: skip
     assert "--batch-size 96" in both[0] and "--disp-batches 5" in both[0]
+
+
+def test_a_repeated_flag_wins_over_the_list_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("logger: [wandb]\noverride: ['schedule=a.py:f', 'augment=a.py:g']\n")
+
+    def parsed(*argv: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        asked, _ = parse_experiment(experiment_parser("run"), ["--config", "a.yaml", *argv])
+        return asked.logger, asked.override
+
+    assert parsed() == (("wandb",), ("schedule=a.py:f", "augment=a.py:g"))
+    assert parsed("--logger", "mlflow") == (("mlflow",), ("schedule=a.py:f", "augment=a.py:g"))
+    twice = ("--override", "shard=b.py:f", "--override", "b=b.py:g")
+    assert parsed(*twice) == (("wandb",), ("shard=b.py:f", "b=b.py:g"))
 
 
 def test_a_run_s_own_file_gives_that_run_again(rn50: Run, photos: Photos) -> None:
@@ -498,7 +605,7 @@ def test_a_dry_run_under_ci_prints_every_cap(rn50: Run) -> None:
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m rn50lib.cli scale --check | head -1",
+        f"{sys.executable} -m rn50 scale --check | head -1",
         shell=True,
         cwd=tmp_path,
         env=clean_environment(),

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib import parser as parsers
-from rn50lib.commands import run_parser
-from rn50lib.config.presets import PRESETS
+from rn50 import parser as parsers
+from rn50.benchmark import command as benchmark
+from rn50.presets import PRESETS
+from rn50.run import run_parser
 from rn50lib.recipe import RECIPES
-from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import clean_environment
 from tests.support import strict_json
 from workshop.course import catalogue
@@ -106,7 +106,7 @@ def small(words: list[str]) -> list[str]:
     """The command as it is run here: by this interpreter, with ci's caps, so with two epochs."""
     if words[0] == "python":
         return [sys.executable, *words[1:]]
-    words = [sys.executable, "-m", "rn50lib.cli", *words[1:]]
+    words = [sys.executable, "-m", "rn50", *words[1:]]
     if words[3] in ("score", "predict", "export"):
         words = ["2" if word == "9" else word for word in words]
     if words[3] in ("run", "score") and "--dry-run" not in words:
@@ -146,7 +146,7 @@ def test_published_speeds_are_next_to_their_commands() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     rows = {row[1]: row[0] for row in re.findall(r"^\| (.*: .*) \| `(rn50 .*)` \|$", page, re.M)}
     known = (ROOT / "tests" / "parity" / "commands.toml").read_text()
-    series = strict_json(ROOT / "rn50lib" / "data" / "published.json")["sets"]["DGX-1"]["series"]
+    series = strict_json(ROOT / "rn50" / "published.json")["sets"]["DGX-1"]["series"]
     runs = re.findall(r'^there = "(python benchmark.py .* -e 12 .*)"$', known, re.M)
     assert len(runs) == 4
     for there in runs:

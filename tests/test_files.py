@@ -206,10 +206,10 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 
 @pytest.mark.needs("torch")
 @pytest.mark.slow
-def test_a_prefix_is_locked_while_its_run_lives(rn50: Run, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rn50lib.cli", *TRAIN, "-e", "100000", "--keep", "2"]
+def test_prefix_and_run_folder_are_locked_while_a_run_lives(rn50: Run, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--keep", "2"]
     running = subprocess.Popen(
-        [*command, "--model-prefix", "m"], cwd=tmp_path, env=clean_environment(),
+        [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -220,11 +220,15 @@ def test_a_prefix_is_locked_while_its_run_lives(rn50: Run, tmp_path: Path) -> No
             line = rn50(verb, *TRAIN[1:], "-e", "1", "--model-prefix", "m", "--resume").error
             assert "--model-prefix m: another run is writing there" in line
             assert f"process {running.pid} on " in line
+            line = rn50(verb, *TRAIN[1:], "--model-prefix", "n", "--run-dir", "r").error
+            assert "--run-dir r: another run is writing there" in line
+            assert not list(tmp_path.glob("n-*"))
     finally:
         running.send_signal(signal.SIGKILL)
         running.wait()
-    done = max(int(path.stem[2:]) for path in tmp_path.glob("m-*.safetensors"))
-    again = rn50(*TRAIN, "-e", str(done + 1), "--model-prefix", "m", "--resume")
+    done = max(int(path.stem[2:6]) for path in tmp_path.glob("m-*.safetensors"))
+    flags = ("--model-prefix", "m", "--run-dir", "r", "--resume")
+    again = rn50(*TRAIN, "-e", str(done + 1), *flags)
     assert again.status == 0, again.err
 
 
@@ -248,7 +252,7 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
 )
 def test_a_run_says_that_the_disk_is_full(tmp_path: Path, size: int, flag: str) -> None:
     """The trace is cut off in the profiler's own file, of which the profiler says nothing."""
-    ended = limited(size, "rn50lib.cli", *TRAIN, "-e", "1", flag, tmp_path / "out")
+    ended = limited(size, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
     assert ended.returncode == 2, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith(f"error: {flag} {tmp_path / 'out'} cannot be written")
@@ -265,9 +269,7 @@ def test_shards_for_which_there_is_no_room(photos: Photos, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    "command", ["rn50lib.cli --help", "rn50lib.cli run --help", "data_prep.im2rec --help"]
-)
+@pytest.mark.parametrize("command", ["rn50 --help", "rn50 run --help", "data_prep.im2rec --help"])
 def test_help_that_nobody_can_read(command: str, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(

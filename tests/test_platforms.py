@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.tools.doctor import machine as doctor
+from rn50.doctor import machine as doctor
 from workshop.course import catalogue
 
 

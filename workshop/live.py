@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 import psutil
 
+from rn50lib.hardware import nvidia
 from workshop import output
 
 POLL_S = 0.5
@@ -29,7 +31,7 @@ Run = Any  # a `workshop.runs.Run`, which shows itself by this file
 @dataclass
 class Readings:
     """Utilisation over time: `seconds` since the run's start, per cent per core that this process
-    may use, the memory of the run's processes in bytes, and a reading per GPU.
+    may use, the memory of the run's processes in bytes, and (per cent busy, bytes, watts) per GPU.
 
     `loop_began` is when the training loop began, in the same seconds: progress.jsonl counts from
     there.
@@ -38,65 +40,67 @@ class Readings:
     seconds: list[float] = field(default_factory=list)
     cores: list[list[float]] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
-    gpus: list[list[GpuReading]] = field(default_factory=list)
+    gpus: list[list[tuple[float, int, float]]] = field(default_factory=list)
     loop_began: float = float("inf")
 
-    def add(self, seconds: float, pid: int) -> None:
-        """Read everything now; `pid` is the process at the head of the run."""
+    def add(self, seconds: float, pid: int, handles: Sequence[Any]) -> None:
+        """Read everything now; `pid` is the process at the head of the run, `handles` are those of
+        its GPUs."""
         load = psutil.cpu_percent(percpu=True)
         own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(load))
         self.seconds.append(seconds)
         self.cores.append([load[i] for i in sorted(own) if i < len(load)])
         self.memory.append(memory_of(pid))
-        self.gpus.append(read_gpus())
-
-
-@dataclass(frozen=True)
-class GpuReading:
-    """One reading of a GPU: utilisation in per cent, memory in bytes, power in watts."""
-
-    busy: float
-    memory: int
-    power: float
+        self.gpus.append([])
+        with contextlib.suppress(Exception):  # a MIG slice has no utilisation
+            self.gpus[-1] = [read_gpu(handle) for handle in handles]
 
 
 def memory_of(pid: int) -> float:
-    """Bytes of a process and of those that it started."""
+    """Return the bytes of a process and of those that it started; shared pages count once (PSS)."""
     total = 0.0
     with contextlib.suppress(psutil.Error):
         run = psutil.Process(pid)
         for process in [run, *run.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                total += process.memory_info().rss
+                full = process.memory_full_info()
+                total += getattr(full, "pss", full.uss)  # only Linux has PSS
     return total
 
 
-def read_gpus() -> list[GpuReading]:
-    """A reading per GPU; none where NVML is not here, or does not say."""
-    found: list[GpuReading] = []
+def gpu_handles(workers: int) -> list[Any]:
+    """Return NVML's handles of the GPUs that a run with this many workers uses: the first ones
+    that CUDA_VISIBLE_DEVICES leaves. The list is empty if NVML does not answer."""
     with contextlib.suppress(Exception):  # NVML raises its own errors
         import pynvml
 
         pynvml.nvmlInit()
-        for i in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(i)
-            busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle).used
-            found.append(GpuReading(busy, memory, pynvml.nvmlDeviceGetPowerUsage(handle) / 1000))
-    return found
+        return [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in nvidia.gpus()[:workers]]
+    return []
+
+
+def read_gpu(handle: Any) -> tuple[float, int, float]:
+    """Return per cent busy, bytes of memory and watts of a GPU."""
+    import pynvml
+
+    busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle).used
+    return busy, memory, pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
 
 
 def watch(run: Run) -> None:
     """Show the run in this cell until it ends. Interrupting the cell stops the run."""
-    readings = Readings()
+    readings, handles = Readings(), None
     psutil.cpu_percent(percpu=True)  # the first call only sets the start
     bar, picture, words = output.Slot(), output.Slot(), output.Slot()
     drawn = -DRAW_S
     try:
         while True:
             ended = not run.running  # asked before the files are read: no reading is missed
-            readings.add(run.seconds, run.pid)
             lines = run.new_progress
+            if lines and handles is None:  # by now the run has chosen how many workers it has
+                handles = gpu_handles(run.resolved["experiment"]["n"])
+            readings.add(run.seconds, run.pid, handles or ())
             if lines:  # the newest line is at most one poll old: the smallest gap is the nearest
                 gap = readings.seconds[-1] - lines[-1]["seconds"]
                 readings.loop_began = max(0.0, min(readings.loop_began, gap))
@@ -121,9 +125,7 @@ def part_done(lines: list[dict[str, Any]], epochs: int | None) -> float | None:
     if not lines or not epochs:
         return None
     last = lines[-1]
-    within = 1.0
-    if last["phase"] == "train":
-        within = last["step"] / last["steps"]
+    within = last["step"] / last["steps"] if last["phase"] == "train" else 1.0
     return min(1.0, (last["epoch"] + within) / epochs)
 
 
@@ -151,18 +153,13 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> 
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    from rn50lib.tools import plot
-
-    by_phase = {
-        phase: [line for line in lines if line["phase"] == phase]
-        for phase in ("train", "val", "epoch")
-    }
+    from rn50 import plot
 
     def curve(axis: Any, phase: str, key: str, place: int, label: str, **look: Any) -> None:
         """Measured points only: a reading without this value is left out."""
         points = [
             (line["seconds"] + readings.loop_began, line[key])
-            for line in by_phase[phase] if line.get(key) is not None
+            for line in lines if line["phase"] == phase and line.get(key) is not None
         ]  # fmt: skip
         if points:
             look |= {"color": plot.COLOURS[place], "marker": plot.MARKERS[place], "ms": 4}
@@ -221,10 +218,9 @@ def draw_last(axis: Any, readings: Readings) -> tuple[str, str]:
     title, unit = "Memory of the run", "GiB"
     values: list[float | None] = [size / 2**30 or None for size in readings.memory]
     if any(readings.gpus):
-        gpus = readings.gpus[-1]
-        memory, power = sum(g.memory for g in gpus) / 2**30, sum(g.power for g in gpus)
-        title, unit = f"GPU: {memory:.1f} GiB, {power:.0f} W", "per cent busy"
-        values = [sum(g.busy for g in row) / len(row) if row else None for row in readings.gpus]
+        memory, power = (sum(gpu[i] for gpu in readings.gpus[-1]) for i in (1, 2))
+        title, unit = f"GPU: {memory / 2**30:.1f} GiB, {power:.0f} W", "per cent busy"
+        values = [sum(gpu[0] for gpu in row) / len(row) if row else None for row in readings.gpus]
     shown = [(x, y) for x, y in zip(readings.seconds, values, strict=True) if y is not None]
     if shown:
         axis.plot(*zip(*shown, strict=True), lw=1.4, ms=4, color="#aa4499", marker="D",

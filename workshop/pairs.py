@@ -15,7 +15,7 @@ from math import comb, inf
 from statistics import median
 from typing import Any
 
-from rn50lib import launch
+from rn50 import launch
 from rn50lib.config import Experiment
 from workshop import output, session
 from workshop.worker import Worker, in_turns, pack, unpack
@@ -81,9 +81,9 @@ def time_pairs(experiments: Mapping[str, Experiment], pairs: int = 10, steps: in
 
 def random_step(config: Any) -> tuple[Any, Any]:
     """(step, batch): a training step of a resolved experiment, and random images for it."""
-    from rn50lib import comm
-    from rn50lib.backends import build_step
-    from rn50lib.pipelines import open_pipeline
+    from rn50lib import distributed as comm
+    from rn50lib.data import open_pipeline
+    from rn50lib.train_step import build_step
 
     step = build_step(config, config.to_network(), comm.connect())
     return step, next(open_pipeline(config, None, "train", 0, 1).epoch(0))

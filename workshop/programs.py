@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import IO
 
-from rn50lib import hardware, launch
+from rn50 import launch
+from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import output
 from workshop.errors import RunFailed
@@ -28,6 +29,11 @@ KEPT_LINES = 80
 HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
+# What TensorFlow 2.21 prints at its start whatever TF_CPP_MIN_LOG_LEVEL is, and deprecations
+STARTUP_NOTE = re.compile(
+    r"WARNING: All log messages before absl::|I\d{4} |\d{4}-\d\d-\d\d \S+ I "
+    r"|WARNING:tensorflow:From .* deprecated"
+)
 
 
 def program(
@@ -39,7 +45,7 @@ def program(
     it expects.
     """
     words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
-    name = ["rn50"] if module == "rn50lib.cli" else ["python", "-m", module]
+    name = ["rn50"] if module == "rn50" else ["python", "-m", module]
     run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
 
 
@@ -95,6 +101,7 @@ def run(
     """Run Python with these arguments, under the name `shown`, as `program` does; returns the last
     lines that it printed."""
     lines: list[str] = []
+    is_note = note_filter()
     slot = output.Slot()
 
     def show(*more: str) -> None:
@@ -123,9 +130,10 @@ def run(
                 continue
             if not line:
                 break
-            text = line.decode("utf-8", "replace").rstrip("\n")
-            lines = [*lines, re.sub(HOROVODRUN_MARK, r"\1 ", text)][-KEPT_LINES:]
-            show()
+            text = re.sub(HOROVODRUN_MARK, r"\1 ", line.decode("utf-8", "replace").rstrip("\n"))
+            if not is_note(text):
+                lines = [*lines, text][-KEPT_LINES:]
+                show()
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers
         if process.poll() is None:
@@ -142,6 +150,29 @@ def run(
             "\n".join(([line for line in lines if line.startswith("[")] or lines)[-12:]),
         )
     return lines
+
+
+def note_filter() -> Callable[[str], bool]:
+    """Return a function that is true for TensorFlow's start-up notes and deprecations.
+
+    Call it with every line in turn: the line after "Instructions for updating:" of the same rank
+    is part of the deprecation.
+    """
+    instructions: set[str] = set()  # ranks whose next line is the instruction itself
+
+    def is_note(line: str) -> bool:
+        rank, text = re.findall(r"^(\[\d+\] ?|)(.*)", line)[0]
+        if text.startswith("Instructions for updating:"):
+            instructions.add(rank)
+            return True
+        if STARTUP_NOTE.match(text):
+            return True
+        if rank in instructions:
+            instructions.discard(rank)
+            return True
+        return False
+
+    return is_note
 
 
 def lines_of(stream: IO[bytes] | None) -> queue.SimpleQueue[bytes]:

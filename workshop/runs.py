@@ -16,10 +16,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
+from rn50 import background, launch
 from rn50lib.config import Experiment, flags_of
 from rn50lib.errors import UserError
-from rn50lib.tools import background
 from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
 
@@ -65,6 +64,8 @@ class Run:
 
     def __init__(self, experiment: Experiment, run_dir: Path) -> None:
         self.experiment, self.dir = experiment, run_dir
+        self._progress: list[dict[str, Any]] = []  # what was read of progress.jsonl, up to a byte
+        self._read_to = 0
         self._start()
 
     def _start(self) -> None:
@@ -124,16 +125,17 @@ class Run:
 
     @property
     def progress(self) -> list[dict[str, Any]]:
-        """The lines of progress.jsonl so far; a line that is still being written is left out."""
-        lines = []
-        try:
-            text = (self.dir / "progress.jsonl").read_text(encoding="utf-8")
-        except OSError:
-            return []
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError):
-                lines.append(json.loads(line))
-        return lines
+        """The lines of progress.jsonl so far, without one that is still being written. Only what
+        was added since the last call is read."""
+        with contextlib.suppress(OSError), open(self.dir / "progress.jsonl", "rb") as file:
+            file.seek(self._read_to)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read_to += len(line)
+                with contextlib.suppress(ValueError):
+                    self._progress.append(json.loads(line))
+        return list(self._progress)
 
     @property
     def new_progress(self) -> list[dict[str, Any]]:

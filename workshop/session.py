@@ -13,8 +13,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rn50 import autoconfig as defaults
 from rn50lib import hardware
-from rn50lib.config import Experiment, defaults
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, paths
 from workshop.course import catalogue
@@ -245,7 +246,7 @@ def resolve(given: Experiment) -> Experiment:
     asked = replace(given, **session_fields(given.given()))
     classes = 1000
     if asked.loader != "synthetic":
-        from rn50lib.records.source import open_source
+        from rn50lib.data.source import open_source
 
         source = open_source(Path(str(asked.data_root)), "train", asked.data_format or "auto")
         classes = len(source.classes)

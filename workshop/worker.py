@@ -25,10 +25,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rn50lib import launch
+from rn50 import launch
 from rn50lib.config import Experiment, experiment_from
 from rn50lib.errors import UserError
-from rn50lib.stop import PARENT, die_with_parent
+from rn50lib.preemption import PARENT, die_with_parent
 from workshop import output
 from workshop.programs import lines_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_prep.checks.folders import Part
 from data_prep.checks.problems import Problem
-from rn50lib.records.folders import read_class_names
+from rn50lib.data.folder import read_class_names
 
 IMAGENET = {"train": (1_281_167, 732, 1300), "val": (50_000, 50, 50)}
 """Images in all, fewest and most in a class, of ILSVRC 2012."""

@@ -18,10 +18,10 @@ from data_prep.checks.problems import Problem
 from data_prep.common import Progress, check_room
 from data_prep.output import OutputFolder
 from data_prep.recordwriter import Writer
+from rn50lib.data.framing import join, pack_header, unpack_header
+from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.mapped import MappedFile
 from rn50lib.errors import UserError
-from rn50lib.records.framing import join, pack_header, unpack_header
-from rn50lib.records.imageinfo import eight_bits
-from rn50lib.records.mapped import MappedFile
 
 FIXED = ("cmyk", "png-as-jpeg")
 

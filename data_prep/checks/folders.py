@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.checks.problems import Problem
-from rn50lib.records.folders import IMAGE_EXTENSIONS
+from rn50lib.data.folder import IMAGE_EXTENSIONS
 
 
 @dataclass

@@ -16,10 +16,10 @@ from typing import Any
 
 from PIL import Image
 
-from rn50lib.records.framing import HEADER, crc32c, unpack_header
-from rn50lib.records.framing import join as join_record
-from rn50lib.records.imageinfo import LFS_POINTER, ImageInfo, image_info
-from rn50lib.records.mapped import MappedFile
+from rn50lib.data.framing import HEADER, crc32c, unpack_header
+from rn50lib.data.framing import join as join_record
+from rn50lib.data.imageinfo import LFS_POINTER, ImageInfo, image_info
+from rn50lib.data.mapped import MappedFile
 
 try:
     import simplejpeg

@@ -10,8 +10,7 @@ import numpy as np
 from data_prep.checks.folders import RUN, Part
 from data_prep.checks.problems import Problem
 from data_prep.lists import read_list
-from rn50lib.errors import UserError
-from rn50lib.records.framing import (
+from rn50lib.data.framing import (
     HEADER,
     MAGIC_BYTES,
     Damage,
@@ -22,8 +21,9 @@ from rn50lib.records.framing import (
     locate,
     unpack_header,
 )
-from rn50lib.records.index import checksum_remedy, read_checksums, read_index
-from rn50lib.records.mapped import MappedFile
+from rn50lib.data.index import checksum_remedy, read_checksums, read_index
+from rn50lib.data.mapped import MappedFile
+from rn50lib.errors import UserError
 
 
 def read_record_file(path: Path, split: str, problems: list[Problem]) -> Part:

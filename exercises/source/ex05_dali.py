@@ -13,8 +13,10 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %%
 import workshop
+from workshop.session import ensure_data
 
 session = workshop.start("ex05", profile)
+ensure_data(session.data_root, session.profile)
 
 # %% [markdown]
 # ## ex05.bottleneck · Who waits for whom

@@ -47,7 +47,8 @@ workshop.check("ex06.memory", megabytes)
 # Now count: the library knows every layer. It leaves the fully-connected layer in float32, so that the copy is a little smaller than yours, and it adds what the pooling and batch norm keep.
 
 # %%
-from rn50lib import memory, network
+from rn50lib import memory
+from rn50lib import resnet as network
 
 resnet50 = network.resnet(50)
 for dtype in ("float32", "float16"):

@@ -83,7 +83,7 @@ print("ImageNet's, in the recipe:", *([round(x) for x in of] for of in (recipe.M
 # The library opens the same folders with `open_source`, which also checks that both splits fit together, and reads record files through the same few methods. Here are the first two pictures of every class.
 
 # %%
-from rn50lib.records.source import open_source
+from rn50lib.data.source import open_source
 
 train = open_source(session.data_root, "train", "files")
 val = open_source(session.data_root, "val", "files")
@@ -221,7 +221,7 @@ workshop.table(
 # Now each of them goes through the decoder of the training input, with the validation crop at 224 × 224 pixels. These are its two functions:
 
 # %%
-from rn50lib.pipelines import images as decoder
+from rn50lib.data import decode as decoder
 
 workshop.show(decoder.open_image)
 workshop.show(decoder.crop)
@@ -300,7 +300,7 @@ program("data_prep.im2rec", "--list", "--recursive", "lists/odd", "odd", folder=
 program("data_prep.im2rec", "--pass-through", "lists/odd", "odd", folder=scratch, status=2)
 program("data_prep.im2rec", "--pass-through", "--skip-bad", "lists/odd", "odd", folder=scratch)
 
-from rn50lib.records.recordio import Reader
+from rn50lib.data.recordio import Reader
 
 names = {entry.key: entry.path for entry in read_list(scratch / "lists" / "odd.lst")}
 packed = Reader(scratch / "lists" / "odd.rec")
@@ -320,7 +320,7 @@ for position, key in enumerate(packed.keys):
 # %%
 import statistics
 
-from rn50lib.records.order import epoch_order
+from rn50lib.data.order import epoch_order
 from workshop.lessons.data.survey import in_turn, open_time, read_rate
 
 records = open_source(session.data_root, "train", "recordio")
@@ -444,7 +444,7 @@ hexdump(
 # The content below has the magic twice: once at offset 8, once at an offset that is no multiple of four and therefore does no harm.
 
 # %%
-from rn50lib.records.framing import frame, join, locate
+from rn50lib.data.framing import frame, join, locate
 
 magic = struct.pack("<I", 0xCED7230A)
 content = b"8 bytes." + magic + b"and here: " + magic + b" is harmless"
@@ -647,7 +647,7 @@ if workshop.has("nvidia.dali"):
 bad = bytearray(raw)
 bad[12 + length // 2] ^= 1
 (scratch / "bad-shard").write_bytes(bad)
-from rn50lib.records.tfrecord import TFRecordReader
+from rn50lib.data.tfrecord import TFRecordReader
 
 try:
     next(iter(TFRecordReader(scratch / "bad-shard")))
@@ -660,7 +660,7 @@ if workshop.has("tensorflow"):
         print(f"TFRecord, TensorFlow: {error.message}")
 
 from data_prep.recordwriter import Writer
-from rn50lib.records.framing import pack_header
+from rn50lib.data.framing import pack_header
 
 flipped = bytearray(picture)
 flipped[len(picture) // 2] ^= 1

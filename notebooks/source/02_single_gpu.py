@@ -163,8 +163,8 @@ for what, seconds in {"fetching": fetching, "computing": computing}.items():
 # The network of this course has the same idea and fifty layers. The cell builds the real model in PyTorch and counts with **hooks**, functions that PyTorch calls after a layer has computed: the shape that comes out, and the multiply-adds that it took.
 
 # %%
-from rn50lib import network
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as network
+from rn50lib.torch.model import ResNet
 
 resnet50 = ResNet(network.resnet(50))
 parts = {}
@@ -190,7 +190,7 @@ print(f"{sum(p.numel() for p in resnet50.parameters()):,} parameters")
 # From stage to stage the maps shrink and the channels grow. Training costs three times the forward pass, because the backward pass computes two gradients: one for the weights and one for the layer's input. And this is its block, a *bottleneck*: a 1×1 convolution to fewer channels, a 3×3, a 1×1 to more, and the addition in the last lines.
 
 # %%
-workshop.show("rn50lib.backends.torch.model:Bottleneck")
+workshop.show("rn50lib.torch.model:Bottleneck")
 
 # %% [markdown]
 # ### v1 and v1.5
@@ -299,7 +299,7 @@ workshop.show(training.train_epoch)
 # And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards and has the gradients averaged over the workers, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.
 
 # %%
-from rn50lib.backends.torch.step import TorchStep
+from rn50lib.torch.train_step import TorchStep
 
 workshop.show(TorchStep.inputs)
 workshop.show(TorchStep.train_step)
@@ -490,9 +490,9 @@ print("The weights are", "the same, bit for bit." if same else "not the same.")
 # A checkpoint is worth something only if it gives the same accuracy to somebody else. Take the one of the short run into your own hands: the arrays go into a model in this kernel, and the model is asked about one picture.
 
 # %%
-from rn50lib.backends.torch.model import load_arrays
-from rn50lib.records.source import open_source
-from rn50lib.tools.predict import prepare, trained_as
+from rn50.predict import prepare, trained_as
+from rn50lib.data.source import open_source
+from rn50lib.torch.model import load_arrays
 
 prefix = run.dir / "model"
 end = checkpoint.epochs(prefix)[-1]

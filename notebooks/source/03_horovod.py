@@ -15,7 +15,7 @@ seed: int = 0  # start of all randomness
 
 # %%
 import workshop
-from rn50lib.config.workers import best_comm
+from rn50.workers import best_comm
 from workshop.lessons.horovod.scripts import horovodrun, torchrun
 
 profile = workshop.hide_single_gpu(profile)
@@ -246,6 +246,7 @@ device = f"cuda:{hvd.local_rank()}" if torch.cuda.is_available() else "cpu"
 data = RoadSigns(sys.argv[1])
 order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
 mine = order[hvd.rank() :: hvd.size()].tolist()  # 2. share the pictures
+torch.manual_seed(hvd.rank())  # each rank starts with different weights
 model = small_resnet().to(device)
 rate = 0.05 * 16 * hvd.size() / 32  # 3. the rate follows the global batch
 optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
@@ -288,19 +289,23 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before the group exists: imported later, it would hold on to it
 from signs import RoadSigns, describe, small_resnet
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 cuda = torch.cuda.is_available()
-dist.init_process_group("nccl" if cuda else "gloo")  # 1. start
 device = f"cuda:{os.environ['LOCAL_RANK']}" if cuda else "cpu"
+if cuda:
+    torch.cuda.set_device(device)  # otherwise barrier() and synchronize() use GPU 0 on every rank
+dist.init_process_group("nccl" if cuda else "gloo")  # 1. start
 
 data = RoadSigns(sys.argv[1])
 mine = DistributedSampler(data, seed=0, drop_last=True)  # 2. share the pictures
 mine.set_epoch(0)  # another order in each epoch, the same on all ranks
 rate = 0.05 * 16 * dist.get_world_size() / 32  # 3. the rate follows the global batch
+torch.manual_seed(dist.get_rank())  # each rank starts with different weights
 model = small_resnet().to(device)
 ddp = DistributedDataParallel(model)  # 4. averages in backward(), 5. has sent rank 0's weights
 optimizer = torch.optim.SGD(ddp.parameters(), lr=rate, momentum=0.9)
@@ -315,14 +320,16 @@ for images, labels in DataLoader(data, 16, sampler=mine, drop_last=True):
 describe(list(mine), losses, model)
 if dist.get_rank() == 0:  # 5. rank 0 alone writes
     torch.save(model.state_dict(), "model_ddp.pt")
+del ddp  # it refers to the group, whose threads end with the last reference
 dist.destroy_process_group()
-os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %%
 torchrun(folder / "train_ddp.py", pictures, np=workers)
 
 # %% [markdown]
-# What the ranks have written is an ordinary PyTorch file. One process reads it and asks it about the validation pictures, as in notebook 02.
+# The last two lines matter. A Gloo group has threads, which end when nothing refers to the group any more. `destroy_process_group()` drops PyTorch's own reference, but the DDP wrapper has another one. A thread that still runs when Python shuts down can abort the process (`terminate called without an active exception`), and `torchrun` then reports a finished training as failed. The same happens if `torch.distributed.nn`, which DDP itself uses, is first imported while the group exists: its functions keep the group as a default argument. So import it first, delete the wrapper, then destroy the group.
+#
+# What the ranks have written is an ordinary PyTorch file. One process reads it and asks it about the validation pictures, as in notebook 02. Both scripts start from the weights of seed 0, see the same pictures in the same order and use the same learning rate, so both models should score the same up to rounding.
 
 # %%
 import sys
@@ -448,17 +455,17 @@ if session.profile != "ci":
 # The library's run makes the same five changes. What it adds: the pictures' order is a function of seed and epoch, so that a run can be resumed in the middle; the rate is a function of the progress; validation is shared, and what the ranks share are *sums*, since a mean of means would be wrong as soon as one rank holds fewer images than another. Before it starts, the ranks agree that they have the same data and the same number of steps, and at the end they compare their weights.
 
 # %%
-from rn50lib.records import order
+from rn50lib.data import order
 
 workshop.show(order.shard)
-workshop.show("rn50lib.backends.torch.parallel:HorovodExchange")
+workshop.show("rn50lib.torch.parallel:HorovodExchange")
 
 # %% [markdown]
 # Look at *when* the exchange begins. A gradient is ready long before the backward pass is over, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for. See for yourself in which order they become ready:
 
 # %%
-from rn50lib import network
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as network
+from rn50lib.torch.model import ResNet
 
 ready, sent = [], 0
 resnet50 = ResNet(network.resnet(50))

@@ -154,7 +154,7 @@ if TF:
 # The library's program packs all the pictures, unless an earlier run has done so. It copies the JPEG files as they are, in an order that is shuffled across the classes.
 
 # %%
-from rn50lib.records.source import open_source
+from rn50lib.data.source import open_source
 from workshop.lessons.tfrecord import data as lesson
 
 files = open_source(session.data_root, "train", "files")
@@ -169,7 +169,7 @@ for path in sorted(folder.glob("train-*")):
 # What a record holds is a matter of agreement. Most of the field uses the names that the table below calls `imagenet`, with the picture as a JPEG. The talk decodes each picture once, stores its **raw** pixels, and calls them differently. The cell packs a part of the pictures that way too, and shows the first record of each.
 
 # %%
-from rn50lib.records.tfrecord import TFRecordReader, find_shards
+from rn50lib.data.tfrecord import TFRecordReader, find_shards
 from workshop.programs import program
 
 lesson.take_part(session.data_root, scratch / "part", session.pick(ci=2, cpu=10))
@@ -366,8 +366,8 @@ workshop.table([[name, value] for name, value in timed.items()], columns=["yours
 # This chain is what the talk's queues, readers and coordinators have become. The library's has the same stages, and each can be switched off:
 
 # %%
-workshop.show("rn50lib.pipelines.tf_data:Stages")
-workshop.show("rn50lib.pipelines.tf_data:TfData.dataset")
+workshop.show("rn50lib.data.tfdata:Stages")
+workshop.show("rn50lib.data.tfdata:TfData.dataset")
 
 # %% [markdown]
 # - **interleave** reads several shards in turn, and at the same time,
@@ -534,7 +534,7 @@ print(f"and epoch 1 with {streamed[1][0][:8]}.")
 # The talk draws the angle with NumPy, in the function that builds the graph. Such a function runs **once**, whatever the number of pictures. This is as true of tf.data today as it was of TensorFlow 1:
 
 # %%
-from rn50lib.pipelines.images import Pictures
+from rn50lib.data.decode import Pictures
 
 angles = []
 if TF:

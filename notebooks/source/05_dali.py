@@ -281,13 +281,13 @@ print(
 # A DALI pipeline is a function that describes what happens to *one* picture. This is the library's, for training. Read it from `encoded` to `delivered`, and leave the branch `look.engine` for later.
 
 # %%
-workshop.show("rn50lib.pipelines.dali_graph:training")
+workshop.show("rn50lib.data.dali_graph:training")
 
 # %% [markdown]
 # What flows through it is easiest to see. The cell runs the graph on one file and shows what comes out behind each operator: the file as it lies on the disk, the part that the random crop has chosen, that part at the network's size, and the normalised numbers that a network is fed. The last are floats around zero, in a plane per colour; you see the red one.
 
 # %%
-from rn50lib.records.source import open_source
+from rn50lib.data.source import open_source
 from workshop.lessons.dali import figures
 
 done = workshop.session.resolve(replace(fed, loader="native"))
@@ -418,8 +418,8 @@ if HERE:
 # - `gpu`: from the GPU's memory to the GPU's memory. It follows from where its input is, and in DALI 1.34, which this project names, no operator on the CPU can come after it.
 
 # %%
-workshop.show("rn50lib.pipelines.dali_graph:decoding")
-workshop.show("rn50lib.pipelines.dali_graph:delivered")
+workshop.show("rn50lib.data.dali_graph:decoding")
+workshop.show("rn50lib.data.dali_graph:delivered")
 if lesson.here(session):
     places = steps.devices(look)
     workshop.table(
@@ -432,7 +432,7 @@ if lesson.here(session):
 # Everything behind the reader moves. Now the branch that you left out: some GPUs (A100, H100 and their successors) have a **JPEG engine**, a piece of silicon that decodes beside everything else. It knows whole pictures only. There the order is turned round, `decoders.image` and then `random_resized_crop`: more pixels, on a unit that has nothing else to do. And what comes out stays there: this is how PyTorch gets its batch, from DALI's buffer in the GPU's memory to a tensor in the GPU's memory.
 
 # %%
-workshop.show("rn50lib.pipelines.dali:Dali.batch")
+workshop.show("rn50lib.data.dali:Dali.batch")
 if session.machine.gpus and loaders.ON_CPU in measured.alone:
     ratio = statistics.median(measured.ratios(loaders.DALI, loaders.ON_CPU))
     print(f"Decoding on this GPU is {ratio:.2f} times as fast as on the {threads} cores.")
@@ -540,7 +540,7 @@ if lesson.HERE:
 # What notebook 04 said about streams holds here too: **shard first, then shuffle.** DALI's readers do both, and like most of DALI they have defaults that one should know: no shuffle unless you ask for it, then a buffer of 1,024 pictures, shards that rotate from epoch to epoch, and a last batch that is filled up with pictures of the next round. This is what the library passes instead:
 
 # %%
-workshop.show("rn50lib.pipelines.dali_readers:Stream.read")
+workshop.show("rn50lib.data.dali_readers:Stream.read")
 
 # %% [markdown]
 # First ask DALI yourself. As "label" each file gets its own number, so that the batch says which pictures a rank reads; two ranks, first as DALI does it by itself and then shuffled:
@@ -598,7 +598,7 @@ if lesson.here(session, "dali.twice"):
 # To give rank 1 its half, DALI must know where that half begins. It reads that from an index beside each record file. The two formats write it differently:
 
 # %%
-from rn50lib.records.tfrecord import find_shards
+from rn50lib.data.tfrecord import find_shards
 
 shards = find_shards(data / "tfrecord", "train")
 indexes = {"RecordIO: key, offset": session.data_root / "records" / "train.idx"}
@@ -612,8 +612,8 @@ for name, index in indexes.items():
 # %%
 import shutil
 
+from rn50lib.data import open_pipeline
 from rn50lib.errors import UserError
-from rn50lib.pipelines import open_pipeline
 from workshop.programs import program
 
 bare = scratch / "no-index"

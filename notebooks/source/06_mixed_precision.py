@@ -35,7 +35,7 @@ session = workshop.start("06", profile)
 # The cell below says which 16 bits *your* machine computes in. Everything that follows compares them with `float32`.
 
 # %%
-from rn50lib import precision
+from rn50 import precision
 
 reduced = session.pick(cpu="bfloat16")
 if session.profile == "gpu":
@@ -62,9 +62,9 @@ import torch
 from PIL import Image, ImageOps
 from torch.nn.functional import cross_entropy
 
-from rn50lib import network
-from rn50lib.backends.torch.model import ResNet
-from rn50lib.records.source import open_source
+from rn50lib import resnet as network
+from rn50lib.data.source import open_source
+from rn50lib.torch.model import ResNet
 
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 signs = open_source(session.data_root, "train", "recordio")  # in mixed order
@@ -481,7 +481,7 @@ for layout in (torch.contiguous_format, torch.channels_last):
     print(f"{str(layout):24} {1000 * median:.2f} ms")
 
 # %% [markdown]
-# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`rn50lib/backends/torch/onednn.py`), because batch norm gains even more from it than the convolutions do.
+# Training here uses NHWC on a GPU. On a processor there is a third layout: PyTorch's library for it, oneDNN, puts the channels in blocks as long as a vector register. `rn50lib` chooses it for the layers where a batch has many pixels (`rn50lib/torch/cpu.py`), because batch norm gains even more from it than the convolutions do.
 #
 # ## The roofline
 #

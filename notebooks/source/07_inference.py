@@ -49,10 +49,10 @@ import torch
 from PIL import Image
 
 from rn50lib import checkpoint
-from rn50lib.backends.torch.model import ResNet, load_arrays
-from rn50lib.pipelines.images import crop, open_image
+from rn50lib.data.decode import crop, open_image
+from rn50lib.data.source import open_source
 from rn50lib.recipe import MEAN, STD, center_crop_box
-from rn50lib.records.source import open_source
+from rn50lib.torch.model import ResNet, load_arrays
 
 prefix = run.dir / "model"
 last = checkpoint.epochs(prefix)[-1]
@@ -106,14 +106,14 @@ print(f"By hand: rn50 score {prefix.parent.name}/{prefix.name} {last}")
 # %%
 import numpy as np
 
-from rn50lib.tools import predict
+from rn50 import predict
 from workshop.lessons.inference import fresh
 from workshop.programs import program
 
 classes = open_source(session.data_root, "val").classes
 scratch = run.dir / "inference"
 new = fresh.draw(scratch / "new", classes)
-program("rn50lib.cli", "predict", "../model", last, *[f"new/{file.name}" for file in new],
+program("rn50", "predict", "../model", last, *[f"new/{file.name}" for file in new],
         "-o", "new.npz", folder=scratch)  # fmt: skip
 probabilities = np.load(scratch / "new.npz")["probabilities"]
 for file, row in zip(new, probabilities, strict=True):
@@ -153,7 +153,7 @@ print("all twelve together:", round(probability.sum().item(), 4))
 # Does 90 % mean that nine of ten such answers are right? That is no matter of definition. It can be counted. The cell computes the answers to all validation pictures in several forms of the network, which the next sections need too, and groups those of the plain one by their probability.
 
 # %%
-from rn50lib import precision
+from rn50 import precision
 from workshop.lessons.inference import figures as drawn
 from workshop.lessons.inference import forms
 
@@ -289,7 +289,7 @@ print(f"logits up to {logits.abs().max():.1f}, apart by {difference:.1e}")
 # Hardly any arithmetic. What it saves is *traffic*: every layer that stands alone reads its input from memory and writes its output back. With the batch norm gone into the weights, the convolution can also do the ReLU and the addition of the shortcut while it still has its result at hand. Counted for ResNet-50 at 224 pixels:
 
 # %%
-from rn50lib import network
+from rn50lib import resnet as network
 from workshop.lessons.inference import traffic
 
 resnet50 = network.resnet(50)
@@ -306,9 +306,9 @@ print(f"The same work; apart, the layers have {apart.bytes / fused.bytes:.1f} ti
 # This is the library's own code. `score`, `predict` and every validation go through it. The first function folds, by PyTorch's `fuse_conv_bn_eval`; the other two are what a processor gets, where one kernel of oneDNN does all three.
 
 # %%
-workshop.show("rn50lib.backends.torch.inference:fold_batch_norms")
-workshop.show("rn50lib.backends.torch.onednn:one_pass")
-workshop.show("rn50lib.backends.torch.onednn:OnePass.forward")
+workshop.show("rn50lib.torch.inference:fold_batch_norms")
+workshop.show("rn50lib.torch.cpu:one_pass")
+workshop.show("rn50lib.torch.cpu:OnePass.forward")
 
 # %% [markdown]
 # What does it bring? PyTorch's timer warms up, waits for the GPU and repeats until the time is up:
@@ -341,8 +341,8 @@ import time
 import torch
 from torch.utils import benchmark
 
-from rn50lib import network
-from rn50lib.backends.torch.model import Bottleneck
+from rn50lib import resnet as network
+from rn50lib.torch.model import Bottleneck
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 block = Bottleneck(next(network.resnet(50).blocks())).to(device).eval()
@@ -435,11 +435,11 @@ common = ["-n", 1, "-b", ",".join(map(str, batches)), "--only-inference", "--loa
           "--profile", session.profile, "--num-classes", 1000]  # fmt: skip
 kinds = ("float32",) if slow or session.profile == "ci" else ("float32", reduced)
 for dtype in kinds:
-    program("rn50lib.cli", "benchmark", *common, "--dtype", dtype, "-o", f"{dtype}.json",
+    program("rn50", "benchmark", *common, "--dtype", dtype, "-o", f"{dtype}.json",
             folder=scratch)  # fmt: skip
 
 # %%
-from rn50lib.tools import compare
+from rn50 import compare
 
 sides = {dtype: compare.read(str(scratch / f"{dtype}.json")).rates for dtype in kinds}
 yours = {
@@ -503,7 +503,7 @@ print(f"{decoding:.0f} % of the time goes into decoding, the rest into the netwo
 # Which of these two servers would you rather have? Decide by the mean, then look at the rest.
 
 # %%
-from rn50lib.tools.benchmark.result import PERCENTILES, percentile
+from rn50.benchmark.result import PERCENTILES, percentile
 
 steady, moody = [20.0] * 100, [10.0] * 97 + [343.0] * 3  # milliseconds of 100 requests
 workshop.table(
@@ -649,9 +649,9 @@ if can["ONNX"]:
 
 # %%
 if can["ONNX"]:
-    program("rn50lib.cli", "export", "../model", last, "-o", "model.onnx", folder=scratch)
+    program("rn50", "export", "../model", last, "-o", "model.onnx", folder=scratch)
 if can["TensorFlow"]:
-    program("rn50lib.cli", "export", "../model", last, "-o", "model", folder=scratch)
+    program("rn50", "export", "../model", last, "-o", "model", folder=scratch)
 for name, here in can.items():
     if not here:
         print(f"{name} is not installed here, so its part of this section is left out.")

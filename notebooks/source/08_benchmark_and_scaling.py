@@ -38,8 +38,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # PyTorch's profiler: no lines o
 import torch
 from torch.nn.functional import cross_entropy
 
-from rn50lib import network as networks
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as networks
+from rn50lib.torch.model import ResNet
 
 small, on_gpu = session.profile == "ci", session.profile == "gpu"
 size, batches = session.pick(ci=(32, (2, 4)), cpu=(64, (8, 16)), gpu=(224, (64, 128)))
@@ -92,11 +92,11 @@ import os
 import time
 
 import torch
-import torch.distributed as dist
+import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
 from torch.nn.functional import cross_entropy
 
-from rn50lib import network
-from rn50lib.backends.torch.model import ResNet
+from rn50lib import resnet as network
+from rn50lib.torch.model import ResNet
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8)  # of each worker
@@ -118,7 +118,7 @@ if cuda:
 model = ResNet(network.tiny(12) if args.tiny else network.resnet(50, 12))
 model = model.to(device, memory_format=torch.channels_last)
 if world > 1:
-    dist.init_process_group("nccl" if cuda else "gloo")
+    torch.distributed.init_process_group("nccl" if cuda else "gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -143,8 +143,8 @@ if rank == 0:
     rate = world * args.batch * len(counted) / sum(counted)
     print(json.dumps({"workers": world, "rate": rate, "seconds": seconds}), flush=True)
 if world > 1:
-    dist.destroy_process_group()
-    os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
+    del model  # it refers to the group, whose threads end with the last reference
+    torch.distributed.destroy_process_group()
 
 # %%
 import json
@@ -215,7 +215,7 @@ print(f"{threads} threads, PyTorch {torch.__version__}")
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on one V100. It compares 208 images with 96. That is a fair answer to "what do I gain in practice?" and a wrong one to "what does the precision bring?", and the batch is not the only other difference (notebook 06). Time both precisions with both batches, and divide twice:
 
 # %%
-from rn50lib import precision
+from rn50 import precision
 
 reduced = precision.best_dtype(session.machine, "reference")[0] if on_gpu else "bfloat16"
 emulated = not (on_gpu or session.machine.bfloat16)
@@ -289,7 +289,7 @@ print(json.dumps(cell[sweeps.TRAIN], indent=1))
 # NVIDIA's first table has a row for each number of GPUs, with the speed in both precisions at the best batch of each, the speed-up of one over the other, and the **weak scaling**: the speed of `n` over that of one, where each worker keeps its batch. Here is yours, and below it the published one. At the end yours stands once more as Markdown, ready for the README of your own project, with what belongs beside it: the command, and the versions.
 
 # %%
-from rn50lib.tools import compare
+from rn50 import compare
 
 yours = [compare.read(str(path), dtype) for dtype, path in files.items()]
 rows, columns = sweeps.training_table(yours)
@@ -332,7 +332,7 @@ print(finding)
 # %%
 from workshop.programs import program
 
-program("rn50lib.cli", "compare", *[path.name for path in files.values()], "--labels", *files,
+program("rn50", "compare", *[path.name for path in files.values()], "--labels", *files,
         "--published", "DGX-1/mixed", folder=scratch)  # fmt: skip
 
 # %% [markdown]
@@ -349,7 +349,7 @@ import shutil
 
 stale = scratch / "report-yesterday.json"
 shutil.copy(swept["float32"]["env"]["cells"]["1"][str(batches[0])]["report"], stale)
-program("rn50lib.cli", "run", "-n", 1, *common[6:], "--load-epoch", 7, "--model-prefix",
+program("rn50", "run", "-n", 1, *common[6:], "--load-epoch", 7, "--model-prefix",
         "no-such-model", "--report", stale.name, folder=scratch, status=2)  # fmt: skip
 read = json.loads(stale.read_text())["metrics"][sweeps.TRAIN][-1]
 print(f"A script that does not ask for the exit status reads {read:.1f} images per second,")
@@ -492,7 +492,7 @@ if on_gpu:
 # - the **input**, which all GPUs of a host share.
 
 # %%
-from rn50lib.tools.scaling import Training, predict
+from rn50.scaling import Training, predict
 
 workshop.show(predict)
 
@@ -531,8 +531,10 @@ import torch
 import torch.distributed as dist
 
 cuda = torch.cuda.is_available()
-dist.init_process_group("nccl" if cuda else "gloo")
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+if cuda:
+    torch.cuda.set_device(device)  # otherwise barrier() and synchronize() use GPU 0 on every rank
+dist.init_process_group("nccl" if cuda else "gloo")
 for megabytes in (0.004, 1, 4, 16, 64):
     array = torch.ones(int(megabytes * 2**18), device=device)  # of 4 bytes each
     seconds = []
@@ -546,7 +548,6 @@ for megabytes in (0.004, 1, 4, 16, 64):
     if dist.get_rank() == 0:
         print(json.dumps([array.nbytes, sorted(seconds)[4]]), flush=True)
 dist.destroy_process_group()
-os._exit(0)  # at once: a thread of Gloo's that outlives Python's objects aborts the process
 
 # %% [markdown]
 # A line through these points has two numbers: what an all-reduce costs however small it is (the **latency**), and how many bytes a second it moves (the **bandwidth**). The model adds that to the step of one worker, with **nothing fitted** to what you measured with several. Predict: will it be too fast or too slow?
@@ -580,7 +581,7 @@ rows, columns = predictions.held_out_rows()
 workshop.table(rows, columns, "Predicted over published, less 1; every row that was not fitted")
 
 # %%
-from rn50lib.tools.scaling import check
+from rn50.scaling import check
 
 print(check.verdict().replace(": ", ":\n", 1))
 print(check.cannot_tell().replace(". ", ".\n"))

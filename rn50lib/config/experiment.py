@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from rn50lib import network as networks
 from rn50lib import recipe as recipes
+from rn50lib import resnet as networks
 from rn50lib.config.kinds import (
     degrees,
     epoch_list,

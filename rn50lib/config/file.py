@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rn50lib.config.experiment import Experiment
@@ -45,10 +46,13 @@ class Config:
         return cls(experiment, content.get("reasons", {}), tuple(content.get("caps", ())))
 
 
-def read_experiment(path: Path, without: Container[str] = ()) -> Experiment:
+def read_experiment(
+    path: Path, without: Container[str] = (), hints: Mapping[str, str] = MappingProxyType({})
+) -> Experiment:
     """The experiment of a file, as `read_values` reads it, but for the flags in `without`."""
     values = read_values(path)
-    return experiment_from({k: v for k, v in values.items() if flag_of(k) not in without}, path)
+    values = {k: v for k, v in values.items() if flag_of(k) not in without}
+    return experiment_from(values, path, hints)
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -97,7 +101,9 @@ def read_yaml(path: Path) -> Any:
         raise ValueError(error) from error
 
 
-def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
+def experiment_from(
+    values: Mapping[str, Any], path: Path, hints: Mapping[str, str] = MappingProxyType({})
+) -> Experiment:
     """An experiment of these values by name. Raises UserError for a name that is none, and for a
     value that the flag of that name would not take."""
     known: dict[str, Any] = {}
@@ -107,12 +113,10 @@ def experiment_from(values: Mapping[str, Any], path: Path) -> Experiment:
     for key, value in values.items():
         name = flag_of(key)
         if name not in known:
-            from rn50lib.config.flags_elsewhere import TABLE
-
             bare = [flag[2:].replace("-", "_") for flag in known if flag.startswith("--")]
             close = difflib.get_close_matches(name[2:].replace("-", "_"), bare, n=1)
             meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
-            meant = (TABLE | ON_THE_LINE).get(name, meant)
+            meant = (dict(hints) | ON_THE_LINE).get(name, meant)
             raise UserError(f"{path}: there is no {key!r}: {meant}")
         if known[name].name in found:
             raise UserError(f"{path}: {key!r} stands there twice, by two of its names")

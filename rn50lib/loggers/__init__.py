@@ -13,8 +13,8 @@ from typing import Any
 
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
+from rn50lib.hooks import function_in
 from rn50lib.loggers.tensorboard import Board, scalars
-from rn50lib.overrides import function_in
 
 Line = dict[str, Any]
 Logger = Callable[[Line], None]

@@ -18,9 +18,9 @@ WORKER = """
 import sys
 import numpy as np
 from rn50lib import comm
-from rn50lib.backends import build_step
-from rn50lib.pipelines import Batch
-from rn50lib.stop import end_with
+from rn50lib.train_step import build_step
+from rn50lib.data import Batch
+from rn50lib.preemption import end_with
 from tests.support import full
 
 backend, carrier, result, layout = sys.argv[1:]
@@ -106,7 +106,7 @@ def test_sixteen_bits_cost_precision_and_no_more(tmp_path: Path) -> None:
 
 
 ON_GPUS = """
-from rn50lib.comm import horovod
+from rn50lib.distributed import horovod
 from rn50lib.errors import UserError
 
 group = horovod.Horovod("torch")

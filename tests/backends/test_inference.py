@@ -13,8 +13,8 @@ def model(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
     where a test gives no other version."""
     import torch
 
-    from rn50lib import network
-    from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
+    from rn50lib import resnet as network
+    from rn50lib.torch.model import ResNet, load_arrays, tensors
 
     torch.manual_seed(0)
     net = network.tiny(10, getattr(request, "param", "v1.5"))
@@ -34,7 +34,8 @@ def model(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
 def test_folded_logits_are_the_trained_model_s(model, fused) -> None:
     import torch
 
-    from rn50lib.backends.torch import inference, onednn
+    from rn50lib.torch import cpu as onednn
+    from rn50lib.torch import inference
 
     images = torch.randn(5, 3, 64, 64)
     predict = inference.Predictor(model, torch.float32)
@@ -53,7 +54,8 @@ def test_packed_weights_give_the_same_bits(model) -> None:
     """Batches of many shapes in any order: each comes before and after its weights are packed."""
     import torch
 
-    from rn50lib.backends.torch import inference, onednn
+    from rn50lib.torch import cpu as onednn
+    from rn50lib.torch import inference
 
     shapes = [(n, 3, size, size) for n in (1, 2, 3) for size in (32, 64)]
     batches = [torch.randn(shape) for shape in shapes]
@@ -71,8 +73,8 @@ def test_the_model_is_left_as_it_was(model) -> None:
     """A step goes on training it."""
     import torch
 
-    from rn50lib.backends.torch.inference import fold_batch_norms
-    from rn50lib.backends.torch.model import tensors
+    from rn50lib.torch.inference import fold_batch_norms
+    from rn50lib.torch.model import tensors
 
     before = {name: (id(t), t.clone()) for name, t in tensors(model).items()}
     model.train()
@@ -90,7 +92,7 @@ def test_images_are_left_as_they_were(model) -> None:
     """The shortcut's memory is written over; the caller's must not be."""
     import torch
 
-    from rn50lib.backends.torch.inference import Predictor
+    from rn50lib.torch.inference import Predictor
 
     images = torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
     before = images.clone()
@@ -102,7 +104,7 @@ def test_images_are_left_as_they_were(model) -> None:
 def test_bfloat16_logits_are_as_near_as_autocast_s(model) -> None:
     import torch
 
-    from rn50lib.backends.torch.inference import Predictor
+    from rn50lib.torch.inference import Predictor
 
     images = torch.randn(8, 3, 64, 64)
     with torch.no_grad():
@@ -119,9 +121,9 @@ def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
     import numpy as np
     import torch
 
-    from rn50lib.backends.torch.step import TorchStep
-    from rn50lib.comm import Local
-    from rn50lib.pipelines import Batch
+    from rn50lib.data import Batch
+    from rn50lib.distributed import Local
+    from rn50lib.torch.train_step import TorchStep
     from tests.support import full
 
     experiment = full(network="tiny", num_layers=None, image_shape=32, dtype="float32")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rn50lib import optim
-from rn50lib.comm import Local
-from rn50lib.network import Network, tiny
-from rn50lib.pipelines import Batch
+from rn50lib.data import Batch
+from rn50lib.distributed import Local
+from rn50lib.resnet import Network, tiny
 from tests.backends.test_exchange import GROUPS, distance, gradients
 from tests.backends.test_precision import LARGE, build, equal, trained
 from tests.backends.test_torch import batch, busy_arrays, train_losses
@@ -199,7 +199,7 @@ def test_what_decays_under_sgd(bn_decay: bool) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_with_zero_gamma_a_block_begins_as_its_shortcut(backend: str) -> None:
     """The second block of a stage has the identity for one: it gives back what it gets."""
-    from rn50lib.backends import build_step
+    from rn50lib.train_step import build_step
 
     net = Network("two blocks", "v1.5", 6, "bottleneck", (2,), width=16)
     step = build_step(full(6, backend=backend, zero_gamma=True), net, Local())

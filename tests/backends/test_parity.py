@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from rn50lib import checkpoint
-from rn50lib.comm import Local
-from rn50lib.network import Network, resnet, tiny
+from rn50lib.distributed import Local
+from rn50lib.resnet import Network, resnet, tiny
 from tests.backends.test_torch import batch, busy_arrays, train_losses
 from tests.support import TINY, Ended, Photos, full, strict_json
 
@@ -34,7 +34,7 @@ NETWORKS = [
 @functools.cache
 def built(net: Network, dtype: str) -> list[Any]:
     """PyTorch's step and TensorFlow's. Its graphs are traced once: that is what costs time."""
-    from rn50lib.backends import build_step
+    from rn50lib.train_step import build_step
 
     return [
         build_step(full(net.num_classes, backend=b, dtype=dtype, wd=0.0), net, Local())

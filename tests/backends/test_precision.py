@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from rn50lib import checkpoint, optim
-from rn50lib.comm import Local
-from rn50lib.network import tiny
-from rn50lib.pipelines import Batch
+from rn50lib.data import Batch
+from rn50lib.distributed import Local
+from rn50lib.resnet import tiny
 from tests.backends.test_exchange import GROUPS, distance
 from tests.backends.test_torch import batch, busy_arrays
 from tests.conftest import clean_environment
@@ -34,7 +34,7 @@ LARGE = [  # TensorFlow's half in `make acceptance`: tracing its graphs is what 
 
 
 def build(backend: str, **fields: Any) -> Any:
-    from rn50lib.backends import build_step
+    from rn50lib.train_step import build_step
 
     fields = {"backend": backend, "wd": 0.0} | fields
     step = build_step(full(6, **fields), tiny(6), Local())
@@ -61,7 +61,7 @@ def velocities(step: Any) -> dict[str, np.ndarray]:
 
 FLAGS = """
 import torch
-from rn50lib.backends.torch import precision
+from rn50lib.torch import precision
 cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 torch.set_float32_matmul_precision("high")  # as an NGC container may
 torch.backends.fp32_precision = "tf32"
@@ -98,7 +98,7 @@ def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
     if backend == "torch":
         import torch
 
-        from rn50lib.backends.torch.precision import LossScaler
+        from rn50lib.torch.amp import LossScaler
 
         scaler = LossScaler("dynamic:4:3", "cpu")
 
@@ -108,8 +108,8 @@ def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
     else:
         import tensorflow as tf
 
-        from rn50lib.backends.tensorflow.precision import LossScaler as TfLossScaler
-        from rn50lib.backends.tensorflow.step import configure
+        from rn50lib.tensorflow.amp import LossScaler as TfLossScaler
+        from rn50lib.tensorflow.train_step import configure
 
         configure(threads=1, local_rank=0)  # before its first operation, as the other tests want it
         scaler = TfLossScaler("dynamic:4:3")  # type: ignore[assignment]
@@ -168,11 +168,11 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
         return gradients
 
     if backend == "torch":
-        from rn50lib.backends.torch.exchange import OverriddenExchange
+        from rn50lib.torch.gradient_sync import OverriddenExchange
 
         step.exchange = OverriddenExchange(spoil, Local(), step.model)
     else:
-        from rn50lib.backends.tensorflow.exchange import OverriddenExchange as TfOverridden
+        from rn50lib.tensorflow.gradient_sync import OverriddenExchange as TfOverridden
 
         step.exchange = TfOverridden(spoil, Local())
 
@@ -275,7 +275,7 @@ def test_an_update_that_an_epoch_cannot_fill(rn50: Run, photos: Photos) -> None:
 
 SPOILT = """
 import numpy as np
-from rn50lib.comm import average
+from rn50lib.distributed import average
 calls = 0
 
 def exchange_gradients(gradients, comm):
@@ -376,7 +376,7 @@ WORKER = """
 import json, sys
 import numpy as np
 from rn50lib import comm
-from rn50lib.backends import build_step
+from rn50lib.train_step import build_step
 from tests.backends.test_torch import batch, busy_arrays
 from tests.support import full
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib.backends.shared import memory_full
 from rn50lib.errors import UserError
-from rn50lib.network import resnet
+from rn50lib.resnet import resnet
+from rn50lib.step_common import memory_full
 from tests.backends.test_exchange import distance
 from tests.backends.test_precision import build, trained
 from tests.backends.test_torch import batch
@@ -127,7 +127,7 @@ import numpy as np
 from pathlib import Path
 from tests.backends.test_precision import build
 from rn50lib.errors import UserError
-from rn50lib.pipelines import Batch
+from rn50lib.data import Batch
 
 step = build("torch", batch_size=4096)
 has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -212,7 +212,7 @@ class TestGpu:
         import torch
         from torch.nn import functional as F
 
-        from rn50lib.backends.torch import precision
+        from rn50lib.torch import amp as precision
 
         if torch.cuda.get_device_capability() < (8, 0):
             return
@@ -269,7 +269,7 @@ def test_a_slow_device_is_measured_on_less_work(
     longer than a turn where a smaller one can be had."""
     import torch
 
-    from rn50lib.tools.diagnose import peak
+    from rn50.diagnose import peak
 
     seen: list[tuple[int, ...]] = []
 

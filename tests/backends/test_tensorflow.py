@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import optim, overrides
-from rn50lib.comm import Local
+from rn50lib import hooks as overrides
+from rn50lib import optim
+from rn50lib.data import Batch
+from rn50lib.distributed import Local
 from rn50lib.errors import UserError
-from rn50lib.network import Network, tiny
-from rn50lib.pipelines import Batch
+from rn50lib.resnet import Network, tiny
 from tests.conftest import ROOT, clean_environment
 from tests.support import TINY, Photos, full
 
 
 def build(net: Network | None = None, **fields: Any) -> Any:
-    from rn50lib.backends.tensorflow.step import TensorflowStep
+    from rn50lib.tensorflow.train_step import TensorflowStep
 
     net = net or tiny(6)
     return TensorflowStep(full(net.num_classes, backend="tensorflow", **fields), net, Local())
@@ -54,10 +55,10 @@ def renew(step: Any) -> None:
 
 
 def test_where_tensorflow_is_missing_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rn50lib.backends import build_step
+    from rn50lib.train_step import build_step
 
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    for name in [name for name in sys.modules if name.startswith("rn50lib.backends.tensorflow")]:
+    for name in [name for name in sys.modules if name.startswith("rn50lib.tensorflow")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UserError, match="--backend tensorflow: .* does not import.*make setup"):
         build_step(full(backend="tensorflow"), tiny(6), Local())
@@ -85,8 +86,8 @@ class TestStep:
             seen.append({n: g.copy() for n, g in zip(names, gradients, strict=True)})
             return gradients
 
-        from rn50lib.backends.tensorflow.exchange import OverriddenExchange
-        from rn50lib.backends.tensorflow.model import to_canonical
+        from rn50lib.tensorflow.gradient_sync import OverriddenExchange
+        from rn50lib.tensorflow.model import to_canonical
 
         names = list(tiny(6).parameters())
         step = build(wd=0.01, mom=0.9)

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from rn50lib import optim
-from rn50lib.comm import Local
-from rn50lib.network import Network, resnet, tiny
-from rn50lib.pipelines import Batch
-from tests.support import full
+from rn50lib import train_step as backends
+from rn50lib.data import Batch
+from rn50lib.distributed import Local
+from rn50lib.errors import UserError
+from rn50lib.hardware.nvidia import Gpu
+from rn50lib.resnet import Network, resnet, tiny
+from tests.support import LAPTOP, full
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -23,7 +26,7 @@ RGB_STD = np.array([58.395, 57.12, 57.375], np.float32)
 
 
 def build(net: Network | None = None, **fields: Any) -> Any:
-    from rn50lib.backends.torch.step import TorchStep
+    from rn50lib.torch.train_step import TorchStep
 
     net = net or tiny(6)
     return TorchStep(full(net.num_classes, **fields), net, Local())
@@ -240,7 +243,7 @@ def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
 
     def exchange() -> None:
         """As if a second worker had found gradients that are three times ours."""
-        from rn50lib.backends.torch.model import tensors
+        from rn50lib.torch.model import tensors
 
         with torch.no_grad():
             for parameter in step.model.parameters():
@@ -270,7 +273,7 @@ def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
     import torch
     from torch.nn import functional as F
 
-    from rn50lib.backends.torch.model import tensors
+    from rn50lib.torch.model import tensors
 
     net, given = tiny(6, version), batch(6, size=64)
     step = build(net)
@@ -409,6 +412,18 @@ def test_weights_lie_as_the_convolutions_want_them() -> None:
     assert weight.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is too old for PyTorch's CUDA, for example: no silent run on the processor."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert backends.build_step(full(), tiny(6), Local()).device == "cpu"
+    gpu = Gpu(0, "a GPU", 2**34, (8, 0), "550.54", "GPU-0")
+    monkeypatch.setattr(backends, "machine", lambda: dataclasses.replace(LAPTOP, gpus=(gpu,)))
+    with pytest.raises(UserError, match="does not reach the GPU that nvidia-smi lists"):
+        backends.build_step(full(), tiny(6), Local())
+
+
 def test_it_learns() -> None:
     step = build(lr=0.1)
     given = batch(8)
@@ -426,7 +441,7 @@ def test_it_learns() -> None:
 def test_a_paced_step_takes_its_time_and_no_core() -> None:
     import time
 
-    from rn50lib.backends import build_step
+    from rn50lib.train_step import build_step
 
     step = build_step(full(step=100.0), tiny(6), Local())
     begin, cpu = time.perf_counter(), time.process_time()
@@ -441,7 +456,7 @@ def test_a_paced_step_takes_its_time_and_no_core() -> None:
 def test_the_next_batch_is_fetched_while_a_paced_step_works_on_this_one() -> None:
     import time
 
-    from rn50lib.backends import build_step
+    from rn50lib.train_step import build_step
 
     step = build_step(full(step=12.5), tiny(6), Local())
     begin = time.perf_counter()
@@ -454,8 +469,8 @@ def test_the_next_batch_is_fetched_while_a_paced_step_works_on_this_one() -> Non
 
 
 def test_a_paced_step_has_nothing_to_save_or_score() -> None:
-    from rn50lib.backends import build_step
     from rn50lib.errors import UserError
+    from rn50lib.train_step import build_step
 
     step = build_step(full(step=100.0), tiny(6), Local())
     for act in (step.state, lambda: step.load({}), lambda: step.predict(np.zeros((1, 32, 32, 3)))):
@@ -467,7 +482,7 @@ def test_a_paced_step_has_nothing_to_save_or_score() -> None:
 def test_a_1x1_convolution_is_a_matrix_product(channels_last: bool) -> None:
     import torch
 
-    from rn50lib.backends.torch.onednn import MatrixProduct
+    from rn50lib.torch.cpu import MatrixProduct
 
     layer = MatrixProduct(24, 16, 1, bias=False).train()
     images = torch.randn(3, 24, 14, 14)
@@ -494,8 +509,8 @@ def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> An
     (the model itself, or oneDNN's), the loss and the gradients."""
     import torch
 
-    from rn50lib.backends.torch import onednn
-    from rn50lib.backends.torch.model import ResNet, load_arrays, tensors
+    from rn50lib.torch import cpu as onednn
+    from rn50lib.torch.model import ResNet, load_arrays, tensors
 
     kind = getattr(torch, dtype)
     model = ResNet(net)
@@ -526,8 +541,8 @@ def test_onednn_s_form_trains_as_the_model(
     where the processor multiplies float32 fast."""
     import torch
 
-    from rn50lib.backends.torch import onednn
-    from rn50lib.backends.torch.model import tensors
+    from rn50lib.torch import cpu as onednn
+    from rn50lib.torch.model import tensors
 
     like = dataclasses.replace(onednn.machine(), bfloat16=bfloat16)
     monkeypatch.setattr(onednn, "machine", lambda: like)
@@ -573,7 +588,7 @@ def test_the_step_takes_the_form_for_its_batches() -> None:
     """Many pixels a batch: in blocks, where this machine has them. Few, or compiled: the model."""
     import torch
 
-    from rn50lib.backends.torch import onednn
+    from rn50lib.torch import cpu as onednn
 
     def blocked(**fields: Any) -> bool:
         return isinstance(build(dtype="float32", **fields).trained, onednn.Blocked)

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from data_prep import common, im2rec, packing
+from rn50lib.data.recordio import Reader
 from rn50lib.errors import UserError
-from rn50lib.records.recordio import Reader
 from tests.conftest import clean_environment
 from tests.support import png
 
@@ -166,7 +166,7 @@ def test_records_framed_by_others_have_none(tree, tmp_path):
     im2rec.main(["--list", "--recursive", prefix, str(tree)])
     im2rec.main(["--pass-through", prefix, str(tree)])
     (tmp_path / "mine.py").write_text(
-        "from rn50lib.records.framing import frame as mine\n"
+        "from rn50lib.data.framing import frame as mine\n"
         "def frame(payload):\n    return mine(payload)\n"
     )
     override = f"record_framing={tmp_path / 'mine.py'}:frame"
@@ -518,7 +518,7 @@ def test_ensure_records_by_several_processes_at_once(tmp_path):
     small_set(tmp_path)
     code = (
         "import sys; from data_prep import im2rec\n"
-        "from rn50lib.records.source import open_source\n"
+        "from rn50lib.data.source import open_source\n"
         "im2rec.ensure_records(sys.argv[1])\n"
         "assert len(open_source(sys.argv[1], 'train', 'recordio')) == 6"
     )

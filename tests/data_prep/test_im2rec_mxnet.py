@@ -131,8 +131,8 @@ def test_mxnet_reads_what_our_writer_writes_and_we_read_the_same(tmp_path):
     import zlib
 
     from data_prep.recordwriter import Writer
-    from rn50lib.records.framing import pack_header
-    from rn50lib.records.recordio import Reader
+    from rn50lib.data.framing import pack_header
+    from rn50lib.data.recordio import Reader
 
     rng = random.Random(4)
     with Writer(tmp_path / "a") as writer:

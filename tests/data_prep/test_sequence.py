@@ -51,7 +51,7 @@ def test_the_documented_sequence(tmp_path: Path) -> None:
     for words in commands(block):
         words = [
             sys.executable,
-            *(words[1:] if words[0] == "python" else ["-m", "rn50lib.cli", *words[1:]]),
+            *(words[1:] if words[0] == "python" else ["-m", "rn50", *words[1:]]),
         ]
         done = subprocess.run(
             words,

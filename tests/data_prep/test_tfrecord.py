@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord
+from rn50lib.data.example import parse_example
+from rn50lib.data.tfrecord import TFRecordReader, find_shards
 from rn50lib.errors import UserError
-from rn50lib.records.example import parse_example
-from rn50lib.records.tfrecord import TFRecordReader, find_shards
 from tests.conftest import clean_environment
 from tests.support import png
 
@@ -306,6 +306,14 @@ def test_output_folder_with_other_things_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"this is not a shard; choose another folder"):
         tfrecord.main([str(root), str(root)])
     assert (root / "train" / "n1").is_dir()
+
+
+def test_a_data_set_without_val_is_noted(tmp_path, capsys):
+    root = make_root(tmp_path / "set", train=3, val=3)
+    shutil.rmtree(root / "val")
+    tfrecord.main([str(root)])
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "note: " in line]
+    assert f"{root} has no val" in note and "--no-val" in note
 
 
 def test_shards_are_not_made_from_shards(shards, tmp_path):

@@ -19,9 +19,9 @@ from data_prep.checks.images import check_image
 from data_prep.checks.problems import KINDS
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import frame_record, serialize_example
-from rn50lib.records.framing import pack_header
-from rn50lib.records.recordio import Reader
-from rn50lib.records.tfrecord import find_shards
+from rn50lib.data.framing import pack_header
+from rn50lib.data.recordio import Reader
+from rn50lib.data.tfrecord import find_shards
 from tests.conftest import clean_environment
 from tests.support import png
 

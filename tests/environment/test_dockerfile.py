@@ -61,7 +61,7 @@ def test_an_edit_does_not_reinstall_the_environment(repository: Path, tmp_path: 
     subprocess.run(project, check=True)
     copy(repository, [".", "."], tmp_path)  # the editable install sees what is copied later
     code = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import importlib.util as i; "
-    code += "print(i.find_spec('rn50lib.cli').origin, i.find_spec('data_prep.im2rec').origin)"
+    code += "print(i.find_spec('rn50.cli').origin, i.find_spec('data_prep.im2rec').origin)"
     found = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True,
                            capture_output=True, text=True)  # fmt: skip
     wanted = (tmp_path / "rn50lib" / "cli.py", tmp_path / "data_prep" / "im2rec.py")

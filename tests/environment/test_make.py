@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.launch import fake_nvidia_smi
 
 
 def commands(repository: Path, target: str, **env: str) -> str:
@@ -38,6 +42,23 @@ def test_the_active_conda_environment_serves_if_it_is_the_projects(repository: P
     assert "/opt/conda/envs/rn50/bin/rn50 workshop run" in commands(repository, "run", **conda)
     other = {"CONDA_DEFAULT_ENV": "base", "CONDA_PREFIX": "/opt/conda"}
     assert "--venv .venv " in commands(repository, "horovod", **other)
+
+
+@pytest.mark.parametrize(
+    ("smi", "devices", "profile"),
+    [
+        ({"gpus": [fake_nvidia_smi.V100]}, "0", "gpu"),
+        ({"gpus": [fake_nvidia_smi.V100]}, "", "ci"),
+        ({"fails": "Failed to initialize NVML: Driver/library version mismatch"}, "0", "ci"),
+    ],
+)
+def test_a_run_takes_profile_gpu_only_with_a_gpu_that_answers(
+    repository: Path, tmp_path: Path, smi: dict[str, Any], devices: str, profile: str
+) -> None:
+    path = fake_nvidia_smi.install(tmp_path, **smi)
+    here = {"PATH": path, "RN50_VENV": sys.prefix, "CUDA_VISIBLE_DEVICES": devices}
+    assert f"--profile {profile} " in commands(repository, "run", **here)
+    assert "--profile cpu " in commands(repository, "run", **here, PROFILE="cpu")
 
 
 def test_one_acceptance_test_by_name(repository: Path) -> None:

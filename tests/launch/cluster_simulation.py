@@ -1,4 +1,4 @@
-"""A training played through, event by event, to check the arithmetic of rn50lib.tools.scaling.
+"""A training played through, event by event, to check the arithmetic of rn50.scaling.
 
 Every worker is there with a step time of its own, every message of every ring is an event, and so
 is every batch that a loader finishes. An event happens when those it waits for have happened:
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rn50lib.tools.scaling.links import Link
-from rn50lib.tools.scaling.model import Cluster, Training
+from rn50.scaling.links import Link
+from rn50.scaling.model import Cluster, Training
 
 PREFETCHED = 2  # batches that a loader holds ready for each worker
 WARM_UP = 2

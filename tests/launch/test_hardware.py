@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rn50.doctor.gpu import cuda_version
 from rn50lib import hardware
 from rn50lib.hardware import nvidia
-from rn50lib.tools.doctor.gpu import cuda_version
 from tests.launch import fake_nvidia_smi as fake
 
 

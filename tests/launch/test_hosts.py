@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rn50lib import launch
+from rn50 import launch
 from tests.conftest import clean_environment
 from tests.launch.hosts import ADDRESSES, Host, two_hosts
 from tests.launch.slurm import ask, configure, until
@@ -147,7 +147,9 @@ def test_a_link_that_drops_is_told_with_the_seconds(
     errors = [line for line in run.text().splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and errors[0].startswith("error: no sign of ranks 2, 3 on h2 for 30 s")
     assert "Traceback" not in run.text()
-    assert not [p for p in hosts["h1"].processes() if "rn50lib.rank" in p.cmdline()]
+    assert not [
+        p for p in hosts["h1"].processes() if "rn50lib.distributed.launch_env" in p.cmdline()
+    ]
 
 
 @pytest.mark.needs("horovod", "slow_link")

@@ -20,11 +20,10 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50lib import launch
+from rn50 import background, launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.stop import PARENT
-from rn50lib.tools import background
+from rn50lib.preemption import PARENT
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
 
@@ -333,7 +332,7 @@ def test_a_worker_ends_without_taking_the_interpreter_apart(ends, status, said) 
     that aborts the process where a thread of the group still holds a Python object."""
     program = f"""
 import atexit, sys
-from rn50lib.stop import end_with
+from rn50lib.preemption import end_with
 class Held:
     def __del__(self): print("torn down")
 held = Held()
@@ -349,7 +348,7 @@ end_with(work)
     assert said in done.stderr and bool(done.stderr) == bool(said)
 
 
-@pytest.mark.parametrize("program", [["rn50"], [sys.executable, "-m", "rn50lib.cli"]])
+@pytest.mark.parametrize("program", [["rn50"], [sys.executable, "-m", "rn50"]])
 def test_the_worker_that_another_launcher_starts_ends_so_too(
     program: list[str], photos: Photos, tmp_path: Path
 ) -> None:

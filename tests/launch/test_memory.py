@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib import memory
-from rn50lib.network import Network, resnet, tiny
+from rn50lib.resnet import Network, resnet, tiny
 from tests.conftest import clean_environment
 
 GB = 2**30
@@ -96,8 +96,8 @@ def test_another_precision_is_refused() -> None:
 SAVED = """
 import torch
 from torch.nn import functional as F
-from rn50lib.backends.torch.model import ResNet
-from rn50lib.network import resnet, tiny
+from rn50lib.torch.model import ResNet
+from rn50lib.resnet import resnet, tiny
 
 def kept(net, size, batch, dtype):
     model = ResNet(net).to(memory_format=torch.channels_last)
@@ -149,7 +149,7 @@ def peak(tmp_path: Path, dtype: str, batch: int) -> int:
     network's doing.
     """
     command = [
-        *(sys.executable, "-m", "rn50lib.cli", "train", "--loader", "synthetic", "--no-val"),
+        *(sys.executable, "-m", "rn50", "train", "--loader", "synthetic", "--no-val"),
         *("--image-shape", "64", "-b", str(batch), "--dtype", dtype, "--benchmark-iters", "2"),
         *("-e", "1", "--no-metrics", "--num-classes", "1000"),
     ]

@@ -24,7 +24,7 @@ def executed(tmp_path_factory) -> tuple[Path, dict]:
     out = tmp_path_factory.mktemp("course") / "out"
     done = subprocess.run(
         # the budgets are for a quiet machine; a test only asks that no notebook hangs
-        [sys.executable, "-m", "rn50lib.cli", "workshop", "run", "--profile", "ci", "--out", out,
+        [sys.executable, "-m", "rn50", "workshop", "run", "--profile", "ci", "--out", out,
          "--time-limit", "900",
          *(ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES)],
         env=clean_environment(RN50_DATA=str(out.parent / "data")),

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
-from rn50lib import parser as parsers
-from rn50lib.config import flags_elsewhere
-from rn50lib.tools.benchmark import command as benchmark
+from rn50 import foreign_flags as flags_elsewhere
+from rn50 import parser as parsers
+from rn50.benchmark import command as benchmark
 from tests.conftest import SmallDataset
 from tests.support import Ended, Photos, strict_json
 

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib import overrides, recipe
+from rn50lib import hooks as overrides
+from rn50lib import recipe
+from rn50lib.data import Batch, open_pipeline, order
+from rn50lib.data.sampler import Plan
+from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
-from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.plan import Plan
-from rn50lib.records import order
-from rn50lib.records.source import Source, open_source
 from tests.pipelines.conftest import ODD, by_pillow
 from tests.support import TINY, Photos, full, numbers, write_photo
 from workshop.lessons.tfrecord.feeding import Feeding
@@ -40,7 +41,7 @@ FORMATS = ("files", "recordio", "tfrecord")
 def read(
     source: Source, split: str = "train", epoch: int = 0, start_step: int = 0, **fields: Any
 ) -> list[Batch]:
-    pipeline = open_pipeline(full(loader="dali", **fields), source, split, 0, 1)
+    pipeline = open_pipeline(full(loader="dali", test_io=True, **fields), source, split, 0, 1)
     try:
         batches = list(pipeline.epoch(epoch, start_step))
         assert len(batches) == len(pipeline) - start_step
@@ -63,7 +64,7 @@ def labels(batches: list[Batch]) -> list[int]:
 @pytest.mark.parametrize("engine", [False, True])
 def test_validation_images_are_plain_pillow_s(textured: Path, engine: bool) -> None:
     """With the decoder that decodes what is needed, and with the one for a GPU's JPEG engine."""
-    from rn50lib.pipelines.dali import Dali
+    from rn50lib.data.dali import Dali
 
     for size, resize in ((32, 37), (40, 50), (64, 150)):
         source = open_source(textured, "val", "files")
@@ -72,6 +73,18 @@ def test_validation_images_are_plain_pillow_s(textured: Path, engine: bool) -> N
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_the_validation_window_is_never_larger_than_the_image(textured: Path, engine: bool) -> None:
+    """`recipe.center_crop_box` limits it in the other loaders."""
+    from rn50lib.data.dali import Dali
+
+    source = open_source(textured, "val", "files")
+    experiment = replace(full(loader="dali", batch_size=5), image_shape=64, val_resize=40)
+    made = pixels(list(Dali(experiment, source, Plan(experiment, source, "val"), engine).epoch(0)))
+    wanted = np.stack([by_pillow(source.read(i), 64, 64) for i in range(len(source))])
+    assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
 
 
 def test_fast_resampling_lets_fine_patterns_through(tmp_path: Path) -> None:
@@ -104,7 +117,7 @@ def crops(images: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("engine", [False, True])
 def test_crops_are_drawn_by_the_recipe_s_numbers(textured: Path, engine: bool) -> None:
     """DALI's own default is 8 % of the area; the recipe says 5."""
-    from rn50lib.pipelines.dali import Dali
+    from rn50lib.data.dali import Dali
 
     source = open_source(textured, "train", "recordio")
     experiment = full(loader="dali")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from rn50lib import recipe
-from rn50lib.pipelines import images
+from rn50lib.data import decode as images
 
 
 def photograph(width: int, height: int, seed: int = 0) -> bytes:

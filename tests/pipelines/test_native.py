@@ -16,12 +16,12 @@ from PIL import Image
 
 from data_prep import tfrecord
 from rn50lib import recipe
+from rn50lib.data import Batch, open_pipeline, order
+from rn50lib.data.example import parse_example
+from rn50lib.data.sampler import Plan
+from rn50lib.data.source import Source, open_source
+from rn50lib.data.tfrecord import TFRecordReader
 from rn50lib.errors import UserError
-from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.records import order
-from rn50lib.records.example import parse_example
-from rn50lib.records.source import Source, open_source
-from rn50lib.records.tfrecord import TFRecordReader
 from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo
 
@@ -34,7 +34,7 @@ def read(
     source: Source, split: str = "train", epoch: int = 0, rank: int = 0, size: int = 1,
     start_step: int = 0, **fields: Any,
 ) -> list[Batch]:  # fmt: skip
-    pipeline = open_pipeline(full(**fields), source, split, rank, size)
+    pipeline = open_pipeline(full(test_io=True, **fields), source, split, rank, size)
     try:
         batches = list(pipeline.epoch(epoch, start_step))
         assert len(batches) == len(pipeline) - start_step
@@ -123,6 +123,17 @@ def test_a_part_of_the_data_holds_every_class_and_stays_the_same(photos: Photos)
     ]
     assert parts[0] == parts[1] and len(parts[0]) == 24
     assert {number // 8 for number in parts[0]} == set(range(6))
+
+
+def test_nothing_is_drawn_without_a_subset(photos: Photos, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A permutation of ImageNet's 1.28 million images per split and rank is not free."""
+    source, drawn = open_source(photos.root, "train"), []
+    real = order.epoch_order
+    monkeypatch.setattr(order, "epoch_order", lambda *args: drawn.append(args) or real(*args))
+    for wanted, times in ((None, 0), (len(source), 0), (12, 1)):
+        drawn.clear()
+        Plan(full(num_examples=wanted), source, "train")
+        assert len(drawn) == times, wanted
 
 
 def test_a_batch_larger_than_the_data_is_refused(photos: Photos) -> None:
@@ -294,7 +305,7 @@ def test_memory_that_cannot_be_pinned_is_told(
     photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's error, raised by hand as the DataLoader passes it on: the rest is ours."""
-    from rn50lib.pipelines import torch_loader
+    from rn50lib.data import torch_loader
 
     def no_room(*given: Any) -> None:
         raise RuntimeError("Caught AcceleratorError in thread. CUDA error: out of memory")

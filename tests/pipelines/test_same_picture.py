@@ -16,9 +16,8 @@ import pytest
 from PIL import Image
 
 from rn50lib import recipe
-from rn50lib.pipelines import open_pipeline
-from rn50lib.records import order
-from rn50lib.records.source import Source, open_source
+from rn50lib.data import open_pipeline, order
+from rn50lib.data.source import Source, open_source
 from tests.pipelines.conftest import by_pillow
 from tests.support import full
 
@@ -80,7 +79,7 @@ def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
         photograph(rng, 300, 225).save(path / f"{i}.jpg", quality=90)
     source = open_source(tmp_path, "train", "files")
     for size in (128, 48):
-        experiment = full(**LOADERS[loader], num_classes=1, image_shape=size, batch_size=8)
+        experiment = full(**LOADERS[loader], image_shape=size, batch_size=8)
         pipeline = open_pipeline(experiment, source, "train", 0, 1)
         try:
             made = np.concatenate([np.asarray(b.images) for b in pipeline.epoch(0)]).astype(float)
@@ -107,9 +106,10 @@ def test_predictions_of_one_checkpoint_agree(tmp_path: Path, run_cli: Callable[.
     """The built-in data's 1,200 validation images, through each loader, by a network that has
     learned them: pairs agree on 99 %, and top-1 is within half a point."""
     from data_prep import im2rec, roadsigns
-    from rn50lib import checkpoint, comm
-    from rn50lib.backends import build_step
-    from rn50lib.tools.predict import trained_as
+    from rn50.predict import trained_as
+    from rn50lib import checkpoint
+    from rn50lib import distributed as comm
+    from rn50lib.train_step import build_step
 
     root = tmp_path / "roadsigns"
     roadsigns.ensure(root)

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep import tfrecord
-from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.plan import Plan
-from rn50lib.records.order import stream_shard
-from rn50lib.records.source import open_source
+from rn50lib.data import Batch, open_pipeline
+from rn50lib.data.order import stream_shard
+from rn50lib.data.sampler import Plan
+from rn50lib.data.source import open_source
 from tests.support import Photos, full, numbers
 from workshop.lessons.tfrecord.feeding import Feeding
 

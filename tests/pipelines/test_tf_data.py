@@ -20,11 +20,11 @@ import pytest
 from PIL import Image
 
 from data_prep.tfrecordwriter import frame_record, serialize_example
-from rn50lib import overrides
+from rn50lib import hooks as overrides
+from rn50lib.data import Batch, open_pipeline
+from rn50lib.data.decode import Pictures
+from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
-from rn50lib.pipelines import Batch, open_pipeline
-from rn50lib.pipelines.images import Pictures
-from rn50lib.records.source import Source, open_source
 from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo
 
@@ -38,7 +38,7 @@ def read(
     start_step: int = 0, **fields: Any,
 ) -> list[Batch]:  # fmt: skip
     fields = {"backend": "tensorflow", "data_nthreads": 2} | fields
-    pipeline = open_pipeline(full(**fields), source, split, rank, size)
+    pipeline = open_pipeline(full(test_io=True, **fields), source, split, rank, size)
     batches = list(pipeline.epoch(epoch, start_step))
     assert len(batches) == len(pipeline) - start_step
     pipeline.close()
@@ -156,8 +156,8 @@ def test_an_epoch_goes_on_from_any_step(textured: Path, data_format: str) -> Non
 
 def test_only_reading_shard_after_shard_changes_the_order_of_a_stream(textured: Path) -> None:
     """Every other stage changes nothing but the speed; of files, each changes nothing at all."""
-    from rn50lib.pipelines.plan import Plan
-    from rn50lib.pipelines.tf_data import Stages, TfData
+    from rn50lib.data.sampler import Plan
+    from rn50lib.data.tfdata import Stages, TfData
 
     ways = [Stages(), *(replace(Stages(), **{f.name: False}) for f in fields(Stages))]
     wanted = {}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rn50lib.data.imageinfo import find_frame
+from rn50lib.data.source import open_source
+from rn50lib.data.torch_images import TorchPictures
 from rn50lib.errors import UserError
-from rn50lib.pipelines.torch_images import TorchPictures
-from rn50lib.records.imageinfo import find_frame
-from rn50lib.records.source import open_source
 from tests.pipelines.test_images import photograph
 from tests.support import Photos, full
 

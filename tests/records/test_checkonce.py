@@ -11,9 +11,9 @@ import pytest
 
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import format_index, frame_record
-from rn50lib.records.checkonce import check_once
-from rn50lib.records.framing import RecordError, pack_header
-from rn50lib.records.tfrecord import index_path
+from rn50lib.data.checkonce import check_once
+from rn50lib.data.framing import RecordError, pack_header
+from rn50lib.data.tfrecord import index_path
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
 
@@ -92,7 +92,7 @@ def test_record_files_without_checksums_are_left_out(files: list[tuple[Path, Pat
 RANK = """
 import sys
 from pathlib import Path
-from rn50lib.records.checkonce import check_once
+from rn50lib.data.checkonce import check_once
 root = Path(sys.argv[1])
 files = [(p, p.parent / "index" / f"{p.name}.idx") for p in sorted(root.glob("train-*"))]
 check_once([*files, (root / "train.rec", root / "train.idx")], int(sys.argv[2]), 3)

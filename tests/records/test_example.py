@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.tfrecordwriter import example_pieces, serialize_example
-from rn50lib.records.example import (
+from rn50lib.data.example import (
     Spans,
     find_features,
     find_features_of_all,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rn50lib.data import framing
 from rn50lib.errors import UserError
-from rn50lib.records import framing
 from tests.records import known
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rn50lib.records.imageinfo import image_info
+from rn50lib.data.imageinfo import image_info
 
 CHANNELS = {"L": 1, "RGB": 3, "CMYK": 4, "LA": 2, "RGBA": 4, "P": 3}
 

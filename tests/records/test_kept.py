@@ -13,10 +13,10 @@ import pytest
 
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib.records import kept
-from rn50lib.records.framing import pack_header
-from rn50lib.records.source import open_source
-from rn50lib.records.tfrecord import index_path, shard_name
+from rn50lib.data import kept
+from rn50lib.data.framing import pack_header
+from rn50lib.data.source import open_source
+from rn50lib.data.tfrecord import index_path, shard_name
 from tests.conftest import clean_environment
 
 SHARDS = 3
@@ -99,7 +99,7 @@ RANK = """
 import sys
 from pathlib import Path
 import numpy as np
-from rn50lib.records import kept
+from rn50lib.data import kept
 
 def find_out():
     with open(sys.argv[2], "a") as file:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.recordwriter import Writer
+from rn50lib.data.framing import RecordError, pack_header
+from rn50lib.data.recordio import Reader
 from rn50lib.errors import UserError
-from rn50lib.records.framing import RecordError, pack_header
-from rn50lib.records.recordio import Reader
 from tests.records import known
 
 

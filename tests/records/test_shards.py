@@ -15,9 +15,9 @@ import pytest
 
 from data_prep import tfrecord
 from data_prep.tfrecordwriter import frame_record, serialize_example
+from rn50lib.data.framing import RecordError
+from rn50lib.data.source import classes_of, open_source
 from rn50lib.errors import UserError
-from rn50lib.records.framing import RecordError
-from rn50lib.records.source import classes_of, open_source
 from tests.support import CLASSES, TINY, Photos
 
 TENSORFLOW_READS = """

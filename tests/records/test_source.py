@@ -11,10 +11,10 @@ import pytest
 
 from data_prep import im2rec
 from data_prep.recordwriter import Writer
+from rn50lib.data.folder import read_class_names
+from rn50lib.data.framing import pack_header
+from rn50lib.data.source import classes_of, open_source
 from rn50lib.errors import UserError
-from rn50lib.records.folders import read_class_names
-from rn50lib.records.framing import pack_header
-from rn50lib.records.source import classes_of, open_source
 
 CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points
 
@@ -234,6 +234,34 @@ def test_image_removed_meanwhile(root):
     shutil.rmtree(root / "train" / "apple")
     with pytest.raises(UserError, match=r"apple/0 train\.jpg: this image cannot be read"):
         source.read(3)
+
+
+def write_labels(root, **labels):
+    """train.rec and val.rec with these labels, one record each."""
+    for split, values in labels.items():
+        with Writer(root / split) as writer:
+            for key, label in enumerate(values):
+                writer.write(key, pack_header(label, key, b"image" * 300))
+
+
+def test_record_files_with_different_labels_are_refused(tmp_path):
+    write_labels(tmp_path, train=[1, 2, 1], val=[0, 1])
+    for split in ("train", "val"):
+        message = refused(tmp_path, split)
+        assert message.startswith(f"{tmp_path}: train and val do not have the same labels")
+        assert "2 is only in train" in message and "0 is only in val" in message
+
+
+def test_labels_that_no_record_has_are_noted(tmp_path):
+    write_labels(tmp_path, train=[0, 500, 0], val=[0, 500])
+    (remark,) = open_source(tmp_path, "train").remarks
+    assert remark.startswith("note: ") and "499 of the 501 classes" in remark
+    assert open_source(tmp_path, "val").remarks == ()  # one line for a data set
+    write_labels(tmp_path, train=[0, 1, 2], val=[0, 2])  # a small val may lack a class
+    assert open_source(tmp_path, "train").remarks == ()
+    write_labels(tmp_path, train=[0, 1], val=[0, 1, 2])
+    (remark,) = open_source(tmp_path, "train").remarks
+    assert "class 2" in remark and "none in train" in remark
 
 
 def test_missing_record_file_says_how_to_make_it(root):

@@ -1,5 +1,6 @@
 """TFRecord shards against bytes that TensorFlow wrote, and every way in which a shard is wrong."""
 
+import gzip
 import pickle
 
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.tfrecordwriter import format_index, frame_record, write_records
+from rn50lib.data.framing import RecordError
+from rn50lib.data.tfrecord import TFRecordReader, find_shards, masked_crc
 from rn50lib.errors import UserError
-from rn50lib.records.framing import RecordError
-from rn50lib.records.tfrecord import TFRecordReader, find_shards, masked_crc
 
 # TFRecordWriter of TensorFlow 2.21: three records.
 RECORDS = [b"abc", b"", bytes.fromhex("0a130a110a056c6162656c120812060a040000803f")]
@@ -159,3 +160,11 @@ def test_empty_file(tmp_path):
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(RecordError, match="the file is empty"):
         list(TFRecordReader(tmp_path / "x"))
+
+
+def test_a_shard_compressed_with_gzip_is_named(shard):
+    shard.path.write_bytes(gzip.compress(SHARD))
+    for index in (None, shard.index):
+        with pytest.raises(RecordError, match="compressed with gzip.*gunzip") as caught:
+            list(TFRecordReader(shard.path, index))
+        assert "damaged" not in str(caught.value)

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50lib import launch
+from rn50 import launch
 from tests.conftest import clean_environment
 from tests.support import Ended, strict_json
 
@@ -261,7 +261,7 @@ def test_a_dry_run_starts_nothing_and_writes_nothing(rn50: Run) -> None:
 
 def test_help_is_fast_enough_to_need_no_framework() -> None:
     code = (
-        "import sys\nfrom rn50lib.cli import main\n"
+        "import sys\nfrom rn50.cli import main\n"
         "try: main(['benchmark', '--help'])\nexcept SystemExit as e: assert not e.code\n"
         "print([n for n in ('torch', 'tensorflow', 'matplotlib') if n in sys.modules])"
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from rn50.compare import figure, published, read
 from rn50lib.report import Report
-from rn50lib.tools.compare import figure, published, read
 
 Rn50 = Callable[..., Any]
 

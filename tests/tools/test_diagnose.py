@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from rn50.diagnose import changes, measure, model, show
+from rn50.diagnose.diagnosis import Diagnosis
+from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
 from rn50lib.config import Config
 from rn50lib.hardware import Machine
 from rn50lib.hardware.nvidia import Gpu
-from rn50lib.network import tiny
-from rn50lib.tools.diagnose import changes, measure, model, show
-from rn50lib.tools.diagnose.diagnosis import Diagnosis
-from rn50lib.tools.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
+from rn50lib.resnet import tiny
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Ended, Photos, full, strict_json
 
@@ -367,7 +367,7 @@ def test_a_diagnosis_that_is_ended_leaves_nothing_running(
     env = clean_environment(RN50_RUNS=str(tmp_path / "runs"))
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "rn50lib.cli", "diagnose", *TINY, "--seconds", "60"),
+            *(sys.executable, "-m", "rn50", "diagnose", *TINY, "--seconds", "60"),
             *("--data-root", str(photos.records)),
         ],
         env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True,

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rn50lib import checkpoint, cli
+from rn50 import cli
+from rn50.predict import Files, predict, trained_as
+from rn50lib import checkpoint
 from rn50lib.errors import UserError
-from rn50lib.tools.predict import Files, predict, trained_as
+from rn50lib.resnet import resnet
 from tests.conftest import clean_environment
 from tests.support import Photos
 
@@ -26,7 +28,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images as validation prepares them, uint8 (N, size, size, 3), and the live probabilities."""
-    from rn50lib.tools.predict import prepare
+    from rn50.predict import prepare
 
     files = Files(tuple(sorted((photos.root / "val").rglob("*.jpg"))[:7]))
     done = trained_as(trained / "m", 2)
@@ -76,10 +78,21 @@ def test_nothing_that_was_there_is_lost(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.txt").write_text("keep")
     with pytest.raises(UserError, match="is there already"):
-        from rn50lib.tools.export import export
+        from rn50.export import export
 
         export(trained / "m", 2, tmp_path / "folder")
     assert (tmp_path / "folder" / "mine.txt").read_text() == "keep"
+
+
+def test_a_checkpoint_is_not_exported_over_itself(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    net, identity = resnet(18, 6), {"model": "resnet18 v1.5", "num_classes": 6}
+    checkpoint.write_symbol("m", net)
+    checkpoint.save("m", checkpoint.Checkpoint(1, net.initial_arrays(), identity, {}, {}))
+    before = Path("m-0001.safetensors").read_bytes()
+    assert cli.main(["export", "m", "1", "-o", "m-0001.safetensors"]) == 2
+    assert "is the checkpoint itself" in capsys.readouterr().err
+    assert Path("m-0001.safetensors").read_bytes() == before
 
 
 def test_a_place_that_cannot_be_written_is_named(trained: Path, tmp_path: Path, capsys) -> None:
@@ -100,7 +113,7 @@ def test_a_missing_checkpoint_is_named(trained: Path, tmp_path: Path, capsys) ->
 def test_predict_is_a_verb(trained: Path, photos: Photos, tmp_path: Path) -> None:
     file = next((photos.root / "val").rglob("*.jpg"))
     done = subprocess.run(
-        [sys.executable, "-m", "rn50lib.cli", "predict", trained / "m", "2", file],
+        [sys.executable, "-m", "rn50", "predict", trained / "m", "2", file],
         cwd=tmp_path,
         env=clean_environment(),
         capture_output=True,

@@ -100,7 +100,7 @@ def logits(model: Any, images: Any = None, pixels: int = 64) -> Any:
 
 
 def ours(prefix: Path) -> Any:
-    from rn50lib.backends.torch.model import ResNet, load_arrays
+    from rn50lib.torch.model import ResNet, load_arrays
 
     model = ResNet(checkpoint.read_network(prefix))
     load_arrays(model, checkpoint.load(prefix, 0).arrays)
@@ -210,7 +210,7 @@ def test_a_picture_gets_torchvision_s_probabilities(
 def test_how_it_is_scored_is_kept(rn50: Run, tmp_path: Path) -> None:
     import torch
 
-    from rn50lib.tools.predict import trained_as
+    from rn50.predict import trained_as
 
     torch.save(theirs(18, 1000).state_dict(), "m.pth")
     assert rn50("import", "timm", "m.pth", "-o", "m", "--val-resize", "232").status == 0
@@ -281,7 +281,7 @@ def test_nothing_that_was_there_is_lost(rn50: Run, trained: Path) -> None:
 
 
 def test_what_torchvision_lacks_is_not_exported(rn50: Run, trained: Path, tmp_path: Path) -> None:
-    from rn50lib.network import resnet
+    from rn50lib.resnet import resnet
 
     assert "no resnet-tiny" in rn50("export", trained / "m", "2", "-o", "t.pth").error
     net = resnet(50, 2, "v1")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from rn50 import plot
 from rn50lib.errors import UserError
 from rn50lib.report import Report
-from rn50lib.tools import plot
 
 Run = Callable[..., Any]
 

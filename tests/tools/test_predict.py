@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import pytest
 
+from rn50 import predict
 from rn50lib import checkpoint
 from rn50lib.errors import UserError
 from rn50lib.report import load
-from rn50lib.tools import predict
 from tests.support import Photos, png
 
 pytestmark = pytest.mark.needs("torch")
@@ -60,12 +61,6 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"broken\.jpg is not an image"):
-        predict.main([prefix, "2", str(broken)])
-    with pytest.raises(UserError, match=r"gone\.jpg cannot be read"):
-        predict.main([prefix, "2", str(tmp_path / "gone.jpg")])
-    with pytest.raises(UserError, match=r"is a folder: give .*/\*\.jpg"):
-        predict.main([prefix, "2", str(broken), str(tmp_path)])
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
         predict.main([prefix, "7", str(broken)])
     with pytest.raises(UserError, match="none-symbol.json cannot be read"):
@@ -73,6 +68,63 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         predict.main([prefix, "2"])
     assert ended.value.code == 2
+
+
+def test_bad_images_do_not_cost_the_results_of_the_others(
+    trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, gone, output = tmp_path / "broken.jpg", tmp_path / "gone.jpg", tmp_path / "o.npz"
+    broken.write_bytes(b"no picture")
+    good = list(map(str, photos.files("val")[:2]))
+    argv = [str(trained / "m"), "2", good[0], str(broken), str(gone), str(tmp_path), good[1]]
+    assert predict.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert [line.split(": ")[0] for line in out.splitlines()] == good
+    for problem in (
+        f"{broken} is not an image",
+        f"{gone} cannot be read",
+        f"give {tmp_path}/*.jpg",
+    ):
+        assert problem in err
+    assert predict.main([*argv, "-o", str(output)]) == 2
+    with np.load(output) as arrays:
+        assert arrays["names"].tolist() == good and len(arrays["probabilities"]) == 2
+    output.unlink()
+    assert predict.main([str(trained / "m"), "2", str(broken), "-o", str(output)]) == 2
+    assert not output.exists()
+
+
+def test_a_csv_has_the_numbers_of_the_npz(trained: Path, tmp_path: Path) -> None:
+    argv = [str(trained / "m"), "2", "--split", "val", "-o"]
+    for name in ("o.npz", "o.csv"):
+        assert predict.main([*argv, str(tmp_path / name)]) == 0
+    with open(tmp_path / "o.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    with np.load(tmp_path / "o.npz") as arrays:
+        assert header == ["name", "label", *arrays["classes"]]
+        assert [row[0] for row in rows] == arrays["names"].tolist()
+        assert [int(row[1]) for row in rows] == arrays["labels"].tolist()
+        probabilities = np.array([row[2:] for row in rows], np.float32)
+        assert np.array_equal(probabilities, arrays["probabilities"])
+    with pytest.raises(UserError, match=r"o\.txt: .*\.csv.*\.npz"):
+        predict.main([*argv, str(tmp_path / "o.txt")])
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.csv"])
+def test_an_output_replaces_only_an_earlier_output(
+    trained: Path, photos: Photos, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    image = photos.files("val")[0].read_bytes()
+    file.write_bytes(image)
+    argv = [str(trained / "m"), "2", str(file), "-o", str(file)]  # its own input
+    with pytest.raises(UserError, match=f"--output {file}.*name another file"):
+        predict.main(argv)
+    assert file.read_bytes() == image
+    argv[2] = str(photos.files("val")[0])
+    file.unlink()
+    for _ in range(2):
+        assert predict.main(argv) == 0
 
 
 def test_an_output_that_cannot_be_written_is_told_first(
@@ -97,7 +149,9 @@ def test_an_earlier_output_stays_until_the_new_one_is_whole(
 
     monkeypatch.setattr(np, "savez", full_disk)
     with pytest.raises(UserError, match="o.npz cannot be written: No space left"):
-        predict.write(tmp_path / "o.npz", np.zeros((2, 6), np.float32), files, tuple("abcdef"))
+        predict.write(
+            tmp_path / "o.npz", np.zeros((2, 6), np.float32), files, tuple("abcdef"), (0, 1)
+        )
     assert (tmp_path / "o.npz").read_text() == "of yesterday"
     assert [entry.name for entry in tmp_path.iterdir()] == ["o.npz"]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib.network import resnet
-from rn50lib.tools.scaling import Cluster, Training, links, predict
-from rn50lib.tools.scaling.check import MODEL, fit, load, outcomes, parameter
-from rn50lib.tools.scaling.links import Link
-from rn50lib.tools.scaling.model import all_reduce_s, expected_max
+from rn50.scaling import Cluster, Training, links, predict
+from rn50.scaling.check import MODEL, fit, load, outcomes, parameter
+from rn50.scaling.links import Link
+from rn50.scaling.model import all_reduce_s, expected_max
+from rn50lib.resnet import resnet
 from tests.launch.cluster_simulation import simulate
 
 Rn50 = Callable[..., Any]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
 from rn50lib.errors import UserError
-from rn50lib.network import Network, resnet, tiny
+from rn50lib.resnet import Network, resnet, tiny
 
 IDENTITY = {"model": "resnet-tiny v1.5", "num_classes": 5, "seed": 0, "data": "48 images"}
 

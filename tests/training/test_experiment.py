@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from rn50 import autoconfig as defaults
+from rn50 import checks, description
+from rn50.autoconfig import resolve
+from rn50.benchmark import command as benchmark
+from rn50.parser import experiment_parser, parse_experiment
+from rn50.prepare import prepare
+from rn50.presets import PRESETS
 from rn50lib import config as configs
-from rn50lib import network as networks
-from rn50lib.config import Experiment, checks, defaults, description, flags_of, kinds
-from rn50lib.config.defaults import resolve
-from rn50lib.config.presets import PRESETS
+from rn50lib import resnet as networks
+from rn50lib.config import Experiment, flags_of, kinds
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.hardware.nvidia import Gpu
-from rn50lib.launch.prepare import prepare
-from rn50lib.parser import experiment_parser, parse_experiment
-from rn50lib.tools.benchmark import command as benchmark
 from tests.conftest import ROOT
 from tests.support import LAPTOP
 
@@ -189,6 +192,39 @@ def test_a_value_that_was_given_is_never_changed(asked: Experiment) -> None:
             if (name, value) != ("profile", "auto"):
                 assert getattr(resolved.experiment, name) == value, name
                 assert resolved.reasons[name] == "given", name
+
+
+@pytest.mark.parametrize(
+    "flags", ["--only-inference", "--step paced:9", "--test-io", "--image-shape 33"]
+)
+def test_one_image_per_batch_is_fine_if_no_batch_norm_trains_on_one_value(flags: str) -> None:
+    asked = parse("-b", "1", "--image-shape", "32", *flags.split())
+    assert resolve(asked, LAPTOP, 12).experiment.batch_size == 1
+
+
+def stamp(folder: Path, content: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / ".complete").write_text(json.dumps(content))
+    return folder
+
+
+def test_the_recipe_of_the_built_in_data_is_for_that_data_alone(tmp_path: Path) -> None:
+    """The generator's stamp decides, not a folder's name."""
+
+    def recipe(root: Path) -> str:
+        return resolve(Experiment(data_root=str(root)), LAPTOP, 12).experiment.recipe
+
+    drawn = stamp(tmp_path / "x", {"train": 48, "val": 24, "seed": 0, "version": 3})
+    packed = stamp(drawn / "records", {"images": {"train": 48, "val": 24}, "made": "today"})
+    assert recipe(drawn) == recipe(packed) == "roadsigns"
+    (tmp_path / "link").symlink_to(packed)
+    assert recipe(tmp_path / "link") == "roadsigns"
+    mine = drawn / "gtsrb"
+    mine.mkdir()
+    others = stamp(tmp_path / "roadsigns", {"classes": 1000})
+    assert recipe(mine) == recipe(others) == "reference"
+    (others / "gtsrb").mkdir()
+    assert recipe(others / "gtsrb") == recipe(tmp_path / "roadsigns-ci") == "reference"
 
 
 def test_a_bare_run_on_a_laptop(tmp_path: Path) -> None:
@@ -373,7 +409,7 @@ def test_capping_twice_changes_nothing() -> None:
         ("--dtype float16", "--dtype float16", "--dtype bfloat16"),
         ("--dtype tf32", "--dtype tf32", "--dtype float32"),
         ("-b 16 --macrobatch-size 40", "--macrobatch-size 40", "32 or 48"),
-        ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "give 16"),
+        ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "use 16"),
         ("--override loss_scale_update=a.py:f", "loss_scale_update", "--loss-scale dynamic"),
         (
             "--override loss_scale_update=a.py:f --loss-scale 8",
@@ -390,7 +426,12 @@ def test_capping_twice_changes_nothing() -> None:
         ("--only-inference --no-val", "--no-val", "nothing to do"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--step paced:100 --model-prefix m", "--model-prefix", "leave out"),
-        ("--val-resize 200 --image-shape 224", "--val-resize", "at least"),
+        ("--val-resize 200 --image-shape 224", "--val-resize 200", "use 224 or more"),
+        ("--val-resize 100 --recipe reference", "--val-resize 100", "use 224 or more"),
+        ("--image-shape 40 --val-resize 39 --profile ci", "--val-resize 39", "use 40 or more"),
+        ("-b 1 --image-shape 32", "-b 1", "use -b 2 or more"),
+        ("-b 1 --network tiny --image-shape 32", "-b 1", "use -b 2 or more"),
+        ("-b 1 --profile ci", "-b 1", "use -b 2 or more"),
         (
             "--lr-schedule cosine --lr-step-epochs 30,60",
             "--lr-step-epochs",
@@ -506,7 +547,8 @@ def test_a_run_that_ends_early_says_so(epochs: int, said: str | None) -> None:
         (Experiment(loader="synthetic"), 1000, "synthetic images have no data set"),
         (Experiment(loader="synthetic", num_classes=7), 7, "given"),
         (Experiment(data_root="/nowhere/imagenet"), 1000, "there is no /nowhere/imagenet"),
-        (Experiment(data_root="/nowhere/roadsigns"), 12, "the built-in road signs'"),
+        (Experiment(data_root="/nowhere/roadsigns"), 1000, "there is no /nowhere/roadsigns"),
+        (Experiment(), 12, "the built-in road signs'"),
     ],
 )
 def test_classes_that_nobody_counted_are_not_said_to_be(asked, classes, reason) -> None:

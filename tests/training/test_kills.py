@@ -17,7 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
-from rn50lib import checkpoint, launch
+from rn50 import launch
+from rn50lib import checkpoint
 from tests.conftest import clean_environment
 from tests.support import TIMES, TINY, Photos, strict_json, timeless
 
@@ -137,20 +138,20 @@ def test_a_run_killed_at_a_chosen_point(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert checkpoint.epochs(tmp_path / "m") == POINTS[point]
     assert rn50("train", *flags, "--resume").status == 0
-    assert_same_end(tmp_path, undisturbed)
+    assert_same_end(tmp_path, undisturbed, timed=point != "in validation")  # only validated again
 
 
 TERM = """
 import os, signal, sys
 from rn50lib import cli, training
 
-phase, step, argv = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+number, phase, step, argv = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
 done = training.Timer.step_done
 
 def wrapped(timer, i, lr):
     done(timer, i, lr)
     if (timer.phase, timer.epoch, i) == (phase, 1, step):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 training.Timer.step_done = wrapped
 sys.exit(cli.main(argv))
@@ -166,7 +167,7 @@ def test_a_run_that_is_asked_to_end_goes_on_in_the_middle_of_its_epoch(
 ) -> None:
     flags = ("--data-root", str(photos.root), *FLAGS, *FILES)
     ended = subprocess.run(
-        [sys.executable, "-c", TERM, phase, str(step), "train", *flags],
+        [sys.executable, "-c", TERM, "15", phase, str(step), "train", *flags],
         cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ended.returncode == 143, ended.stderr
@@ -197,6 +198,20 @@ def test_a_run_that_writes_checkpoints_in_its_epochs_repeats_little(
     assert told["changes"] == [{"epoch": 2, "images": 16, "workers": 1}]
     assert told["images_repeated"] == 8  # the third step; the fourth was not over
     assert told["images_in_tails"] == 0
+
+
+def test_the_updates_with_checkpoints_are_the_same_after_a_resume(
+    photos: Photos, tmp_path: Path
+) -> None:
+    """Stopped after the third update, and killed after the fourth, which is due for one."""
+    flags = ("--data-root", str(photos.root), *FLAGS, *FILES, "--checkpoint-steps", "2", "--resume")
+    for number, step, images in ((15, 2, 24), (9, 1, 32)):
+        ended = subprocess.run(
+            [sys.executable, "-c", TERM, str(number), "train", str(step), "train", *flags],
+            cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert ended.returncode in (143, -9), ended.stderr
+        assert checkpoint.positions(tmp_path / "m")[-1] == (1, images)
 
 
 def killed_at_random(photos: Photos, folder: Path, rng: random.Random) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rn50lib.comm import Local
+from rn50lib.distributed import Local
 from rn50lib.metrics import metric_sums
 
 

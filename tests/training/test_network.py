@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from rn50lib.network import Network, resnet, tiny
+from rn50lib.resnet import Network, resnet, tiny
 
 # torchvision's metadata of its ResNets (num_params, _ops in 1e9 multiply-adds), which are v1.5
 PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 152: 60_192_808}

@@ -7,7 +7,7 @@ import pytest
 
 from rn50lib import optim
 from rn50lib.config import kinds
-from rn50lib.network import resnet
+from rn50lib.resnet import resnet
 
 
 def test_one_step_by_hand() -> None:

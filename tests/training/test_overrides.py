@@ -15,8 +15,8 @@ import pytest
 
 from data_prep import im2rec
 from rn50lib import checkpoint
-from rn50lib.network import tiny
-from rn50lib.overrides import REPLACEABLE
+from rn50lib.hooks import REPLACEABLE
+from rn50lib.resnet import tiny
 from tests.support import TINY, Photos, strict_json
 
 Run = Callable[..., Any]

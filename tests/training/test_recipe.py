@@ -162,7 +162,7 @@ def test_the_centre_crop_is_what_resizing_first_would_keep() -> None:
 
 
 def test_the_presets_are_the_reference_s() -> None:
-    from rn50lib.config.presets import PRESETS as presets
+    from rn50.presets import PRESETS as presets
 
     assert presets["RN50_FP16_8GPU"].flags == (
         "-n", "8", "-b", "208", "--dtype", "float16", "--recipe", "reference",

@@ -134,6 +134,17 @@ def test_such_a_run_resumes(rn50: Run, trained: Path, three: Path, tmp_path: Pat
     assert "freeze_until stage1" in thawed.error and "--freeze-until" in thawed.error
 
 
+def test_a_named_file_is_read_and_verified_once(
+    rn50: Run, trained: Path, photos: Photos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified, real = [], checkpoint.checksum
+    monkeypatch.setattr(checkpoint, "checksum", lambda *args: verified.append(1) or real(*args))
+    flags = ("--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1", "--no-val")
+    ended = rn50("train", *flags, "--init-from", trained / "m-0001.safetensors")
+    assert ended.status == 0, ended.err
+    assert len(verified) == 1
+
+
 def test_what_is_no_checkpoint_is_named(rn50: Run, three: Path, trained: Path) -> None:
     missing = begin(rn50, three, Path("none"))
     assert "--init-from none: there is no checkpoint none-NNNN.safetensors" in missing.error

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rn50lib import cli, hardware
+from rn50 import cli
+from rn50lib import hardware
 from tests.launch import fake_nvidia_smi
 
 MASTER = """# %% [markdown]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from rn50lib.errors import UserError
+from tests.launch import fake_nvidia_smi
 from workshop import RunFailed, live, runs, session, train
 
 SMALL = {
@@ -44,6 +48,46 @@ def test_run_leaves_report_progress_and_lines(tmp_path, capsys):
     assert "--config" in run.command and run.command_line.startswith("rn50 run --")
     printed = capsys.readouterr().out
     assert "epoch 1 done: loss" in printed and "epoch 2 done: loss" in printed
+    before, file = run.progress, run.dir / "progress.jsonl"
+    file.write_bytes(b" " * file.stat().st_size + b'{"phase": ')
+    assert run.progress == before  # nothing is read twice, and nothing that is being written
+    with file.open("ab") as more:
+        more.write(b'"epoch"}\n')
+    assert run.progress == [*before, {"phase": "epoch"}]
+
+
+FORKS = """
+import os, time
+taken = bytearray(os.urandom(100 << 20))
+for _ in range(3):
+    if os.fork() == 0:
+        time.sleep(60)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_memory_counts_shared_pages_once():
+    process = subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        assert 100 << 20 < live.memory_of(process.pid) < 200 << 20
+    finally:
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+        process.kill()
+        process.wait()
+
+
+def test_gpus_are_those_of_the_run(tmp_path, monkeypatch):
+    gpus = [fake_nvidia_smi.V100] * 4
+    monkeypatch.setenv("PATH", fake_nvidia_smi.install(tmp_path / "driver", gpus))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,0")
+    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: uuid[:6])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # there is no driver here
+    assert live.gpu_handles(2) == ["GPU-3a", "GPU-1a"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert live.gpu_handles(1) == []
 
 
 def test_waiting_says_a_thing_once(monkeypatch, capsys):
@@ -140,9 +184,6 @@ def test_failing_run_shows_its_last_lines():
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_run_dies_with_its_kernel(tmp_path):
-    import subprocess
-    import sys
-
     code = (
         "from workshop import train; import time\n"
         f"run = train(**{SMALL!r}, num_epochs=90, benchmark_iters=10000)\n"

@@ -201,7 +201,7 @@ def test_data_made_once_is_used_by_all_without_writing(tmp_path):
     small = ["-e", "1", "-b", "4", "--data-nthreads", "0", "--image-shape", "32"]
     learner = bound_by_permissions()
     run("-c", prepare + lesson, root, tmp_path / "runs", permissions=learner)
-    command = ["-m", "rn50lib.cli", "run", "--data-root", root, "--test-io", *small]
+    command = ["-m", "rn50", "run", "--data-root", root, "--test-io", *small]
     run(*command, permissions=learner)
     for path in [root.parent, *everything]:
         path.chmod(path.stat().st_mode | 0o200)

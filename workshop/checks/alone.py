@@ -20,26 +20,41 @@ from typing import Any
 
 from rn50lib.errors import UserError
 
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
 
 def cell_of(function: Callable[..., Any]) -> str:
-    """The source of the whole cell that defines a function; lines that only show or call something
-    are empty, so that the others keep their numbers. Raises UserError where it is not to be had."""
+    """Return the cell that defines a function: its imports, definitions and constants.
+
+    Other processes import the result, so nothing else may run there. The lines left out are empty,
+    so that the others keep their numbers. Raises UserError if the cell cannot be found.
+    """
     source = "".join(linecache.getlines(function.__code__.co_filename))
     try:
         tree = ast.parse(source)
     except SyntaxError:
         tree = ast.Module([], [])
-    if function.__name__ not in {getattr(node, "name", None) for node in tree.body}:
+    defined = {node.name for node in tree.body if isinstance(node, DEFINITION)}
+    if function.__name__ not in defined:
         raise UserError(
             f"the cell that defines {function.__name__} was not found, or holds a line that is not"
             " Python: define it with `def` in a cell of its own"
         )
     lines = source.splitlines()
     for node in tree.body:
-        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+        if not is_kept(node, defined | {"workshop"}):
             first, last = node.lineno - 1, node.end_lineno or node.lineno
             lines[first:last] = [""] * (last - first)
     return "\n".join(lines) + "\n"
+
+
+def is_kept(node: ast.stmt, active: set[str]) -> bool:
+    """Return True for a docstring, an import, a definition, and an assignment that needs none of
+    the `active` names: `MAGIC = struct.pack("<I", 7)` is a constant, `run = train(data)` is not."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return active.isdisjoint(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or isinstance(node, DEFINITION | ast.Import | ast.ImportFrom)
 
 
 def load(path: Path) -> ModuleType:
@@ -76,7 +91,7 @@ def lacking(module: ModuleType) -> list[tuple[str, str]]:
 
 def main(argv: list[str]) -> int:
     path, names = Path(argv[0]), argv[1:]
-    remedy = "write everything that it needs, imports too, into the same cell"
+    remedy = "write all that it needs into the same cell, as imports, definitions and constants"
     try:
         module = load(path)
     except (Exception, SystemExit) as error:

@@ -5,12 +5,15 @@ Each function gives back the value in one form, or raises Wrong with a diagnosis
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import operator
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -30,6 +33,39 @@ class Wrong(Exception):
 def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
     """Say what is wrong with the answer, and what to do about it."""
     raise Wrong(diagnosis, remedy, share)
+
+
+LIMIT_S = 30.0  # of a check that runs in this process
+AGAIN_S = 5.0
+ENDLESS = "Look for a loop that does not end."
+
+
+class TooLong(BaseException):
+    """An answer that is still running at its time limit; `except Exception` does not catch it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None = None) -> Iterator[None]:
+    """Raise TooLong in the main thread after LIMIT_S, or `seconds`, and again if it is swallowed.
+
+    Does nothing in other threads, or if the alarm is in use, as it is while a class is graded.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
+        yield
+        return
+    limit = LIMIT_S if seconds is None else seconds
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        raise TooLong(f"it was still running after {limit:g} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def known(

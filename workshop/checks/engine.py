@@ -7,6 +7,8 @@ nothing.
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
 import inspect
 import linecache
 import textwrap
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workshop.checks import table
+from workshop.checks import compare, table
 from workshop.checks.compare import Wrong
 
 PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
@@ -78,8 +80,16 @@ def tried(exercise: table.Exercise, answer: Any, help_: str) -> Result:
     if exercise.function and not callable(answer):
         said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
         return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
+    # a check that starts processes has its own limits, and so has a class that is graded
+    limited = not exercise.launches and not hasattr(type(answer), "beside")
+    if limited and exercise.needs:  # its import does not count as the answer's time
+        importlib.import_module(exercise.needs)
     try:
-        said = exercise.check(answer)
+        with compare.time_limit() if limited else contextlib.nullcontext():
+            said = exercise.check(answer)
+    except compare.TooLong as error:
+        then = f"{own_frame(error, answer)} {compare.ENDLESS} {capital(help_)}".strip()
+        return Result(name, ERROR, f"a time limit: {error}.", then)
     except Wrong as problem:
         then = f"{problem.remedy} {capital(help_)}"
         return Result(name, WRONG, problem.diagnosis, then, problem.share)

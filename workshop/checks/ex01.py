@@ -214,6 +214,13 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
         got = _entries(compare.call(answer, shard))
         if got == right:
             continue
+        starts = [offset for offset, _ in got]
+        compare.known(starts, (
+            (_skipping(shard, step),
+             f"after a record of n bytes of data the next one is looked for {16 - step} bytes too"
+             " early.", "A record takes 8 + 4 + n + 4 bytes: go on by 16 + n.")
+            for step in range(4, 16, 4) if starts != [offset for offset, _ in right]
+        ))  # fmt: skip
         compare.known(got, (
             ([(offset, size - 16) for offset, size in right], "the sizes are those of the data.",
              "DALI's sizes include the 16 bytes of framing."),
@@ -232,6 +239,15 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
             )
         wrong(f"data of {lengths} bytes give {got}.", f"Right is {right}.")
     return f"{len(LENGTHS)} shards, an empty one and empty records among them."
+
+
+def _skipping(shard: bytes, step: int) -> list[int]:
+    """The offsets that come of counting `step` bytes of framing for a record, and not 16."""
+    offsets, at = [], 0
+    while at + 8 <= len(shard):
+        offsets.append(at)
+        at += step + struct.unpack_from("<Q", shard, at)[0]
+    return offsets
 
 
 def _entries(found: Any) -> list[tuple[int, int]]:

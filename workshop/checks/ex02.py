@@ -162,7 +162,11 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
     try:
         compare.call(answer, *cases[-1])
     except ZeroDivisionError:
-        wrong("a recipe without warm-up makes it divide by zero.", "Compare with `<`, not `<=`.")
+        answer(*cases[-1][:2], replace(COLD, warmup_epochs=5.0))  # it may divide by something else
+        wrong(
+            "a recipe without warm-up makes it divide by zero.",
+            "Divide by recipe.warmup_epochs only if progress < recipe.warmup_epochs.",
+        )
     got = [compare.number(compare.call(answer, *case), "a rate") for case in cases]
     if close(got, right):
         return f"{len(RATES)} points of three recipes, worked out by hand."

@@ -134,12 +134,13 @@ def order(answer: Iterable[str]) -> str:
 
 Feed = Callable[[np.ndarray, np.ndarray, int, int, int, int], Any]
 Batch = tuple[np.ndarray, np.ndarray]
+SHAPE = HEIGHT, WIDTH, _ = 4, 6, 3  # of a picture
 
 
 def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 (count, 4, 4, 3) whose pixels say which one it is, and labels int32."""
+    """Images uint8 (count, *SHAPE) whose pixels say which one it is, and labels int32."""
     numbers = np.arange(count)
-    images = np.broadcast_to(numbers[:, None, None, None], (count, 4, 4, 3)).astype(np.uint8)
+    images = np.broadcast_to(numbers[:, None, None, None], (count, *SHAPE)).astype(np.uint8)
     return images.copy(), (numbers * 7 % 5).astype(np.int32)
 
 
@@ -188,10 +189,16 @@ def _right_batches(
     remedy = "The network takes float32 from 0 to 1: map with tf.cast(image, tf.float32) / 255."
     every = [batch for part in epoch for batch in part]
     for pixels, given in every:
-        if pixels.shape != (batch, 4, 4, 3):
+        if pixels.shape == (batch, WIDTH, HEIGHT, 3):
+            wrong(
+                f"pictures of {HEIGHT} rows and {WIDTH} columns come as {pixels.shape[1:]}: height"
+                " and width are exchanged.",
+                "The pixels of a row follow each other: (height, width, 3).",
+            )
+        if pixels.shape != (batch, *SHAPE):
             wrong(
                 f"a batch of pictures is {pixels.shape} ({case}).",
-                f"It should be {(batch, 4, 4, 3)}: batch(batch, drop_remainder=True).",
+                f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True).",
             )
         if np.shape(given) != (batch,):
             wrong(f"the labels of a batch are {np.shape(given)}.", "One number each: (batch,).")
@@ -282,6 +289,7 @@ def recipe(answer: Callable[..., Any]) -> str:
             enough = steps >= share // batch
             epoch = [part[:steps] for part in epoch]  # as the script takes them
             _right_batches(epoch, count, size, batch, steps, labels)
+            _whole_files(epoch, np.cumsum(split))
             if not enough:
                 wrong(
                     f"a rank gives {steps} batches of {batch}: {count} records on {size} ranks make"
@@ -293,6 +301,19 @@ def recipe(answer: Callable[..., Any]) -> str:
     return recipes.tfrecord(answer)
 
 
+def _whole_files(epoch: list[list[Batch]], ends: np.ndarray) -> None:
+    """Wrong if records of one file come on two ranks; `ends` has where each file ends."""
+    files = [
+        {*np.searchsorted(ends, [_which(batch) for batch in part], "right").ravel()}
+        for part in epoch
+    ]
+    if any(a & b for a, b in itertools.combinations(files, 2)):
+        wrong(
+            "every rank opens every file and throws away what is not its own.",
+            "Each rank reads whole files: shard their names, before any of them is opened.",
+        )
+
+
 @compare.beside
 def read_epochs(
     answer: Callable[..., Any],
@@ -302,5 +323,6 @@ def read_epochs(
     with tempfile.TemporaryDirectory(prefix="records-") as folder:
         turned = images.transpose(0, 3, 1, 2)
         paths = recipes.write(Path(folder) / "records", turned, labels, shards)
-        made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
-        return _two_epochs(made, 2 * len(labels))
+        with compare.time_limit():
+            made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
+            return _two_epochs(made, 2 * len(labels))

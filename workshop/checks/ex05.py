@@ -105,7 +105,10 @@ def _cropped(pixels: np.ndarray) -> None:
     width, height = (np.abs(values) for values in seen.crops(pixels))
     area, aspect = width * height / (seen.WIDTH * seen.HEIGHT), width / height
     if area.min() > 0.97:
-        wrong("every picture is whole: nothing is cropped.", "image_random_crop decodes a part.")
+        wrong(
+            "every picture is whole: nothing is cropped, or random_area is in per cent.",
+            "image_random_crop decodes a part; random_area=[0.05, 1.0] are shares.",
+        )
     smallest, largest = area.min(), area.max()
     if abs(smallest - DALI_SMALLEST) < 0.006:
         wrong(

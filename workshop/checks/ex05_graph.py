@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.records.source import open_source
+from rn50lib.data.source import open_source
 from workshop import output
 from workshop.checks import compare, engine
 from workshop.checks.compare import wrong
@@ -54,7 +54,7 @@ def run(
 
     Raises Wrong for a graph that cannot be built or gives no batches.
     """
-    from rn50lib.pipelines.dali import in_short
+    from rn50lib.data.dali import in_short
     from workshop.lessons.dali import steps as dali
 
     written: list[Any] = []

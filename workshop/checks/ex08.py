@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from workshop import session
 from workshop.checks import capstone as script
 from workshop.checks import capstone_judge, compare
 from workshop.checks.compare import wrong
@@ -192,13 +193,20 @@ MISTAKES: tuple[tuple[Callable[..., float], str, str], ...] = (
 # --- ex08.capstone --------------------------------------------------------------------------------
 
 TARGET = 3.0  # times as fast as the slow script
+SMALL = {"train": 5, "val": 2}  # pictures of each class for profile ci
 TURNS = 3  # at most: the last one decides where the first two do not agree
+
+
+def quick() -> bool:
+    """Return True under profile ci, which takes seconds and measures nothing."""
+    here = session.current()
+    return here is not None and here.profile == "ci"
 
 
 def capstone(answer: Callable[[str, str], None]) -> str:
     with script.pictures() as case:
         _right_run(answer, case, "your script, is it right?")
-        if hasattr(type(answer), "beside"):  # a class is graded, and others work on this machine
+        if hasattr(type(answer), "beside") or quick():  # other work shares the machine
             return "all is right; how fast it is was not measured here."
         ratios: list[float] = []
         for turn in range(1, TURNS + 1):
@@ -256,7 +264,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
     if importlib.util.find_spec("torch") is None:
         print("Not run: PyTorch is not installed here.")
         return
-    with script.pictures() as case:
+    with script.pictures(SMALL if quick() else None) as case:
         if function is None:
             seen = _slow_run(case, "the slow script")
         else:

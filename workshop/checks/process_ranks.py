@@ -10,8 +10,10 @@ plain data: the check judges it.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import launch
+from rn50 import launch
+from rn50lib.errors import UserError
 from workshop import processes
 from workshop.checks import alone, compare
 from workshop.checks.compare import Wrong, beside, wrong
@@ -32,25 +35,38 @@ from workshop.checks.compare import Wrong, beside, wrong
 LIMIT_S = 90.0
 WAIT_S = 6.0  # a rank that waits longer for the others waits for ever
 STUCK = "stuck"
+IN_RANK = "RN50_PROCESS_RANKS"  # environment variable of the ranks and their parent
 
 
 @beside
 def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, Any]]) -> list[Any]:
     """For each case what each of its `size` ranks found: `work` names a function of this file.
 
-    An entry is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`.
+    An entry is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`. Raises
+    UserError inside a rank: each would start ranks again, without end.
     """
+    if IN_RANK in os.environ:
+        raise UserError("process_ranks.together starts ranks, and this is a rank: call it outside")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
         (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
         words = [work, answer.__name__, str(place), json.dumps(list(cases))]
-        process = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "workshop.checks.process_ranks", *words],
-            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo"},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo", IN_RANK: "1"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
         )  # fmt: skip
+        try:
+            _, said = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            wrong(f"the ranks were stopped after {LIMIT_S:g} s.", compare.ENDLESS)
+        finally:  # whatever the ranks have started too, and also if the cell is interrupted
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         if process.returncode:
-            last = process.stderr.strip().splitlines()[-1:] or [f"status {process.returncode}"]
+            last = said.strip().splitlines()[-1:] or [f"status {process.returncode}"]
             return [[{"error": "RuntimeError", "text": last[0], "place": ""}]]
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
@@ -128,13 +144,15 @@ def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[
             "gloo", init_method=f"file://{folder}/group{number}", rank=rank,
             world_size=case["size"], timeout=timedelta(seconds=WAIT_S),
         )  # fmt: skip
-        found = globals()[work](getattr(alone.load(file), name), rank, case)
+        with compare.time_limit(2 * WAIT_S):
+            found = globals()[work](getattr(alone.load(file), name), rank, case)
     except Wrong as problem:
         found = {"wrong": [problem.diagnosis, problem.remedy]}
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, compare.TooLong) as error:
         lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+        late = isinstance(error, compare.TooLong)
         found = {
-            "error": type(error).__name__,
+            "error": "TimeoutError" if late else type(error).__name__,
             "text": str(error).strip().split("\n")[0],
             "place": f"In {lines[-1].name}: `{lines[-1].line}`." if lines else "",
         }
@@ -166,6 +184,9 @@ def main(argv: list[str]) -> int:
                 process.kill()
         files = [folder / f"{number}-{rank}.json" for rank in range(case["size"])]
         found.append([json.loads(f.read_text()) if f.exists() else {STUCK: True} for f in files])
+        if any(STUCK in one or one.get("error") == "TimeoutError" for one in found[-1]):
+            found += [found[-1]] * (len(cases) - len(found))  # the other cases would wait as long
+            break
     (folder / "found.json").write_text(json.dumps(found))
     return 0
 

@@ -44,7 +44,7 @@ class Exercise:
     goal: str
     function: bool = True  # whether the answer is a function, else a value
     needs: str = ""  # a package without which the check cannot run
-    launches: bool = False  # whether the check starts ranks as processes, which takes longer
+    launches: bool = False  # whether the check starts processes, with time limits of their own
 
     @property
     def notebook(self) -> str:
@@ -163,7 +163,7 @@ EXERCISES = (
              "compute the efficiency of a step whose exchange hides in part"),
     Exercise("ex08.capstone", "train", TUNE, "hard", 60,
              "make a slow, wrong training script right, and at least 3 times as fast",
-             needs="torch"),
+             needs="torch", launches=True),
 )  # fmt: skip
 
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
+from rn50 import launch
+from rn50.autoconfig import resolve
+from rn50.checks import has_dali
 from rn50lib.config import Experiment
-from rn50lib.config.checks import has_dali
-from rn50lib.config.defaults import resolve
+from rn50lib.data.framing import MAGIC_BYTES
+from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
-from rn50lib.overrides import REPLACEABLE, RUN
-from rn50lib.records.framing import MAGIC_BYTES
-from rn50lib.records.source import Source, open_source
+from rn50lib.hooks import REPLACEABLE, RUN
 from workshop import output, runs, session
 from workshop.checks import alone, ask, engine, records
 from workshop.errors import show_user_errors_plainly
@@ -116,7 +116,11 @@ def check_alone(file: Path, names: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise UserError(f"{file.name} takes more than {IMPORT_S:g} s to import") from None
     if done.returncode:
-        raise UserError((done.stdout.strip() or done.stderr.strip()).splitlines()[-1])
+        silent = (
+            f"importing {file.name} ended Python with status {done.returncode}: take whatever ends"
+            " the process out of its cell"
+        )
+        raise UserError((done.stdout.strip() or silent).splitlines()[-1])
 
 
 # --- use(record_framing=frame): real pictures, packed by im2rec with the learner's function, and
@@ -193,7 +197,7 @@ def labels_by_dali(root: Path) -> list[int]:
 
     Raises UserError where it cannot read the file.
     """
-    from rn50lib.pipelines import open_pipeline
+    from rn50lib.data import open_pipeline
 
     source = open_source(root, "train", "recordio")
     asked = Experiment(

@@ -17,7 +17,7 @@ from workshop.course import build, solutions
 
 FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", "pyproject.toml",
          "requirements-cpu.txt", "requirements-gpu.txt", ".gitignore")  # fmt: skip
-FOLDERS = ("rn50lib", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
+FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
 LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
 BUILT = (".ipynb", ".pyc", ".so")  # notebooks and compiled files

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
+from rn50 import launch
 from workshop import paths, processes
 from workshop.course import catalogue, kernels, pages, results
 from workshop.course.selection import Job

@@ -95,7 +95,7 @@ def call(*arguments: str) -> str:
     terminal: the others' lines are shown where they failed."""
     kept = None if arguments[0] == "run" else subprocess.PIPE
     done = subprocess.run(
-        [sys.executable, "-m", "rn50lib.cli", *arguments], stdout=kept, stderr=kept, text=True
+        [sys.executable, "-m", "rn50", *arguments], stdout=kept, stderr=kept, text=True
     )
     if not done.returncode:
         return ""
@@ -105,7 +105,7 @@ def call(*arguments: str) -> str:
 
 def curve(report: dict[str, Any]) -> str:
     """Loss and accuracy over the epochs."""
-    from rn50lib.tools.plot import curves
+    from rn50.plot import curves
 
     file = io.BytesIO()
     curves({"this run": report}).savefig(file, format="png", dpi=130)
@@ -116,7 +116,7 @@ def pictures(answers: Path, data_root: str) -> tuple[Picture, ...]:
     """Some that the network got right, one of a class, and the wrong ones it was surest of."""
     import numpy as np
 
-    from rn50lib.records.source import open_source
+    from rn50lib.data.source import open_source
 
     with np.load(answers) as file:
         chances, labels, classes = file["probabilities"], file["labels"], file["classes"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rn50lib.tools.scaling import check
+from rn50.scaling import check
 from workshop.expected import Expected
 from workshop.lessons.scaling import predictions
 
@@ -42,7 +42,7 @@ def lost_rows() -> tuple[list[list[Any]], list[str]]:
     """(rows, columns): milliseconds of a step that are lost with 4 and 8 GPUs, as published and as
     each reading of the rows has it.
 
-    A reading is one cause that is made to explain all of the loss (`rn50lib.tools.scaling.check`).
+    A reading is one cause that is made to explain all of the loss (`rn50.scaling.check`).
     """
     rows = []
     for row in outcomes():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.tools import plot
+from rn50 import plot
 from workshop.pairs import Pairs, median_interval
 
 if TYPE_CHECKING:

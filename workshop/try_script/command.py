@@ -6,8 +6,8 @@ import ast
 import glob
 import json
 import os
+import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,20 +20,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rn50lib import hardware, launch
+from rn50 import launch
+from rn50.launch import group
+from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.launch import group
 from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.try_script import report
+from workshop.try_script.folder import copy_folder, make_read_only
 
 STEPS = 5  # updates that are watched
 SECONDS = 20.0  # that the script may go on after these, to see what it writes
 TIME_LIMIT = 300.0
 POLL_S = 0.2
-SMALL = 2**20  # bytes of a file that is copied into the folder where the script runs
-FEW = 300  # entries of a folder below it that is made anew there
-COPIED = 2000  # entries in all; the rest are links
 LAUNCHERS = ("horovodrun", "torchrun", "python")
 
 SITE = """\
@@ -81,8 +80,7 @@ def try_script(
     itself); "auto" goes by what the script imports. After its last watched update the script may go
     on for `seconds`, so that one sees what it writes, and is ended then. With `single` it also runs
     on one rank, to compare the learning rates. It runs in a copy of `folder` (default: its own), so
-    that your files there stay as they are; large folders in it are links. `env` is added to the
-    environment.
+    that yours does not change. `env` is added to the environment.
 
     Raises RunFailed, with the script's own traceback as `log`, if it fails; UserError for a script
     or a launcher that does not exist.
@@ -173,10 +171,10 @@ class Launch:
     env: dict[str, str]
     say: Callable[[str], None]
 
-    def command(self, np: int, script: str, logs: Path) -> list[str]:
-        end = [script, *(self.argument(word) for word in self.arguments)]
+    def command(self, np: int, script: str, logs: Path, work: Path) -> list[str]:
+        end = [script, *(self.argument(word, work) for word in self.arguments)]
         worker = [sys.executable, "-u", *end]
-        rank = [sys.executable, "-m", "rn50lib.rank"]
+        rank = [sys.executable, "-m", "rn50lib.distributed.launch_env"]
         if self.launcher == "python":
             return worker
         if self.launcher == "torchrun":
@@ -185,9 +183,11 @@ class Launch:
         words, _ = programs.horovodrun(np)
         return [sys.executable, *words, *rank, shlex.join(worker)]
 
-    def argument(self, word: str) -> str:
-        """A path that leads out of the folder still does from the copy."""
-        return str(self.folder / word) if word.startswith("..") else word
+    def argument(self, word: str, work: Path) -> str:
+        """Return an argument with its path in the copy, or absolute if it leads elsewhere."""
+        if word.startswith(".."):
+            word = os.path.normpath(self.folder / word)
+        return re.sub(rf"{re.escape(str(self.folder))}(?=/|$)", str(work), word)
 
     def run(self, np: int, seconds: float) -> Seen:
         with tempfile.TemporaryDirectory(prefix="rn50-try-", ignore_cleanup_errors=True) as top:
@@ -197,7 +197,13 @@ class Launch:
         records, ends, site, work = (top / name for name in ("records", "ends", "site", "work"))
         for path in (records, ends, site):
             path.mkdir()
-        copy_folder(self.folder, work)
+        protected = [self.folder, *copy_folder(self.folder, work)]
+        protected = [path for path in protected if not top.is_relative_to(path)]
+
+        def prepare() -> None:
+            make_read_only(protected)
+            group.follow_parent()
+
         if self.script.is_relative_to(self.folder):
             script = work / self.script.relative_to(self.folder)
         else:
@@ -208,14 +214,14 @@ class Launch:
         name = f"{os.getpid()}-{time.time_ns():x}"
         env = self.environment(np, site, records, work)
         process = subprocess.Popen(
-            self.command(np, str(script), top / "logs"),
+            self.command(np, str(script), top / "logs", work),
             cwd=work,
             env=env | {group.JOB: name, group.ENDS: str(ends)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=group.follow_parent if sys.platform == "linux" else None,
+            preexec_fn=prepare if sys.platform == "linux" else None,
         )
         job = group.Job(process, name, ends)
         lines: deque[str] = deque(maxlen=200)
@@ -245,6 +251,8 @@ class Launch:
             "RN50_TRY": str(records),
             "RN50_TRY_STEPS": str(self.steps),
             "RN50_TRY_FOLDER": str(work),
+            "RN50_TRY_ORIGINAL": str(self.folder.resolve()),
+            **({"HOME": self.argument(env["HOME"], work)} if "HOME" in env else {}),
             **dict.fromkeys(programs.THREADS, threads),
             **self.env,
         }
@@ -301,25 +309,3 @@ def is_empty(path: Path) -> bool:
     if path.is_file():
         return path.stat().st_size == 0
     return not (path.is_dir() or list(path.parent.glob(f"{glob.escape(path.name)}*")))
-
-
-def copy_folder(folder: Path, to: Path) -> None:
-    """A folder with the same contents: small files are copied, large files and large folders are
-    links (a recorder takes the link to a file away before the script writes to it)."""
-    budget = [COPIED]
-
-    def copy(folder: Path, to: Path) -> None:
-        to.mkdir()
-        for entry in folder.iterdir():
-            new = to / entry.name
-            budget[0] -= 1
-            if budget[0] < 0 or entry.is_symlink() or entry.name.startswith((".", "__pycache__")):
-                new.symlink_to(entry.absolute())
-            elif entry.is_file() and entry.stat().st_size <= SMALL:
-                shutil.copy2(entry, new)
-            elif entry.is_dir() and sum(1 for _ in entry.iterdir()) <= FEW:
-                copy(entry, new)
-            else:
-                new.symlink_to(entry.absolute())
-
-    copy(folder, to)

@@ -129,19 +129,19 @@ def judge(
             update |= {"calls": {}, "sent": False}
     if steps:
         found |= {
-            "share": share(ranks, steps),
+            "share": share(ranks, by_rank(single), np, steps),
             "rate": rate(ranks, by_rank(single), np, steps),
             "average": average(ranks, np, steps),
             "alike": alike(ranks, steps),
         }
+        unseen.append("whether each rank augments its samples with different random numbers")
+        unseen.append("whether validation results are averaged over the ranks")
         unseen.append(f"whatever comes after the first {plural(steps, 'update')}, but for files")
     else:
         nothing = "no update of an optimizer of PyTorch, Keras or TensorFlow was seen on each rank"
         found |= dict.fromkeys(("share", "rate", "average", "alike"), (NOT_SEEN, nothing))
         if found["start"][0] == MISSING:
             found["start"] = (NOT_SEEN, found["start"][1])
-    if found["share"][0] == SEEN:
-        unseen.append("whether two ranks fed the same picture, changed at random by each of them")
     found["writes"] = writes(ranks, ended)
     if not ended:
         unseen.append("files that it would have written later: it was ended (--seconds S waits)")
@@ -197,7 +197,7 @@ def start(ranks: list[Rank], np: int) -> tuple[str, str]:
     return SEEN, f"{text}, each on a device of its own"
 
 
-def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
+def share(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[str, str]:
     fed = [[u["inputs"] for u in rank.updates[:steps]] for rank in ranks]
     if not all(any(batches) for batches in fed):
         return NOT_SEEN, "what went into the model could not be looked at"
@@ -206,21 +206,60 @@ def share(ranks: list[Rank], steps: int) -> tuple[str, str]:
         if len(set(samples)) == 1:
             return NOT_SEEN, "all samples were one and the same, on every rank"
         return MISSING, f"every rank was fed the same {len(samples)} samples in the same order"
-    # an epoch may end within the steps: only the first pass over the data is compared
-    sets = [set(first_pass(batches)) for batches in fed]
+    drawn = [[u["indices"] for u in rank.updates[:steps]] for rank in ranks]
+    known = all(all(batches) for batches in drawn)
+    data = [rank.updates[steps - 1]["data"] for rank in ranks]
+    equal = known and data[0]["sign"] and all(d["sign"] == data[0]["sign"] for d in data)
+    # a script may also take only every second batch of a loader that goes through everything
+    whole = known and all(d["planned"] == d["size"] and d["skipped"] < steps - 1 for d in data)
+    if equal and whole:
+        return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
+    status, text = overlap(drawn if equal else fed)
+    if equal or status != SEEN:
+        return status, text
+    if known and not whole and overlap(drawn)[0] == SEEN:
+        return SEEN, f"{text}, by their indices in the data set"
+    shards = [{tuple(shard) for u in rank.updates[:1] for shard in u["shards"]} for rank in ranks]
+    if all(any(n == size and index == r for n, index in s) for r, s in enumerate(shards)):
+        return SEEN, f"{text}; each rank took its own shard (Dataset.shard)"
+    if unchanged(fed, alone):
+        return SEEN, f"{text}; samples recur bit for bit, so none is changed at random"
+    return NOT_SEEN, f"{text}, which random changes of each sample (augmentation) would explain too"
+
+
+def overlap(batches: list[list[list[Any]]]) -> tuple[str, str]:
+    """Return a status and how many samples several ranks had in common, given each rank's batches.
+
+    An epoch may end among them, so only the first pass over the data is compared.
+    """
+    sets = [set(first_pass(rank)) for rank in batches]
     common = sum(count > 1 for count in collections.Counter(r for s in sets for r in s).values())
-    smallest = min(len(first_pass(batches)) for batches in fed)
+    smallest = min(len(first_pass(rank)) for rank in batches)
     text = f"{plural(smallest, 'sample')} on each rank, {common or 'none'} of them on another too"
-    if 2 * common > smallest:
-        return MISSING, f"{text}, in another order: the data were not shared out"
+    if 4 * common > smallest:
+        return MISSING, f"{text}: the data were not shared out"
     if common > max(2, 0.02 * smallest):
         return NOT_SEEN, f"{text}: drawn at random by each rank?"
     return SEEN, text
 
 
-def first_pass(batches: list[list[str]]) -> list[str]:
+def unchanged(fed: list[list[list[str]]], alone: list[Rank]) -> bool:
+    """Return True if samples on every rank recur unchanged, so that no augmentation is at work.
+
+    They recur in a second epoch, or in the run on one rank.
+    """
+    single = {row for rank in alone for update in rank.updates for row in update["inputs"]}
+    for batches in fed:
+        rows = [row for batch in batches for row in batch]
+        again = len(rows) - len(set(rows))
+        if not again and 2 * len(single.intersection(rows)) < len(rows):
+            return False
+    return True
+
+
+def first_pass(batches: list[list[Any]]) -> list[Any]:
     """The samples of a rank's batches up to the first one that it has seen before."""
-    seen: list[str] = []
+    seen: list[Any] = []
     for batch in batches:
         if seen and set(batch) & set(seen):
             break
@@ -239,16 +278,20 @@ def rate(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[s
         return NOT_SEEN, f"{group}; it was not run on one rank, to compare"
     single = [first(u["rates"]) for u in alone[0].updates[:steps]]
     text = f"{group}, {shown(single)} on one"
-    ratios = [a / b for a, b in zip(rates[0], single, strict=False) if b]
-    if not ratios:
+    top, one = max(rates[0]), max(single)
+    peaks = [rank.updates[0]["peak"] for rank in (ranks[0], alone[0])]
+    if all(peaks):
+        top, one = peaks
+        if any(map(is_rising, (rates[0], single))):
+            text += f", on the way to {top:.4g} and {one:.4g} (warm-up)"
+    elif any(map(is_rising, (rates[0], single))):
+        return NOT_SEEN, f"{text}: still rising (warm-up); the peak decides, and it was not reached"
+    if not one:
         return NOT_SEEN, text
-    top, low = max(ratios), ratios[0]
-    if abs(top / size - 1) < CLOSE:
+    if abs(top / one / size - 1) < CLOSE:
         return SEEN, f"{text}: {size} times as much"
-    if top > low * 1.0001 and low > 1 - CLOSE:
-        return SEEN, f"{text}: it starts at {low:.2f} times that of one rank and rises (warm-up)"
-    if top > 1 + CLOSE:
-        return SEEN, f"{text}: {top:.2f} times as much"
+    if top / one > 1 + CLOSE:
+        return SEEN, f"{text}: {top / one:.2f} times as much"
     both = min(steps, len(single))
     batches = [
         sum(len(u["inputs"]) for rank in group for u in rank.updates[:both])
@@ -262,6 +305,11 @@ def rate(ranks: list[Rank], alone: list[Rank], size: int, steps: int) -> tuple[s
     if any(s["by"] == "Horovod" for rank in ranks for s in rank.starts):
         return MISSING, text
     return NOT_SEEN, f"{text}. Horovod's recipe scales it, DDP leaves that to you"
+
+
+def is_rising(values: list[float]) -> bool:
+    """Return True if a learning rate still rises at the end."""
+    return len(values) > 1 and values[-1] == max(values) > 1.0001 * values[0]
 
 
 def first(values: list[float]) -> float:

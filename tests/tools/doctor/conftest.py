@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.tools.doctor import gpu
+from rn50.doctor import gpu
 from tests.launch import fake_nvidia_smi as fake
 
 

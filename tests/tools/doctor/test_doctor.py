@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.tools import doctor
-from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, Check
+from rn50 import doctor
+from rn50.doctor.check import NOTE, OK, PROBLEM, Check
 
 GROUPS = [
     "machine", "memory and disk", "GPU", "frameworks", "communication",

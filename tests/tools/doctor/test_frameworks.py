@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rn50.doctor import frameworks, gpu
+from rn50.doctor.check import NOTE, OK, Answer, Check, ask
 from rn50lib.hardware import nvidia
-from rn50lib.tools.doctor import frameworks, gpu
-from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check, ask
 from tests.launch import fake_nvidia_smi as fake
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.tools.doctor import frameworks, gpu
-from rn50lib.tools.doctor.check import NOTE, OK, Answer, Check
+from rn50.doctor import frameworks, gpu
+from rn50.doctor.check import NOTE, OK, PROBLEM, Answer, Check
 from tests.launch import fake_nvidia_smi as fake
 
 
@@ -97,7 +97,7 @@ def test_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("card", "driver", "cuda", "answer", "status", "said", "remedy"),
     [
-        (fake.A100, "535.1", "12.2", {"cuda": None}, NOTE, "the GPU is not used", "make setup"),
+        (fake.A100, "535.1", "12.2", {"cuda": None}, PROBLEM, "no run starts", "make setup"),
         (fake.A100, "535.1", "12.2", {"cuda": "13.0"}, NOTE, "serves CUDA 12.2", "driver 580"),
         (
             fake.H100,

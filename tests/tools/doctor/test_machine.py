@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.tools.doctor import machine
-from rn50lib.tools.doctor.check import NOTE, OK, PROBLEM, size
+from rn50.doctor import machine
+from rn50.doctor.check import NOTE, OK, PROBLEM, size
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")

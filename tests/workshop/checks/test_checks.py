@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from data_prep import tfrecordwriter
-from rn50lib import network, optim
+from rn50lib import optim
+from rn50lib import resnet as network
+from rn50lib.data import framing, order
 from rn50lib.recipe import learning_rate
-from rn50lib.records import framing, order
 from tests.conftest import ROOT
 from tests.workshop.checks.close_answers import CLOSE, OTHER_WAYS
 from tests.workshop.checks.wrong_answers import OTHER_FEEDS, RIGHT_LINES, WRONG, WRONG_FEEDS
@@ -28,7 +29,18 @@ from tests.workshop.checks.wrong_answers_torch import (
     WRONG_STARTS,
     WRONG_SUMS,
 )
-from workshop.checks import ask, engine, ex02, ex03, ex04, ex05, ex05_graph, records, table
+from workshop.checks import (
+    ask,
+    compare,
+    engine,
+    ex02,
+    ex03,
+    ex04,
+    ex05,
+    ex05_graph,
+    records,
+    table,
+)
 from workshop.course import build, solutions
 
 EVERY = [*WRONG, *WRONG_05, *WRONG_06, *WRONG_07_08, *CLOSE]
@@ -180,6 +192,15 @@ def test_recipe_one_passes():
         assert evidence in result.said
 
 
+@pytest.mark.slow
+@needs_horovod
+def test_recipe_one_passes_with_a_broadcast_into_each_tensor():
+    by_hand = "for t in net.state_dict().values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"
+    right = "hvd.broadcast_parameters(net.state_dict(), root_rank=0)"
+    result = engine.judge("ex03.recipe", recipe_one((right, by_hand)))
+    assert result.passed, result.lines
+
+
 @pytest.mark.parametrize(
     "without",
     [
@@ -219,7 +240,12 @@ RECIPE_TWO = [  # a part of the solution, what stands in its place, and the diag
     ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
     ("/ 255", "/ 256", "not their bytes divided by 255"),
     ("tf.cast(image, tf.float32) / 255", "image", "the pictures are uint8"),
-    (", drop_remainder=True", "", "a batch of pictures is (2, 4, 4, 3)"),
+    (", drop_remainder=True", "", "a batch of pictures is (2, 4, 6, 3)"),
+    (
+        'example["height"], example["width"]',
+        'example["width"], example["height"]',
+        "height and width are exchanged",
+    ),
     (".prefetch(tf.data.AUTOTUNE)", "", "nothing is read ahead"),
     (".batch(", ".repeat().batch(", "the dataset never ends"),
 ]
@@ -232,9 +258,17 @@ def test_recipe_two():
     for right, instead, diagnosis in RECIPE_TWO:
         result = engine.judge("ex04.recipe", changed("ex04.recipe", (right, instead)))
         assert result.outcome == engine.WRONG and diagnosis in result.said, (diagnosis, result)
+    result = engine.judge("ex04.recipe", changed("ex04.recipe", *RECORDS_SHARED))
+    assert result.outcome == engine.WRONG and "every rank opens every file" in result.said, result
     result = engine.judge("ex04.recipe", changed("ex04.recipe"))
     assert result.passed, result.lines
     assert "48 samples on each rank, none of them on another" in result.said
+
+
+RECORDS_SHARED = (  # of whole files: each rank opens all, and keeps some records of each
+    (".shard(size, rank)", ""),
+    ("images = records.shuffle", "images = records.shard(size, rank).shuffle"),
+)
 
 
 def judged(name: str, wrong_answers, right_answers) -> None:
@@ -364,6 +398,31 @@ def test_error_shows_the_learner_s_own_line_only():
     assert then.startswith("  In shard, line 3: `return order[nowhere]`.")
 
 
+def test_division_by_something_else_than_the_warm_up_is_shown_with_its_line():
+    source = "def schedule(progress, batch, recipe):\n    return recipe.lr / (256 // batch)\n"
+    result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
+    assert result.outcome == engine.ERROR and "In schedule, line 2" in result.then, result.lines
+
+
+@pytest.mark.parametrize("line", ["pass", "try: batch += 1\n        except Exception: pass"])
+def test_endless_loop_stops_with_its_line(line, monkeypatch):
+    monkeypatch.setattr(compare, "LIMIT_S", 0.3)
+    source = f"def schedule(progress, batch, recipe):\n    while True:\n        {line}\n"
+    result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
+    assert result.outcome == engine.ERROR and "0.3 s" in result.said, result.lines
+    assert result.then.startswith("In schedule, line "), result.lines
+    assert engine.judge("ex02.schedule", learning_rate).passed
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_endless_loop_of_ranks_stops_with_its_line():
+    source = "def metric_sums(sums):\n    while True:\n        pass\n"
+    result = engine.judge("ex03.sums", answered("ex03.sums", source))
+    assert result.outcome == engine.ERROR and "still running" in result.said, result.lines
+    assert result.then.startswith("In metric_sums: "), result.lines
+
+
 def test_answer_that_cannot_be_used_is_wrong_and_no_traceback():
     result = engine.judge("ex03.shard", lambda order: order)
     assert result.outcome == engine.WRONG and "can do nothing with this answer" in result.said
@@ -482,33 +541,18 @@ def test_status_counts_what_was_passed(rn50, home, tmp_path):
 
 
 @pytest.mark.slow
-def test_untouched_notebook_stops_kindly_and_records_to_its_end(home, tmp_path, monkeypatch):
+def test_untouched_notebook_stops_kindly(home, tmp_path):
     """Executed as it is committed, with papermill alone."""
     import papermill
 
-    def execute(name: str):
-        out = tmp_path / name
-        papermill.execute_notebook(
-            ROOT / "exercises" / "ex01_records.ipynb", out, {"profile": "ci"},
-            kernel_name="python3", cwd=tmp_path, progress_bar=False,
-        )  # fmt: skip
-
     with pytest.raises(papermill.PapermillExecutionError):
-        execute("stopped.ipynb")
+        papermill.execute_notebook(
+            ROOT / "exercises" / "ex01_records.ipynb", tmp_path / "stopped.ipynb",
+            {"profile": "ci"}, kernel_name="python3", cwd=tmp_path, progress_bar=False,
+        )  # fmt: skip
     cells = json.loads((tmp_path / "stopped.ipynb").read_text())["cells"]
     errors = [out for c in cells for out in c.get("outputs", []) if out["output_type"] == "error"]
     (trace,) = [out["traceback"] for out in errors]
     assert len(trace) == 2, trace
     assert trace[0].startswith("○ ex01.frame is not attempted yet: `frame` still holds `...`")
     assert list(records.load("ex01")) == ["ex01.frame"]
-
-    monkeypatch.setenv("RN50_CHECK", "record")
-    execute("recorded.ipynb")
-    found = records.load("ex01")
-    assert list(found) == [item.name for item in table.of_notebook("ex01")]
-    assert {record["outcome"] for record in found.values()} == {engine.NOT_ATTEMPTED}
-    cells = json.loads((tmp_path / "recorded.ipynb").read_text())["cells"]
-    outputs = [out for c in cells for out in c.get("outputs", []) if "data" in out]
-    shown = [out["data"]["application/vnd.rn50.result+json"] for out in outputs
-             if "application/vnd.rn50.result+json" in out["data"]]  # fmt: skip
-    assert [record["exercise"] for record in shown] == list(found)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from rn50lib.records.tfrecord import TFRecordReader
+from rn50lib.data.tfrecord import TFRecordReader
 from tests.conftest import ROOT, SmallDataset, clean_environment
 
 FOLDER = ROOT / "exercises" / "recipes"

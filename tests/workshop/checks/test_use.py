@@ -9,7 +9,7 @@ import pytest
 from data_prep import im2rec
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
-from rn50lib.overrides import REPLACEABLE
+from rn50lib.hooks import REPLACEABLE
 from tests.support import LAPTOP
 from workshop import session
 from workshop.checks import alone
@@ -61,6 +61,32 @@ def test_file_holds_the_cell_without_what_it_only_calls(started):
     assert "HALF = 0.5" in text and "def helper" in text
     assert "shown, not kept" not in text and "schedule(1, 2" not in text
     assert alone.main([str(path), "schedule"]) == 0
+
+
+def test_file_runs_nothing_of_the_cell(tmp_path):
+    """The ranks import it: whatever it ran, each of them would run again."""
+    cell = CELL + (
+        f"for i in range(2):\n    open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
+        "found = schedule(1, 2, None)\nif True:\n    found = 1\nwith open('nowhere') as f: pass\n"
+    )
+    file = f"<cell {hash(cell)}>"
+    linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
+    space: dict = {}
+    exec(compile(CELL, file, "exec"), space)
+    kept = alone.cell_of(space["schedule"])
+    assert [*filter(None, kept.splitlines())] == [
+        line for line in CELL.splitlines() if line and not line.startswith(("print", "schedule"))
+    ]
+    assert kept.splitlines().index("HALF = 0.5") == cell.splitlines().index("HALF = 0.5")
+
+
+def test_reports_a_cell_that_ends_python(started):
+    source = "import os\n\n\ndef schedule(a, b, c=os._exit(3)):\n    return 1\n"
+    path = started.parent / "ex02.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    with pytest.raises(UserError, match="ended Python with status 3"):
+        using.check_alone(path, ["schedule"])
 
 
 @pytest.mark.parametrize(

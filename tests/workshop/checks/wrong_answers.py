@@ -412,7 +412,7 @@ def pipeline(images, labels, rank, size, batch, seed, **changes):
     import tensorflow as tf
 
     how = {"shard": True, "shuffle": True, "scale": 255, "drop": True, "take": True, "ahead": True}
-    how |= {"shape": (4, 4, 3), "kind": tf.float32, "buffer": len(labels)} | changes
+    how |= {"shape": (4, 6, 3), "kind": tf.float32, "buffer": len(labels)} | changes
     data = tf.data.Dataset.from_tensor_slices((images, labels))
     if how["shard"]:
         data = data.shard(size, rank)
@@ -511,7 +511,7 @@ WRONG_FEEDS = [
     ("ex04.feed", changed(shuffle=False), "in the order of the files"),
     ("ex04.feed", changed(shuffle="same"), "both epochs have the same order"),
     ("ex04.feed", changed(scale=False), "the pictures are uint8"),
-    ("ex04.feed", changed(drop=False, take=False), "a batch of pictures is (2, 4, 4, 3)"),
+    ("ex04.feed", changed(drop=False, take=False), "a batch of pictures is (2, 4, 6, 3)"),
     ("ex04.feed", changed(take=False), "the ranks take 2, 1 steps"),
     ("ex04.feed", changed(ahead=False), "nothing is read ahead"),
     ("ex04.feed", forever, "never ends"),
@@ -524,5 +524,5 @@ WRONG_FEEDS = [
     ("ex04.feed", empty_feed, "the dataset is empty"),
     ("ex04.feed", scales_the_callers, "`images` is changed"),
     ("ex04.feed", changed(scale=256), "not their bytes divided by 255"),
-    ("ex04.feed", changed(shape=(3, 4, 4)), "a batch of pictures is (4, 3, 4, 4)"),
+    ("ex04.feed", changed(shape=(3, 4, 6)), "a batch of pictures is (4, 3, 4, 6)"),
 ]

@@ -218,6 +218,7 @@ WRONG_GRAPHS = [
     ("ex05.graph", not_shuffled, "in the order of the files"),
     ("ex05.graph", dali_s_own_area, "that is DALI's own area"),
     ("ex05.graph", cropped(area=(0.25, 1.0)), "25 to"),
+    ("ex05.graph", cropped(area=(5, 100)), "random_area is in per cent"),
     ("ex05.graph", cropped(aspect=(0.5, 2.0)), "width over height of a crop"),
     ("ex05.graph", changed(decode="image", crop={}), "nothing is cropped"),
     ("ex05.graph", changed(mean=MEAN, std=STD), "mean and std are on the scale from 0 to 1"),

@@ -159,7 +159,7 @@ def test_reset_that_cannot_write_leaves_the_notebook(rn50, checkout):
     rn50(checkout, "workshop", "build")
     built(checkout).write_text("mine")
     built(checkout).parent.chmod(0o555)
-    command = [*bound_by_permissions(), sys.executable, "-m", "rn50lib.cli", "workshop", "reset"]
+    command = [*bound_by_permissions(), sys.executable, "-m", "rn50", "workshop", "reset"]
     done = subprocess.run([*command, "00"], cwd=checkout, env=clean_environment(),
                           capture_output=True, text=True)  # fmt: skip
     built(checkout).parent.chmod(0o755)

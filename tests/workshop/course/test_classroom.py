@@ -65,7 +65,15 @@ def secrets() -> set[str]:
 
 def library() -> str:
     """Return what every learner may read: library, lessons, checks, hints, pages and scripts."""
-    folders = ("rn50lib", "data_prep", "workshop", "notebooks/source", "benchmarks", "scripts")
+    folders = (
+        "rn50lib",
+        "rn50",
+        "data_prep",
+        "workshop",
+        "notebooks/source",
+        "benchmarks",
+        "scripts",
+    )
     found = [path for name in folders for path in (ROOT / name).rglob("*.py")]
     found += [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("exercises/*/*.md")]
     found += [ROOT / "workshop/checks/hints.md"]
@@ -104,7 +112,7 @@ def test_learners_copy_is_a_working_course(copy: Path) -> None:
             if "://" not in link and not link.startswith("../../actions/"):
                 assert (copy / link).exists(), (page.name, link)
     program = (
-        "import workshop as w, rn50lib; print(rn50lib.__file__)\n"
+        "import workshop as w, rn50.cli; print(rn50.cli.__file__)\n"
         "try: w.solution('ex03.shard', now=True)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
@@ -206,7 +214,7 @@ if os.fork() == 0:
 def graded(uploads: Path, *flags: str, **env: str) -> tuple[str, dict[str, dict[str, str]]]:
     """Run the command; what it printed, and the rows of the table by learner."""
     out = uploads.parent / "class.html"
-    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "grade", uploads, "-o", out, *flags]
+    command = [sys.executable, "-m", "rn50.cli", "workshop", "grade", uploads, "-o", out, *flags]
     with leaving_nothing():
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=1800

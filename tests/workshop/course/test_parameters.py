@@ -81,7 +81,7 @@ def test_cli_refuses_before_anything_runs(run_cli, notebook, tmp_path):
     ],
 )
 def test_cli_refuses_in_one_line(repository, monkeypatch, capsys, args, message):
-    from rn50lib import cli
+    from rn50 import cli
 
     monkeypatch.chdir(repository)
     try:

@@ -69,7 +69,7 @@ def course(tmp_path_factory):
     (bad / "kernel.json").write_text(json.dumps(spec))
     out = root / "out"
     done = subprocess.run(
-        [sys.executable, "-m", "rn50lib.cli", "workshop", "run", *map(str, made),
+        [sys.executable, "-m", "rn50", "workshop", "run", *map(str, made),
          "--out", str(out), "--time-limit", "12", "--jobs", "2"],
         env=clean_environment(JUPYTER_DATA_DIR=str(root / "home" / "jupyter")),
         cwd=root, text=True, capture_output=True, timeout=300, stdin=subprocess.DEVNULL,
@@ -230,7 +230,7 @@ def test_interrupted_course_ends_its_kernels_and_leaves_its_index(tmp_path):
     hangs = write_notebook(tmp_path / "hangs.ipynb", HANGS)
     out = tmp_path / "out"
     runner = subprocess.Popen(
-        [sys.executable, "-m", "rn50lib.cli", "workshop", "run", quick, hangs, "--out", out],
+        [sys.executable, "-m", "rn50", "workshop", "run", quick, hangs, "--out", out],
         env=clean_environment(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from rn50lib.config import Experiment
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from rn50lib.recipe import MEAN, STD, Augmentation
-from rn50lib.records.source import open_source
 from tests.conftest import ROOT
 from tests.support import Photos, full
 from workshop import expected, session

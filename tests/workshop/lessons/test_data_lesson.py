@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from rn50lib import recipe
-from rn50lib.records.source import open_source
+from rn50lib.data.source import open_source
 from workshop import output
 from workshop.errors import RunFailed
 from workshop.lessons.data import figures, hexdump, odd_files, survey

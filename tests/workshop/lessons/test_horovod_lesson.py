@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rn50lib import comm, hardware
+from rn50lib import distributed as comm
+from rn50lib import hardware
+from tests.conftest import ROOT, SmallDataset
 from tests.launch import fake_nvidia_smi as fake
 from workshop import session
 from workshop.lessons import figures
 from workshop.lessons.horovod import scaling, scripts
+from workshop.programs import run_script
 
 
 def test_a_group_of_one_is_never_apart() -> None:
@@ -151,3 +156,72 @@ def test_a_lone_gpu_is_hidden_and_this_is_said(
         assert (os.environ["CUDA_VISIBLE_DEVICES"] == "") == (count == 1)
     finally:
         hardware.machine.cache_clear()
+
+
+# --- the notebooks' scripts -----------------------------------------------------------------------
+
+AT_EXIT = """
+import atexit, os, pathlib
+
+def threads():
+    names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
+    left = [name.strip() for name in names if "gloo" in name]
+    pathlib.Path("left-" + os.environ["RANK"]).write_text(" ".join(left))
+
+if "RANK" in os.environ:
+    atexit.register(threads)
+"""
+
+
+def write_scripts(notebook: str, folder: Path) -> None:
+    """Write the scripts of a notebook as it leaves them: a later cell replaces an earlier file."""
+    text = (ROOT / "notebooks" / "source" / f"{notebook}.py").read_text()
+    for cell in re.split(r"^# %%(?!writefile).*\n", text, flags=re.MULTILINE):
+        if cell.startswith("# %%writefile"):
+            line, _, script = cell.partition("\n")
+            (folder / Path(line).name).write_text(script)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("03_horovod/train_ddp.py", ["data"]),
+        ("08_benchmark_and_scaling/bench.py", ["--tiny", "--size", "32", "--steps", "2"]),
+        ("08_benchmark_and_scaling/allreduce.py", []),
+        ("peer_parallel.py", ["ddp", "--size", "32", "--batch", "2", "--steps", "1"]),
+    ],
+)
+def test_a_ddp_script_ends_without_threads_of_its_group(
+    script: str, arguments: list[str], roadsigns_small: SmallDataset, tmp_path: Path
+) -> None:
+    """A thread of Gloo that is left when Python shuts down can abort the process."""
+    notebook, _, name = script.rpartition("/")
+    if notebook:
+        write_scripts(notebook, tmp_path)
+    else:
+        for file in (name, "peers.py"):
+            shutil.copy(ROOT / "benchmarks" / file, tmp_path)
+    (tmp_path / "data").symlink_to(roadsigns_small.folder / "train")
+    (tmp_path / "sitecustomize.py").write_text(AT_EXIT)
+    places = os.pathsep.join([str(tmp_path), str(ROOT)])
+    env = {"PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": ""}
+    run_script(tmp_path / name, *arguments, np=2, launcher="torchrun", env=env)
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 1)] == ["", ""]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch", "horovod")
+def test_horovod_s_and_ddp_s_script_train_the_same_model(
+    roadsigns_small: SmallDataset, tmp_path: Path
+) -> None:
+    import torch
+
+    write_scripts("03_horovod", tmp_path)
+    data, env = roadsigns_small.folder / "train", {"CUDA_VISIBLE_DEVICES": ""}
+    run_script(tmp_path / "train.py", data, np=2, env=env)
+    run_script(tmp_path / "train_ddp.py", data, np=2, launcher="torchrun", env=env)
+    model, model_ddp = (torch.load(tmp_path / name) for name in ("model.pt", "model_ddp.pt"))
+    for name, tensor in model.items():
+        torch.testing.assert_close(model_ddp[name], tensor, rtol=1e-2, atol=1e-3, msg=name)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib import network
+from rn50lib import resnet as network
 from rn50lib.errors import UserError
 from tests.support import Photos
 from workshop import programs
@@ -153,6 +153,30 @@ def test_a_program_that_says_nothing_is_seen_to_work(
     programs.program("slow", folder=tmp_path)
     assert any(text.endswith(" s)") for text in shown)
     assert shown[-1] == "$ python -m slow\nawake"
+
+
+SAYS = """
+import sys
+for line in '''%s'''.splitlines():
+    print(line, file=sys.stderr)
+"""
+TENSORFLOW = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795561488.658418   25703 port.cc:153] oneDNN custom operations are on.
+2026-11-24 22:00:00.1: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
+WARNING:tensorflow:From /a/v2_compat.py:98: disable_resource_variables (from x) is deprecated.
+Instructions for updating:
+non-resource variables are not supported in the long term
+INFO:tensorflow:loss = 1.356328, step = 1
+W0000 00:00:1795561488.658418   25703 gpu_device.cc:1] Cannot dlopen some GPU libraries.
+E0000 00:00:1795561488.658418   25703 a.cc:2] a real error
+WARNING:tensorflow:Your input ran out of data
+done"""
+
+
+def test_tensorflow_s_start_up_lines_are_left_out_and_its_warnings_kept(tmp_path: Path) -> None:
+    (tmp_path / "says.py").write_text(SAYS % TENSORFLOW)
+    assert programs.run_script(tmp_path / "says.py") == TENSORFLOW.splitlines()[6:]
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rn50lib import launch, network
-from rn50lib.network import Network, resnet
+from rn50 import launch
+from rn50lib import resnet as network
+from rn50lib.resnet import Network, resnet
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full
 from workshop.lessons.precision import (

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rn50lib.network import resnet
-from rn50lib.tools.compare import published, read
-from rn50lib.tools.scaling import Training
+from rn50.compare import published, read
+from rn50.scaling import Training
+from rn50lib.resnet import resnet
 from workshop import output
 from workshop.errors import RunFailed
 from workshop.lessons.scaling import figures, predictions, sweeps

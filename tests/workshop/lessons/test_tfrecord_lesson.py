@@ -11,8 +11,8 @@ from PIL import Image
 
 from data_prep.tfrecord import convert
 from rn50lib.config import Experiment
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
-from rn50lib.records.source import open_source
 from tests.support import Photos, full
 from workshop.lessons.tfrecord import data, order, stages, streams
 

@@ -8,6 +8,7 @@ they did.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import workshop
 from workshop.errors import RunFailed
-from workshop.try_script import report
+from workshop.try_script import folder, report
 from workshop.try_script.command import choose_launcher
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -54,11 +55,48 @@ CUTS = [
     ("horovod_keras", "rate", *HVD_RATE),
     ("horovod_keras", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
     ("horovod_keras", "alike", "    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
-    ("horovod_session", "share", "number = hvd.rank()", "number = 0"),
-    ("horovod_session", "rate", *HVD_RATE),
-    ("horovod_session", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
-    ("horovod_session", "alike", "hvd.BroadcastGlobalVariablesHook(0), ", ""),
-    ("horovod_session", "writes", '"checkpoints" if hvd.rank() == 0 else None', '"checkpoints"'),
+]  # fmt: skip
+
+NOISY = """
+class Noisy(TensorDataset):
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + torch.rand(()), label
+data = Noisy(images, labels)
+"""
+DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
+DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_EVERY_SECOND = (
+    "shuffle=True)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
+    "for images, labels in loader:",
+    "shuffle=True, generator=torch.Generator().manual_seed(2))\n"
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
+    "for number, (images, labels) in enumerate(loader):\n"
+    "    if number % size != rank:\n        continue",
+)
+HVD_WARMUP = (
+    "hvd.broadcast_parameters(",
+    "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
+    "    optimizer, lambda step: min(1, (step + 1) / (32 / hvd.size())))\n"
+    "hvd.broadcast_parameters(",
+)
+HVD_STEP = ("    optimizer.step()", "    optimizer.step(); warm_up.step()")
+BY_HAND_RATE = (
+    "    optimizer.zero_grad()",
+    "    optimizer.zero_grad(); optimizer.param_groups[0]['lr'] *= 1.1",
+)
+BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
+# script, edits, a change and what can be known of it
+KNOWN = [
+    ("ddp", [DDP_NOISY], "share", "seen"),
+    ("ddp", [DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_EVERY_SECOND], "share", "seen"),
+    ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
+     "share", "not seen"),
+    ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP], "rate", "seen"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP, HVD_RATE], "rate", "missing"),
+    ("by_hand", [BY_HAND_RATE, ("split(32 // size)", "split(32)")], "rate", "not seen"),
 ]  # fmt: skip
 
 
@@ -87,7 +125,7 @@ def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Pat
     path = edited(tmp_path, "horovod_pytorch")
     (tmp_path / "model.pt").write_text("trained for a week")
     told = tmp_path / "told.json"
-    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "try", path.name]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", path.name]
     done = subprocess.run(
         [*command, "-n", "2", "--seconds", "60", "--json", told.name, "--", "--ignored", "1"],
         cwd=tmp_path, capture_output=True, text=True,
@@ -102,6 +140,101 @@ def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Pat
         assert line in done.stdout
     assert (tmp_path / "model.pt").read_text() == "trained for a week"
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, "model.pt", told.name])
+
+
+WRITER = """
+import os, pathlib, shutil, subprocess
+for name in ("many", "many/deep", "loop/link", "elsewhere", "elsewhere/inner"):
+    folder = pathlib.Path(name)
+    assert len(list(folder.iterdir())) >= 3, name
+    (folder / "new").write_text("new")
+    (folder / "small").write_text("other")
+    os.replace(folder / "large", folder / "moved")
+    (folder / "gone").unlink()
+    subprocess.run(["touch", folder / "by-a-program"], check=True)
+open("large", "r+b").write(b"other")
+assert open("large", "rb").read(6) == b"otherx"
+os.truncate("cut", 3)
+os.chmod("mode", 0o600)
+os.link("large-2", "hard")
+open("hard", "wb").write(b"other")
+open("to-large", "ab").write(b"other")
+os.symlink("large-3", "made")
+open("made", "wb").close()
+shutil.rmtree("tree")
+pathlib.Path("dangling").write_text("new")
+for write in (
+    lambda: open(ORIGINAL + "/few/absolute", "w"),
+    lambda: os.remove(ORIGINAL + "/large"),
+    lambda: os.mkdir(ORIGINAL + "/folder"),
+    lambda: open(ORIGINAL + "/large", "r+"),
+):
+    try:
+        write()
+    except OSError as error:
+        continue
+    raise SystemExit("a write has reached the original folder")
+"""
+BY_A_PROGRAM = 'assert subprocess.run("echo other >> tree-large", shell=True).returncode'
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """Everything in a folder: contents, modes and times, of links where they lead to."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        state = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+        found[str(path)] = (state.st_mode, state.st_mtime_ns, content)
+    return found
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_no_write_reaches_the_folder(
+    tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the kernel helps to protect it or not."""
+    if not kernel:
+        monkeypatch.setattr(folder, "LIBC", None)
+    elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
+        pytest.skip("the kernel gives this user no mounts of its own")
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in (here / "many" / "deep", here / "few", here / "tree" / "sub", there / "inner"):
+        name.mkdir(parents=True)
+    large = b"x" * (folder.SMALL + 1)
+    for name in (here / "many", here / "many" / "deep", here / "few", there, there / "inner"):
+        for file in ("small", "gone"):
+            (name / file).write_text("yours")
+        (name / "large").write_bytes(large)
+    for number in range(301):
+        (here / "many" / f"{number}").write_text("yours")
+    for name in ("large", "large-2", "large-3", "tree-large", "cut", "mode", "tree/sub/large"):
+        (here / name).write_bytes(large)
+    for name, to in (("link", "few"), ("loop", "."), ("elsewhere", there), ("to-large", "large-2"),
+                     ("dangling", there / "nothing")):  # fmt: skip
+        (here / name).symlink_to(to)
+    path = here / "train.py"
+    path.write_text(f"ORIGINAL = {str(here)!r}\n{WRITER}" + BY_A_PROGRAM * kernel)
+    before = snapshot(tmp_path)
+    workshop.try_script(path, launcher="python", single=False)
+    assert snapshot(tmp_path) == before
+
+
+def test_directories_beyond_the_limit_are_read_only_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "ENTRIES", 4)
+    monkeypatch.setattr(folder, "LIBC", None)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_text("yours")
+        (tmp_path / name / "2").write_text("yours")
+    path = tmp_path / "train.py"
+    path.write_text("open('a/1', 'w').write('x')\nopen('c/1').read()\nopen('c/3', 'w')\n")
+    before = snapshot(tmp_path)
+    with pytest.raises(RunFailed) as failure:
+        workshop.try_script(path, launcher="python", single=False)
+    assert "c/3" in failure.value.log and "Protected" in failure.value.log
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.slow
@@ -125,12 +258,34 @@ def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
+def test_augmentation_hides_nothing_and_a_file_without_a_name_is_none(tmp_path: Path) -> None:
+    unnamed = "import tempfile\ntempfile.TemporaryFile()\nif rank == 0:"
+    edits = [DDP_NOISY, DDP_ALONE, ("if rank == 0:", unnamed)]
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert result.missing == ["share"], str(result)
+    assert "all 256 samples" in result["share"].evidence
+    assert "rank 0 wrote model.pt" in result["writes"].evidence
+    assert "augments" in str(result) and "validation" in str(result)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod", "torch")
+@pytest.mark.parametrize("name, edits, change, status", KNOWN)
+def test_a_verdict_is_given_only_where_it_can_be_known(
+    tmp_path: Path, name: str, edits: list[tuple[str, str]], change: str, status: str
+) -> None:
+    result = attempt(edited(tmp_path, name, *edits))
+    assert result[change].status == status, str(result)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
 def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text(
         "import torch.distributed as dist\ndist.init_process_group('gloo')\nlabel = 1/0"
     )
-    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "try", str(path)]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "label = 1/0" in done.stderr and "ZeroDivisionError" in done.stderr
@@ -165,7 +320,7 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "rn50lib.cli", "workshop", "try", *words]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert said in done.stderr and len(done.stderr.splitlines()) == 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib.tools import plot
+from rn50 import plot
 from workshop.lessons.figures import stacked
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rn50.checks import has_dali
 from rn50lib import recipe
 from rn50lib.config import Experiment
-from rn50lib.config.checks import has_dali
-from rn50lib.pipelines.images import crop, open_image
+from rn50lib.data.decode import crop, open_image
+from rn50lib.data.imageinfo import eight_bits
 from rn50lib.recipe import MEAN, STD
-from rn50lib.records.imageinfo import eight_bits
 from workshop import output, paths
 from workshop.programs import program
 from workshop.session import Session
 
 if TYPE_CHECKING:
-    from rn50lib.pipelines.dali_graph import Look
+    from rn50lib.data.dali_graph import Look
 
 HERE = has_dali()
 DRAWN_BY = "DALI" if HERE else "Pillow, because DALI is not installed here"
@@ -37,7 +37,7 @@ def here(session: Session, *keys: str) -> bool:
 
 def look(config: Experiment) -> Look:
     """What the loader makes of images on a CPU: its `Dali.look`, without a data set."""
-    from rn50lib.pipelines.dali_graph import Look
+    from rn50lib.data.dali_graph import Look
 
     return Look(
         pixels=config.image_shape,
@@ -81,7 +81,7 @@ def diagnose(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
         flags.append(argument)
     files = [folder / f"{name}.json", folder / f"{name}.png"]
     program(
-        "rn50lib.cli", "diagnose", *flags, "--json", files[0].name, "-o", files[1].name,
+        "rn50", "diagnose", *flags, "--json", files[0].name, "-o", files[1].name,
         folder=folder,
     )  # fmt: skip
     found = dict(json.loads(files[0].read_text(encoding="utf-8")))

@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rn50lib import launch
+from rn50 import launch
+from rn50.checks import has_dali
 from rn50lib.config import Experiment
-from rn50lib.config.checks import has_dali
 from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.lessons import figures
@@ -153,11 +153,11 @@ def timer(
     config: dict[str, Any], steps: int, warm_up: int, device: float
 ) -> Callable[[str], float]:
     """Each call times a turn: alone, paced or model."""
-    from rn50lib import comm
-    from rn50lib.backends import build_step
-    from rn50lib.backends.paced import PacedStep
-    from rn50lib.pipelines import open_pipeline
-    from rn50lib.records.source import open_source
+    from rn50lib import distributed as comm
+    from rn50lib.data import open_pipeline
+    from rn50lib.data.source import open_source
+    from rn50lib.simulated_step import PacedStep
+    from rn50lib.train_step import build_step
 
     done = unpack(config)
     source = None

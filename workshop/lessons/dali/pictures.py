@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rn50lib import launch, recipe
+from rn50 import launch
+from rn50lib import recipe
 from rn50lib.config import Experiment
-from rn50lib.pipelines.plan import Plan
-from rn50lib.records import order
-from rn50lib.records.imageinfo import eight_bits
-from rn50lib.records.source import Source, open_source
+from rn50lib.data import order
+from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.sampler import Plan
+from rn50lib.data.source import Source, open_source
 from workshop import session
 from workshop.worker import ask, pack, unpack
 
@@ -132,7 +133,7 @@ def reads(experiment: Experiment, source: Source, ranks: int = 2) -> Reads:
 
 def encoded(experiment: Experiment, source: Source, epoch: int, rank: int, ranks: int) -> list[int]:
     """The checksums of the encoded images that a rank reads in an epoch, in its order."""
-    from rn50lib.pipelines.dali_readers import Numbered, Stream
+    from rn50lib.data.dali_readers import Numbered, Stream
     from workshop.lessons.dali import steps
 
     plan = Plan(experiment, source, "train", rank, ranks)
@@ -153,7 +154,7 @@ def encoded(experiment: Experiment, source: Source, epoch: int, rank: int, ranks
 def save(config: dict[str, Any], folder: str, count: int, sizes: list[int]) -> list[str]:
     """Writes FOLDER/antialias-SIZE.npy, and fast-SIZE.npy where the loader knows that; returns the
     ways there are."""
-    from rn50lib.pipelines import open_pipeline
+    from rn50lib.data import open_pipeline
 
     done = unpack(config)
     source = open_source(Path(done.data_root), "val", done.data_format)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 
-from rn50lib.pipelines import dali_graph
-from rn50lib.pipelines.dali_graph import Look
+from rn50lib.data import dali_graph
+from rn50lib.data.dali_graph import Look
 from rn50lib.recipe import MEAN, STD
 from workshop import output
 from workshop.worker import in_turns

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import recipe
-from rn50lib.pipelines.images import crop, open_image
-from rn50lib.records.imageinfo import eight_bits
-from rn50lib.records.order import image_seed
-from rn50lib.tools.plot import COLOURS, MARKERS, style
+from rn50lib.data.decode import crop, open_image
+from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.order import image_seed
+from rn50.plot import COLOURS, MARKERS, style
 from workshop.lessons.data.survey import Survey
 from workshop.lessons.figures import HATCHES
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from rn50lib.records.source import Source
+from rn50lib.data.source import Source
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.tools import plot
+from rn50 import plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

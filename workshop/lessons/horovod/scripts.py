@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from rn50lib.config.workers import horovod_serves
+from rn50.workers import horovod_serves
 from workshop import output
 from workshop.programs import run_script
 

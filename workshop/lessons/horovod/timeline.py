@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rn50lib.tools import plot
+from rn50 import plot
 from workshop.lessons.horovod.trace import (
     ALLREDUCE,
     COMPUTE,

@@ -11,9 +11,9 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rn50 import plot
 from rn50lib.errors import UserError
 from rn50lib.hardware import nvidia
-from rn50lib.tools import plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

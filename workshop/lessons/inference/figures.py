@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib.tools import plot
-from rn50lib.tools.benchmark.result import PERCENTILES, percentile
+from rn50 import plot
+from rn50.benchmark.result import PERCENTILES, percentile
 from workshop.lessons.figures import BLUE, GREEN, GREY, ORANGE
 
 if TYPE_CHECKING:

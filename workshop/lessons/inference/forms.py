@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import launch
+from rn50 import launch
+from rn50.predict import trained_as
 from rn50lib.config import Experiment
-from rn50lib.tools.predict import trained_as
 from workshop import output, session
 from workshop.pairs import Pairs
 from workshop.worker import Worker, ask, in_turns, pack, unpack
@@ -139,7 +139,7 @@ def onnx_timer(config: dict[str, Any], forms: list[str]) -> Callable[[str], floa
     """ONNX Runtime with the same network and batch, exported: each call gives seconds a batch."""
     import onnxruntime
 
-    from rn50lib.tools import export
+    from rn50 import export
 
     done = unpack(config)
     net = done.to_network()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rn50lib.tools.benchmark.result import percentile
+from rn50.benchmark.result import percentile
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import launch
-from rn50lib.tools.predict import trained_as
+from rn50 import launch
+from rn50.predict import trained_as
 from workshop.lessons.inference.queueing import Served, Service, play, poisson
 from workshop.worker import ask, tell
 
@@ -105,10 +105,11 @@ class Server:
     """A checkpoint that answers, and pictures to ask it about."""
 
     def __init__(self, prefix: str, epoch: int) -> None:
-        from rn50lib import checkpoint, comm
-        from rn50lib.backends import build_step
-        from rn50lib.records.source import open_source
-        from rn50lib.tools.predict import prepare
+        from rn50.predict import prepare
+        from rn50lib import checkpoint
+        from rn50lib import distributed as comm
+        from rn50lib.data.source import open_source
+        from rn50lib.train_step import build_step
 
         self.config, self.prepare = trained_as(prefix, epoch), prepare
         net = self.config.to_network()

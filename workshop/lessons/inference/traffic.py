@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rn50lib import memory
-from rn50lib.network import Network
+from rn50lib.resnet import Network
 from workshop.lessons.precision.roofline import Work, conv_inputs
 
 # Times that an element of a layer's output is read or written where every layer goes to memory: a

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rn50.predict import prepare, trained_as
 from rn50lib import checkpoint
-from rn50lib.backends.torch import precision
-from rn50lib.backends.torch.inference import Predictor
-from rn50lib.backends.torch.model import ResNet, load_arrays
 from rn50lib.config import Experiment
+from rn50lib.data.source import open_source
 from rn50lib.recipe import MEAN, STD
-from rn50lib.records.source import open_source
-from rn50lib.tools.predict import prepare, trained_as
+from rn50lib.torch import amp as precision
+from rn50lib.torch.inference import Predictor
+from rn50lib.torch.model import ResNet, load_arrays
 from workshop.lessons.inference.forms import random_images, repeated
 from workshop.worker import tell, unpack
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.tools import plot
+from rn50 import plot
 from workshop.lessons.figures import BLUE, ORANGE
 from workshop.lessons.precision.gradients import BFLOAT16, FLOAT16, FORMATS, Format, Gradients
 

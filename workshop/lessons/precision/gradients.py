@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rn50lib import launch
+from rn50 import launch
+from rn50.predict import trained_as
 from rn50lib.config import Experiment
-from rn50lib.tools.predict import trained_as
 from workshop.worker import ask
 
 LOWEST, HIGHEST = -80, 40  # powers of two that are counted; what lies outside goes to the ends

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rn50 import plot
 from rn50lib import optim
-from rn50lib.tools import plot
 from workshop.lessons.figures import BLUE, ORANGE
 
 if TYPE_CHECKING:

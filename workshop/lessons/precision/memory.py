@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from rn50lib import launch, memory
+from rn50 import launch
+from rn50lib import memory
 from rn50lib.config import Experiment
-from rn50lib.network import Network
+from rn50lib.resnet import Network
 from workshop import session
 from workshop.lessons.figures import stacked
 from workshop.worker import ask, pack

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from rn50.diagnose.peak import matrix_product
+from rn50.diagnose.peak import seconds as seconds_of
+from rn50.predict import trained_as
 from rn50lib import checkpoint
-from rn50lib.backends.torch.model import ResNet, load_arrays
-from rn50lib.backends.torch.precision import AUTOCAST
 from rn50lib.config import Experiment
+from rn50lib.data.decode import Pictures
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
-from rn50lib.pipelines.images import Pictures
 from rn50lib.recipe import MEAN, STD
-from rn50lib.records.source import open_source
-from rn50lib.tools.diagnose.peak import matrix_product
-from rn50lib.tools.diagnose.peak import seconds as seconds_of
-from rn50lib.tools.predict import trained_as
+from rn50lib.torch.amp import AUTOCAST
+from rn50lib.torch.model import ResNet, load_arrays
 from workshop.lessons.precision.gradients import FLOWING, HIGHEST, LOWEST, WEIGHTS, count
 from workshop.lessons.precision.roofline import KINDS, REST
 from workshop.pairs import random_step, step_seconds

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib.tools import plot
-from rn50lib.tools.compare import Side
+from rn50 import plot
+from rn50.compare import Side
 from workshop.lessons.figures import BLUE, GREEN, GREY, ORANGE
 from workshop.lessons.scaling import sweeps
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rn50lib.tools import plot
-from rn50lib.tools.scaling import Cluster, PredictedStep, Training, check, links, predict
-from rn50lib.tools.scaling.check import MODEL
-from rn50lib.tools.scaling.command import large_batch
-from rn50lib.tools.scaling.model import all_reduce_s
+from rn50 import plot
+from rn50.scaling import Cluster, PredictedStep, Training, check, links, predict
+from rn50.scaling.check import MODEL
+from rn50.scaling.command import large_batch
+from rn50.scaling.model import all_reduce_s
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -197,7 +197,7 @@ def predicted(
 
     `ips` is what one GPU reaches, for every batch alike; `price` is that of a GPU for an hour.
     """
-    from rn50lib.tools import plot_scaling
+    from rn50 import plot_scaling
 
     found = steps(gpus, batch, network, overlap, ips, noise)
     figure, sentence = plot_scaling.prediction(found, chosen=gpus)

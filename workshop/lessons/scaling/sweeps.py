@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rn50lib.tools.compare import Side
+from rn50.compare import Side
 from workshop import output
 from workshop.programs import program
 
@@ -23,7 +23,7 @@ def run(file: Path, *flags: object, status: int = 0) -> dict[str, Any]:
 
     Raises RunFailed if the exit status is not `status`.
     """
-    program("rn50lib.cli", "benchmark", *flags, "-o", file.name, folder=file.parent, status=status)
+    program("rn50", "benchmark", *flags, "-o", file.name, folder=file.parent, status=status)
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 

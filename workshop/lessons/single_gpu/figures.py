@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.tools import plot
+from rn50 import plot
 from workshop.lessons import figures
 from workshop.lessons.figures import BLUE, GREY, ORANGE, Lines, by_step, readings
 from workshop.lessons.single_gpu.predictions import Predictions

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rn50lib import launch
-from rn50lib.records.source import Source, open_source
-from rn50lib.tools.predict import predict, prepare, trained_as
+from rn50 import launch
+from rn50.predict import predict, prepare, trained_as
+from rn50lib.data.source import Source, open_source
 from workshop.worker import ask, tell
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rn50lib import network
+from rn50lib import resnet as network
 from rn50lib.errors import UserError
 from workshop.expected import Expected
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rn50 import plot
 from rn50lib.recipe import RECIPES, REFERENCE, Recipe, learning_rate
-from rn50lib.tools import plot
 from workshop.lessons.figures import BLUE, GREY, ORANGE
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib.tools import plot
+from rn50 import plot
 from workshop import output
 from workshop.checks.ex02 import STEPS, TARGET, valley
 

@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from rn50lib.config import Experiment
-from rn50lib.pipelines.images import Pictures, crop, open_image
-from rn50lib.records.source import Source
+from rn50lib.data.decode import Pictures, crop, open_image
+from rn50lib.data.source import Source
 from workshop import paths
 from workshop.programs import program
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from rn50lib.config import Experiment
-from rn50lib.pipelines import Batch
-from rn50lib.pipelines.images import Pictures
-from rn50lib.pipelines.plan import Plan
-from rn50lib.records.source import Source
+from rn50lib.data import Batch
+from rn50lib.data.decode import Pictures
+from rn50lib.data.sampler import Plan
+from rn50lib.data.source import Source
 
 
 class Feeding:
-    """See `rn50lib.pipelines.Pipeline`; images and crops are those of PyTorch's loader."""
+    """See `rn50lib.data.Pipeline`; images and crops are those of PyTorch's loader."""
 
     ordered = True
 

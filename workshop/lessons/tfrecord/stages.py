@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rn50lib import launch
+from rn50 import launch
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from workshop import session
@@ -132,10 +132,10 @@ def bottleneck(measured: StageRates) -> str:
 
 def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any]:
     """Called without a name: the variants' names; with one: that variant, timed."""
-    from rn50lib import comm
-    from rn50lib.backends import build_step
-    from rn50lib.pipelines.plan import Plan
-    from rn50lib.records.source import open_source
+    from rn50lib import distributed as comm
+    from rn50lib.data.sampler import Plan
+    from rn50lib.data.source import open_source
+    from rn50lib.train_step import build_step
     from workshop.lessons.tfrecord.feeding import Feeding
 
     done = unpack(config)
@@ -148,7 +148,7 @@ def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any
             f" {warm_up + steps}: use a smaller batch"
         )
     step = build_step(done, done.to_network(), comm.connect())
-    from rn50lib.pipelines.tf_data import Stages, TfData  # TensorFlow comes after its settings
+    from rn50lib.data.tfdata import Stages, TfData  # TensorFlow comes after its settings
 
     step.train_step(next(feeding.epoch(0)), 0.0)  # the graph is traced here
     step.read_sums()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50lib import launch
+from rn50 import launch
 from rn50lib.config import Experiment
 from workshop import session
 from workshop.worker import ask, pack, unpack
@@ -17,8 +17,8 @@ from workshop.worker import ask, pack, unpack
 
 def numbers(experiment: Any, source: Any, epoch: int, rank: int, size: int) -> list[int]:
     """The numbers of the records that a rank trains on in an epoch, in its order."""
-    from rn50lib.pipelines.plan import Plan
-    from rn50lib.pipelines.tf_data import TfData
+    from rn50lib.data.sampler import Plan
+    from rn50lib.data.tfdata import TfData
 
     pipeline = TfData(experiment, source, Plan(experiment, source, "train", rank, size))
     records = pipeline.reader.records(epoch).with_options(pipeline.options())  # type: ignore[union-attr]
@@ -54,7 +54,7 @@ def look(experiment: Experiment, ranks: int = 2) -> list[list[list[int]]]:
 
 def read(config: dict[str, Any], ranks: int) -> list[list[list[int]]]:
     """What `look` returns."""
-    from rn50lib.records.source import open_source
+    from rn50lib.data.source import open_source
 
     done: Any = replace(unpack(config), benchmark_iters=None)
     source = open_source(Path(done.data_root), "train", "tfrecord")

@@ -1,9 +1,13 @@
-"""What a script does with PyTorch, DDP and Horovod's part for PyTorch."""
+"""Recorder for PyTorch, DDP and Horovod for PyTorch."""
 
 from __future__ import annotations
 
+import copy
 import os
+import random
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +21,8 @@ def listeners(recorder: Recorder) -> dict[str, Callable[[Any], None]]:
     watch = Watch(recorder)
     return {
         "torch": watch.torch_imported,
+        "torch.utils.data.dataloader": watch.loader_imported,
+        "torch.optim.lr_scheduler": watch.schedules_imported,
         "torch.distributed.fsdp": watch.fsdp_imported,
         "horovod.torch.functions": watch.functions_imported,
         "horovod.torch.mpi_ops": watch.horovod_imported,
@@ -35,6 +41,13 @@ class Watch:
         self.hooked: set[int] = set()
         self.sent: set[int] = set()  # addresses of tensors that one rank has sent to all
         self.sharded = False
+        self.lambdas: list[Any] = []  # factors of the learning rate, as functions of the step
+        # by iterator of a DataLoader: the indices of the batches that it has yet to hand out
+        self.queued: weakref.WeakKeyDictionary[Any, deque] = weakref.WeakKeyDictionary()
+        self.batch: tuple[Any, Any] | None = None  # the iterator and the indices of the last batch
+        # by iterator: the batches that it handed out and the script put aside
+        self.skipped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.data: dict[str, Any] = {}  # what the training samples come from
 
     def torch_imported(self, torch: Any) -> None:
         self.torch = torch
@@ -52,6 +65,17 @@ class Watch:
             self.recorder.count(torch.nn.parallel, ("DistributedDataParallel",), "")
             ddp = torch.nn.parallel.DistributedDataParallel
             before(ddp, "__init__", lambda self_, module, *a, **k: self.sends(module))
+
+    def loader_imported(self, module: Any) -> None:
+        iterator = module._BaseDataLoaderIter  # the one place for all kinds of samplers
+        after(iterator, "_next_index", self.queues)
+        after(iterator, "__next__", self.hands_out)
+
+    def schedules_imported(self, module: Any) -> None:
+        def keep(scheduler: Any, optimizer: Any, lr_lambda: Any, *a: Any, **k: Any) -> None:
+            self.lambdas += lr_lambda if isinstance(lr_lambda, list | tuple) else [lr_lambda]
+
+        before(module.LambdaLR, "__init__", keep)
 
     def fsdp_imported(self, module: Any) -> None:
         before(module.FullyShardedDataParallel, "__init__", self.shards)
@@ -79,7 +103,8 @@ class Watch:
                  "broadcast_async", "broadcast_async_", "allgather")  # fmt: skip
         self.recorder.count(ops, names, "hvd.")
         before(ops, "broadcast_", self.sends)
-        after(ops, "broadcast", self.sends)
+        # `t.copy_(hvd.broadcast(t, 0))` sends t as much as `hvd.broadcast_(t, 0)` does
+        after(ops, "broadcast", lambda *given, **named: self.sends([*given, named]))
         self.recorder.horovod_imported(ops)
 
     def sends(self, values: Any, *args: Any, **kwargs: Any) -> None:
@@ -89,6 +114,66 @@ class Watch:
         if isinstance(values, self.torch.nn.Module):
             values = list(values.parameters())
         self.sent.update(tensor.data_ptr() for tensor in self.tensors(values))
+
+    # the samples
+
+    def queues(self, indices: Any, iterator: Any) -> None:
+        self.queued.setdefault(iterator, deque()).append(indices)
+
+    def hands_out(self, batch: Any, iterator: Any) -> None:
+        if self.recorder.watching:
+            if self.batch is not None and self.batch[0] is iterator:
+                self.skipped[iterator] = self.skipped.get(iterator, 0) + 1
+            queue = self.queued.get(iterator)
+            self.batch = (iterator, queue.popleft()) if queue else None
+
+    def look_up(self, iterator: Any, indices: Any) -> None:
+        """Note which samples of which data set the batch has that goes into the model."""
+        data, sampler = iterator._dataset, iterator._index_sampler
+        if not (isinstance(indices, list | tuple) and hasattr(data, "__getitem__")):
+            return
+        is_batches = type(sampler) is self.torch.utils.data.BatchSampler
+        planned = len(sampler.sampler) if is_batches else None
+        while isinstance(data, self.torch.utils.data.Subset):
+            data, indices = data.dataset, [data.indices[index] for index in indices]
+        self.recorder.indices += [int(index) for index in indices]
+        if not self.data:
+            self.data = {"planned": planned, "size": len(data), "sign": None, "skipped": 0}
+            self.data["sign"] = self.sign(data)
+        self.data["skipped"] = self.skipped.get(iterator, 0)
+
+    def sign(self, data: Any) -> str:
+        """Return a hash that data sets with equal samples share, however they augment them.
+
+        Some samples are read with fixed seeds, from a copy: a file that the data set opens for it
+        must not be shared with its workers.
+        """
+        numpy = sys.modules.get("numpy")
+        states = random.getstate(), numpy and numpy.random.get_state()
+        try:
+            with self.torch.random.fork_rng(devices=[]):
+                parts = []
+                for index in sorted({0, len(data) // 2, len(data) - 1}):
+                    self.torch.manual_seed(0)
+                    random.seed(0)
+                    if numpy:
+                        numpy.random.seed(0)
+                    parts += self.flat(copy.copy(data)[index])
+            return digest(parts)
+        finally:
+            random.setstate(states[0])
+            if numpy:
+                numpy.random.set_state(states[1])
+
+    def flat(self, item: Any) -> list[bytes]:
+        """The bytes of everything in a sample."""
+        if isinstance(item, self.torch.Tensor):
+            return [self.bytes_of(item)]
+        if isinstance(item, dict):
+            item = list(item.values())
+        if isinstance(item, list | tuple):
+            return [part for one in item for part in self.flat(one)]
+        return [item.tobytes() if hasattr(item, "tobytes") else repr(item).encode()]
 
     # the forward pass
 
@@ -108,6 +193,9 @@ class Watch:
             if batch is not None:
                 rows = batch.detach().cpu().contiguous()
                 self.recorder.fed(self.bytes_of(row) for row in rows)
+                if self.batch is not None:
+                    (iterator, indices), self.batch = self.batch, None
+                    self.look_up(iterator, indices)
 
     def leave(self, module: Any, inputs: Any, output: Any) -> None:
         if self.modules:
@@ -168,7 +256,15 @@ class Watch:
         if device is not None and device.type == "cuda":
             name += f" {getattr(torch.cuda.get_device_properties(device), 'uuid', '')}"
             name += f" of {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
+        first = optimizer.param_groups[0]
+        # what a scheduler works towards: its own peak, or the rate that it was given
+        peak = first.get("max_lr", first.get("initial_lr"))
+        if peak is not None and self.lambdas:
+            peak *= max(factor(2**n) for factor in self.lambdas for n in range(20))
         return {
+            "peak": peak and float(peak),
+            "data": self.data,
+            "shards": [],
             "rates": [float(group["lr"]) for group in optimizer.param_groups],
             "hash": digest(self.bytes_of(w.cpu().contiguous()) for w in weights),
             "given": [None if p.grad is None else self.sample(p.grad) for p in parameters],

@@ -1,0 +1,85 @@
+"""The command line: `rn50 VERB`, or `python -m rn50 VERB` from a bare checkout.
+
+Every flag of a run is a field of `rn50lib.config.Experiment`; no framework is imported here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import NoReturn
+
+from rn50.parser import VERBS
+from rn50lib.errors import UserError, status_of
+from rn50lib.files import whole_output
+
+TOOLS = {  # verbs that are a program of their own: the module of rn50 that has its `main`
+    "score": "score",
+    "benchmark": "benchmark.command",
+    "predict": "predict",
+    "import": "import_weights",
+    "export": "export",
+    "plot": "plot",
+    "compare": "compare",
+    "scale": "scaling.command",
+    "doctor": "doctor",
+    "diagnose": "diagnose.command",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; returns the exit status: 0, 2 for bad input, 130 after Ctrl-C."""
+    with whole_output():
+        return run_verb(sys.argv[1:] if argv is None else argv)
+
+
+def run_verb(argv: list[str]) -> int:
+    """What `main` does, on standard streams that are open."""
+    lines = "\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())
+    if not argv or argv[0] in ("-h", "--help"):
+        print(
+            f"usage: rn50 VERB [FLAGS]\n\n{lines}\n\n`rn50 VERB --help` lists the flags of a verb."
+        )
+        return 0
+    if argv[0] == "--version":
+        from rn50lib import __version__
+
+        print(f"rn50 {__version__}")
+        return 0
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        close = difflib.get_close_matches(verb, VERBS, n=1)
+        meant = f"did you mean `rn50 {close[0]}`?" if close else f"there are {', '.join(VERBS)}"
+        print(f"error: no verb {verb!r}: {meant}", file=sys.stderr)
+        return 2
+    return status_of(lambda: function_of(verb)(rest))
+
+
+def function_of(verb: str) -> Callable[[list[str]], int]:
+    """What a verb does; only now is loaded what it needs."""
+    if verb == "workshop":
+        return workshop
+    if verb in TOOLS:
+        return import_module(f"rn50.{TOOLS[verb]}").main
+    from rn50 import run as commands
+
+    return getattr(commands, verb)
+
+
+def workshop(argv: list[str]) -> int:
+    """`rn50 workshop`: a verb that another package brings, found by its entry point."""
+    for found in entry_points(group="rn50.verbs", name="workshop"):
+        return found.load()(argv)
+    raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")
+
+
+def program() -> NoReturn:
+    """`main` as a program of its own, which is what `rn50` runs."""
+    if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
+        from rn50lib.preemption import end_with
+
+        end_with(main)
+    sys.exit(main())

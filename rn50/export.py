@@ -1,0 +1,201 @@
+"""A checkpoint for other programs: ONNX, a TensorFlow SavedModel, or weights for torchvision.
+
+    rn50 export PREFIX EPOCH -o model.onnx      # for ONNX Runtime, TensorRT, ...
+    rn50 export PREFIX EPOCH -o model           # a folder: TensorFlow's SavedModel
+    rn50 export torchvision PREFIX EPOCH -o model.pth  # a state dict; or model.safetensors
+
+The first two take images as validation prepares them, uint8 (N, size, size, 3) RGB, under the name
+`images`, and give float32 `logits` (N, classes): normalising is inside, so that nobody can forget
+it. Batch norm is folded into the convolutions. A state dict holds the weights as they are, under
+the names of torchvision and timm.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib import checkpoint
+from rn50lib.errors import UserError
+from rn50lib.files import check_writable, make_folder
+from rn50lib.recipe import BN_EPS, MEAN, STD
+from rn50lib.resnet import Conv, Network
+
+WEIGHTS = (".pth", ".pt", ".safetensors")
+ONNX_OPSET = 17
+ONNX_IR = 8  # the file format that went with that opset: older readers refuse a newer one
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A network with its folded weights: `convs` holds (weight OIHW, bias) by the conv's name."""
+
+    net: Network
+    size: int
+    convs: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    fc: tuple[np.ndarray, np.ndarray]
+
+
+def folded(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> Exported:
+    """gamma (W x - mean) / std + beta is W' x + b' with W' = gamma / std W."""
+    convs = {}
+    for conv in net.convolutions():
+        gamma, beta, mean, var = (
+            arrays[f"{conv.norm}.{part}"].astype(np.float64)
+            for part in ("gamma", "beta", "running_mean", "running_var")
+        )
+        scale = gamma / np.sqrt(var + BN_EPS)
+        weight = arrays[f"{conv.name}.weight"] * scale[:, None, None, None]
+        bias = beta - mean * scale
+        convs[conv.name] = (weight.astype(np.float32), bias.astype(np.float32))
+    return Exported(net, size, convs, (arrays["fc.weight"], arrays["fc.bias"]))
+
+
+def to_onnx(model: Exported) -> bytes:
+    """The model as the bytes of an ONNX file. Raises UserError where onnx is not installed."""
+    try:
+        import onnx
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError as error:
+        raise UserError("an ONNX file needs the package onnx: `pip install onnx`") from error
+    nodes: list[Any] = []
+    weights: list[Any] = []
+
+    def constant(name: str, array: np.ndarray) -> str:
+        weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def add(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+    def convolve(conv: Conv, x: str) -> str:
+        weight, bias = model.convs[conv.name]
+        named = [constant(f"{conv.name}.weight", weight), constant(f"{conv.name}.bias", bias)]
+        window = {"kernel_shape": [conv.kernel] * 2, "strides": [conv.stride] * 2}
+        return add("Conv", [x, *named], conv.name, pads=[conv.padding] * 4, **window)
+
+    x = add("Cast", ["images"], "pixels", to=TensorProto.FLOAT)
+    x = add("Sub", [x, constant("mean", np.array(MEAN, np.float32))], "centred")
+    x = add("Div", [x, constant("std", np.array(STD, np.float32))], "normalised")
+    x = add("Transpose", [x], "NCHW", perm=[0, 3, 1, 2])
+    x = add("Relu", [convolve(model.net.stem, x)], "stem.relu")
+    x = add("MaxPool", [x], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    for block in model.net.blocks():
+        inner = x
+        for conv in block.convs[:-1]:
+            inner = add("Relu", [convolve(conv, inner)], f"{conv.name}.relu")
+        inner = convolve(block.convs[-1], inner)
+        shortcut = convolve(block.downsample, x) if block.downsample else x
+        x = add("Relu", [add("Add", [inner, shortcut], f"{block.name}.add")], f"{block.name}.relu")
+    x = add("Flatten", [add("GlobalAveragePool", [x], "avgpool")], "features")
+    weight, bias = model.fc
+    add("Gemm", [x, constant("fc.weight", weight), constant("fc.bias", bias)], "logits", transB=1)
+    images: list[str | int | None] = ["N", model.size, model.size, 3]
+    graph = helper.make_graph(
+        nodes,
+        model.net.name,
+        [helper.make_tensor_value_info("images", TensorProto.UINT8, images)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", len(bias)])],
+        weights,
+    )
+    opset = [helper.make_opsetid("", ONNX_OPSET)]
+    made = helper.make_model(graph, opset_imports=opset, producer_name="rn50lib")
+    made.ir_version = ONNX_IR
+    onnx.checker.check_model(made)
+    return made.SerializeToString()
+
+
+def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
+    """The weights as the content of a file for torchvision and timm, which have ResNets of v1.5.
+
+    Raises UserError for a network that they have not, and where PyTorch is not installed.
+    """
+    if net.name == "resnet-tiny" or (net.version == "v1" and net.block == "bottleneck"):
+        raise UserError(
+            f"torchvision has no {net.name} {net.version}: its ResNets are v1.5, of 18 to 152"
+            " layers; an output that ends in .onnx takes any"
+        )
+    try:
+        from rn50.state_dict import serialise
+    except ImportError as error:
+        raise UserError(f"a state dict needs PyTorch, which does not import: {error}") from error
+    return serialise({name: arrays[name] for name in net.arrays()}, suffix)
+
+
+def export(prefix: str | Path, epoch: int, output: Path) -> None:
+    """Write a checkpoint as `output`: ONNX where it ends in .onnx, weights for torchvision where in
+    one of `WEIGHTS`, else a SavedModel.
+
+    A file that is there is replaced when the new one is whole. Raises UserError for a checkpoint
+    that is missing or damaged, a folder that is there, and a package that is missing.
+    """
+    from rn50.predict import trained_as
+
+    done = trained_as(prefix, epoch)
+    net = done.to_network()
+    found = checkpoint.load(prefix, epoch)
+    checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
+    if output.suffix in (".onnx", *WEIGHTS):
+        check_writable(output, "--output")
+        if output.exists() and output.samefile(checkpoint.path(prefix, epoch)):
+            raise UserError(f"--output {output} is the checkpoint itself: name another file")
+    elif output.exists():
+        raise UserError(f"--output {output} is there already: give a folder that is not")
+    else:
+        make_folder(output.absolute().parent, f"--output {output}")
+    if output.suffix in WEIGHTS:
+        checkpoint.write_atomic(output, to_state_dict(net, found.arrays, output.suffix))
+        return
+    model = folded(net, found.arrays, done.image_shape)
+    if output.suffix == ".onnx":
+        checkpoint.write_atomic(output, to_onnx(model))
+        return
+    beside = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        from rn50.saved_model import save
+
+        save(model.net, model.convs, model.fc, model.size, beside)
+        beside.rename(output)
+    except ImportError as error:
+        raise UserError(
+            f"a SavedModel needs TensorFlow, which does not import here ({error}): install it, or"
+            " give an output that ends in .onnx"
+        ) from error
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def main(argv: list[str]) -> int:
+    """The program; returns the exit status. Raises UserError for bad input."""
+    from rn50.parser import Parser
+
+    parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
+    parser.add_argument(
+        "prefix", help="the --model-prefix of the training run; the word torchvision may stand"
+        " before it"
+    )  # fmt: skip
+    parser.add_argument(
+        "epoch", type=int, nargs="?", help="the epoch of the checkpoint (default: the last)"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True,
+        help="FILE.onnx; FILE.pth or FILE.safetensors, weights for torchvision and timm; or a new"
+        " folder for a TensorFlow SavedModel",
+    )  # fmt: skip
+    for_torchvision = argv[:1] == ["torchvision"]
+    args = parser.parse_args(argv[for_torchvision:])
+    if for_torchvision and args.output.suffix not in WEIGHTS:
+        parser.error(f"--output {args.output}: weights for torchvision end in {', '.join(WEIGHTS)}")
+    epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
+    export(args.prefix, epoch, args.output)
+    print(args.output)
+    return 0

@@ -1,0 +1,245 @@
+"""A training step on n GPUs as a sum: compute, stragglers, what is left of the exchange, input.
+
+    step = max(slowest compute + exposed exchange, input) + contention
+
+- compute: measured on one GPU, so a step of one GPU is exactly what was measured;
+- stragglers: all wait for the slowest. With step times that are normal around the mean with the
+  relative spread `noise`, the slowest of n takes 1 + noise * E[max of n normals] of the mean;
+- exchange: gradients are summed in buckets while the backward pass goes on. A bucket starts when
+  the slowest worker has its last gradient and the bucket before is through; what ends after the
+  backward pass is exposed. An all-reduce is a ring, or hierarchical: a reduce-scatter in each host,
+  rings between the hosts, an all-gather in each host;
+- input: the loaders of a host share its CPUs, so n workers on a host get a step's images no faster
+  than n * batch / input_ips;
+- contention: what every further worker on the host costs each image beyond that (0 unless fitted).
+
+Backward takes 2/3 of the step and spreads over the layers as their multiply-adds do. Times are
+seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rn50.scaling.links import START_S, Link
+from rn50lib.errors import UserError
+from rn50lib.resnet import Network, resnet
+
+# Backward costs twice forward (each convolution once for its input, once for its weights).
+BACKWARD = 2 / 3
+# PyTorch's DistributedDataParallel: bucket_cap_mb is 25 by default. Its smaller first bucket is
+# left out. Horovod fuses what is ready when its cycle comes round; the same buckets stand for it.
+BUCKET_BYTES = 25 * 2**20
+IMAGENET = 1_281_167
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that are summed together: complete at `ready`, a share of a step's compute."""
+
+    ready: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one GPU does: a batch of `batch` images at `compute_ips` images per second, measured.
+
+    `gradient_bytes` is the size of one number of a gradient as it is sent; gradients are sent in
+    buckets of at least `bucket_bytes`.
+    """
+
+    compute_ips: float
+    batch: int
+    gradient_bytes: int = 4
+    network: Network = resnet()
+    image_size: int = 224
+    bucket_bytes: int = BUCKET_BYTES
+
+    @property
+    def compute_s(self) -> float:
+        return self.batch / self.compute_ips
+
+    @functools.cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The gradients in the order in which backward makes them."""
+        made, size, ready = [], 0, 1 - BACKWARD
+        for ready, parameters in gradients(self.network, self.image_size):
+            size += parameters * self.gradient_bytes
+            if size >= self.bucket_bytes:
+                made.append(Bucket(ready, size))
+                size = 0
+        if size:
+            made.append(Bucket(ready, size))
+        return tuple(made)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How many GPUs a host has, how they are joined, and what they share.
+
+    `input_ips`: images per second that the CPUs of one host deliver (None: more than is asked for).
+    `algorithm`: of the all-reduce, "hierarchical" or "ring".
+    `noise`: standard deviation of a worker's step time over its mean. `bandwidth_share`: of the
+    links' bandwidth. `contention_s`: seconds per image and further worker on the host.
+    """
+
+    local: Link
+    between: Link | None = None
+    gpus_per_host: int = 8
+    input_ips: float | None = None
+    algorithm: str = "hierarchical"
+    overlap: bool = True
+    noise: float = 0.0
+    bandwidth_share: float = 1.0
+    contention_s: float = 0.0
+    start_s: float = START_S
+
+    def split(self, n: int) -> tuple[int, int]:
+        """(hosts, GPUs on each) of n GPUs. Raises UserError where they do not fill the hosts."""
+        if n < 1:
+            raise UserError(f"--gpus {n}: it takes at least one")
+        if n <= self.gpus_per_host:
+            return 1, n
+        if n % self.gpus_per_host:
+            raise UserError(
+                f"--gpus {n}: hosts of {self.gpus_per_host} would not be full; use a multiple of"
+                f" {self.gpus_per_host}, or another --gpus-per-host"
+            )
+        if self.between is None:
+            raise UserError(
+                f"--gpus {n}: more than the {self.gpus_per_host} of one host need a network between"
+                " hosts: --network nvlink+100g, say, or another --gpus-per-host"
+            )
+        return n // self.gpus_per_host, self.gpus_per_host
+
+
+@dataclass(frozen=True)
+class PredictedStep:
+    """A predicted step of n GPUs. The parts, in seconds, add up to `step_s`:
+
+    compute_s (measured, one GPU) + stragglers_s + exposed_s + input_wait_s + contention_s.
+    `hidden_s` of the exchange is behind the backward pass and costs nothing.
+    """
+
+    gpus: int
+    hosts: int
+    batch: int
+    compute_s: float
+    stragglers_s: float
+    exposed_s: float
+    input_wait_s: float
+    contention_s: float
+    hidden_s: float
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """The seconds of the step that one GPU alone would not take, by their reason."""
+        return {
+            "stragglers": self.stragglers_s,
+            "exchange": self.exposed_s,
+            "input": self.input_wait_s,
+            "contention": self.contention_s,
+        }
+
+    @property
+    def step_s(self) -> float:
+        return self.compute_s + sum(self.lost.values())
+
+    @property
+    def ips(self) -> float:
+        """Images per second of all GPUs."""
+        return self.gpus * self.batch / self.step_s
+
+    @property
+    def efficiency(self) -> float:
+        """Speed over n times the measured speed of one GPU: 1 is perfect."""
+        return self.compute_s / self.step_s
+
+    def hours(self, epochs: float = 90, images: int = IMAGENET) -> float:
+        """Hours for `epochs` times `images` images, validation not counted."""
+        return epochs * images / self.ips / 3600
+
+    @property
+    def limit(self) -> str:
+        """The largest of what is lost, by name; "compute" where that is under 1 % of the step."""
+        seconds, name = max((seconds, name) for name, seconds in self.lost.items())
+        return name if seconds > 0.01 * self.step_s else "compute"
+
+
+def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
+    """The step of n GPUs. Raises UserError where n does not fit the hosts."""
+    hosts, on_host = cluster.split(n)
+    alone = training.compute_s
+    slowest = alone * (1 + cluster.noise * expected_max(n))
+    times = [all_reduce_s(cluster, n, bucket.size) for bucket in training.buckets]
+    end = 0.0  # when the bucket before is through
+    for bucket, seconds in zip(training.buckets, times, strict=True):
+        end = max(end, slowest * (bucket.ready if cluster.overlap else 1)) + seconds
+    end = max(end, slowest)
+    fed = on_host * training.batch / cluster.input_ips if cluster.input_ips else 0.0
+    return PredictedStep(
+        gpus=n,
+        hosts=hosts,
+        batch=training.batch,
+        compute_s=alone,
+        stragglers_s=slowest - alone,
+        exposed_s=end - slowest,
+        input_wait_s=max(0.0, fed - end),
+        contention_s=cluster.contention_s * training.batch * (on_host - 1),
+        hidden_s=max(0.0, sum(times) - (end - slowest)),
+    )
+
+
+def all_reduce_s(cluster: Cluster, n: int, size: float) -> float:
+    """Seconds in which n GPUs sum `size` bytes by the cluster's algorithm; 0 for one GPU."""
+    hosts, on_host = cluster.split(n)
+    if n == 1:
+        return 0.0
+    local = cluster.local.slower(cluster.bandwidth_share)
+    if hosts == 1:
+        return cluster.start_s + ring_s(n, size, local)
+    assert cluster.between is not None
+    between = cluster.between.slower(cluster.bandwidth_share)
+    if cluster.algorithm == "ring":  # every step waits for the slowest of its links
+        slow = Link(
+            "slowest",
+            min(local.bytes_per_s, between.bytes_per_s),
+            max(local.latency_s, between.latency_s),
+        )
+        return cluster.start_s + ring_s(n, size, slow)
+    # The rings between hosts carry 1 / on_host of the data each, side by side over one adapter: as
+    # long as one ring with all of it.
+    return cluster.start_s + ring_s(on_host, size, local) + ring_s(hosts, size, between)
+
+
+def ring_s(n: int, size: float, link: Link) -> float:
+    """A ring all-reduce: 2 (n - 1) steps, in each of which every worker sends size / n bytes."""
+    return 2 * (n - 1) * (link.latency_s + size / n / link.bytes_per_s)
+
+
+@functools.cache
+def expected_max(n: int) -> float:
+    """The expected largest of n independent standard normal numbers: 0 for 1, 1.42 for 8.
+
+    The integral of [z > 0] - P(z)^n, with P the normal distribution function.
+    """
+    z = np.arange(-1000, 1001) / 100
+    below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
+    return float((np.heaviside(z, 0.5) - below**n).sum() / 100)
+
+
+def gradients(network: Network, image_size: int) -> Iterator[tuple[float, int]]:
+    """(share of the step's compute after which it is there, numbers in it) for each layer's
+    gradient, last layer first."""
+    layers = list(network.layers(image_size))
+    total, passed = sum(layer.macs for layer in layers), 0
+    for layer in reversed(layers):
+        passed += layer.macs
+        if layer.parameters:
+            yield 1 - BACKWARD + BACKWARD * passed / total, layer.parameters

@@ -1,0 +1,83 @@
+"""Input pipelines: from stored images to batches, in the order that `records.order` lays down.
+
+Every pipeline gives uint8 NHWC batches of one rank; normalising is the step's work, on the device.
+Streams (TFRecord in tf.data, record files in DALI) have an order of their own, and promise less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rn50lib.config import Experiment
+from rn50lib.errors import UserError
+
+if TYPE_CHECKING:
+    from rn50lib.data.source import Source
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's batch: `images` uint8 (B, H, W, 3) RGB and `labels` int32 (B,).
+
+    Both are arrays or tensors; rows from `valid` on are padding and count nowhere.
+    """
+
+    images: Any
+    labels: Any
+    valid: int
+
+
+class Pipeline(Protocol):
+    """One split of a data set as batches of one rank; `len()` is the steps of an epoch."""
+
+    examples: int
+    ordered: bool  # whether it reads by number, so that an epoch can begin behind any image
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from `start_step` on, the same ones every time it is asked.
+
+        The first `skip` images of the epoch's order are left out: a group of any size has trained
+        on them before. Only a loader that is `ordered` takes it.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the workers. Nothing is left running."""
+        ...
+
+
+def open_pipeline(
+    experiment: Experiment, source: Source | None, split: str, rank: int, size: int
+) -> Pipeline:
+    """The pipeline of an experiment for 'train' or 'val'. `source` is None for synthetic.
+
+    Raises UserError when the data set holds less than one global batch.
+    """
+    if experiment.loader == "synthetic":
+        from rn50lib.data.synthetic import Synthetic
+
+        return Synthetic(experiment, split, size)
+    from rn50lib.data.sampler import Plan
+
+    assert source is not None, experiment.loader
+    plan = Plan(experiment, source, split, rank, size)
+    if plan.train and plan.examples < experiment.global_batch:
+        raise UserError(
+            f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
+            f" images and {source.path} gives {plan.examples}; use a smaller batch"
+        )
+    if experiment.loader == "dali":
+        from rn50lib.data.dali import Dali
+
+        return Dali(experiment, source, plan)
+    if experiment.backend == "tensorflow":
+        from rn50lib.data.tfdata import TfData
+
+        return TfData(experiment, source, plan)
+    from rn50lib.data.torch_loader import TorchLoader
+
+    return TorchLoader(experiment, source, plan)

@@ -1,0 +1,157 @@
+"""What DALI does to an image, as two graphs: one for training, one for validation.
+
+    read → decode and crop → resize → mirror → uint8 pixels
+
+The same two run on a CPU and on a GPU. Each takes `read`, a function that adds a reader of files,
+RecordIO or TFRecord, and `Look`, which holds the recipe's numbers: DALI has defaults of its own for
+nearly all of them, and the reference once trained with DALI's 8 % as the smallest crop because it
+passed nothing. Normalising is left to the step, which does it on the device.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nvidia.dali import fn, math, pipeline_def, types
+
+from rn50lib.recipe import Augmentation
+
+Read = Callable[[], tuple[Any, Any]]
+"""Adds a reader to the graph that is being defined: (encoded image, label as a scalar)."""
+
+JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))
+"""Capabilities of the GPUs that decode JPEGs beside their other work: A100 and A30, H100 and H200,
+B200. They decode whole images only."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What images become. `pixels` is their side, `resize` the shorter side of a validation image
+    before its centre is cut out. `antialias` goes with `--resample`. `quick` is a cheaper way to
+    decode: see `images.quick`.
+
+    `gpu` decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the
+    part that the crop needs is decoded, which is less work.
+    """
+
+    pixels: int
+    resize: int
+    augmentation: Augmentation
+    antialias: bool = True
+    gpu: bool = False
+    engine: bool = False
+    quick: bool = False
+
+
+@pipeline_def
+def training(read: Read, look: Look) -> tuple[Any, Any]:
+    """A random part of each image, as uint8 (pixels, pixels, 3), and its label."""
+    encoded, label = read()
+    crop = {
+        "random_area": list(look.augmentation.area),
+        "random_aspect_ratio": list(look.augmentation.aspect),
+        "num_attempts": 10,
+    }
+    mirror = fn.random.coin_flip(probability=look.augmentation.flip)
+    if look.engine:
+        images = fn.decoders.image(encoded, **decoding(look, fn.decoders.image))
+        images = fn.random_resized_crop(images, size=look.pixels, **crop, **resampling(look))
+        images = fn.flip(images, horizontal=mirror)
+    else:
+        decode = fn.decoders.image_random_crop
+        images = decode(encoded, **crop, **decoding(look, decode))
+        # from right to left where it is mirrored: so the mirror image costs nothing
+        left = fn.cast(mirror, dtype=types.FLOAT)
+        images = resized(
+            images, look, fn.stack(0.0, left), fn.stack(1.0, 1.0 - left), roi_relative=True
+        )
+    if look.augmentation.upside_down:
+        turned = fn.random.coin_flip(probability=look.augmentation.upside_down)
+        images = fn.flip(images, horizontal=0, vertical=turned)
+    if look.augmentation.rotate:
+        most = look.augmentation.rotate
+        angle = fn.random.uniform(range=[-most, most])
+        images = fn.rotate(images, angle=angle, keep_size=True, fill_value=0)
+    return delivered(images, label, look)
+
+
+@pipeline_def
+def validation(read: Read, look: Look) -> tuple[Any, Any]:
+    """The middle of each image, as uint8 (pixels, pixels, 3), and its label.
+
+    Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
+    then crop the centre" gives, and decodes less: see `recipe.center_crop_box`, whose box it is.
+    """
+    encoded, label = read()
+    shape = fn.peek_image_shape(encoded, dtype=types.INT32, **as_stored(fn.peek_image_shape))
+    height, width = shape[0], shape[1]
+    side = center_side(math.min(height, width), look)
+    start = fn.stack((height - side) // 2, (width - side) // 2)
+    if look.engine:
+        images = fn.decoders.image(encoded, **decoding(look, fn.decoders.image))
+        first = fn.cast(start, dtype=types.FLOAT)
+        images = resized(images, look, first, first + side)
+    else:
+        decode = fn.decoders.image_slice
+        square = fn.stack(side, side)
+        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(look, decode))
+        images = resized(cut, look)
+    return delivered(images, label, look)
+
+
+def center_side(shorter: Any, look: Look) -> Any:
+    """round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box` has it. A
+    half goes to the even number, as Python's."""
+    doubled = 2 * look.pixels * shorter + look.resize
+    nearest = doubled // (2 * look.resize)
+    is_half = fn.cast(doubled == nearest * (2 * look.resize), dtype=types.INT32)
+    return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
+
+
+def resized(images: Any, look: Look, start: Any = None, end: Any = None, **how: Any) -> Any:
+    """A rectangle of each image, or all of it, as (pixels, pixels, 3)."""
+    if start is not None:
+        how |= {"roi_start": start, "roi_end": end}
+    return fn.resize(images, resize_x=look.pixels, resize_y=look.pixels, **how, **resampling(look))
+
+
+def resampling(look: Look) -> dict[str, Any]:
+    """Pillow's BILINEAR: a triangle, as wide as the pixels that become one; or just a triangle."""
+    return {"interp_type": types.INTERP_LINEAR, "antialias": look.antialias}
+
+
+def decoding(look: Look, operator: Callable) -> dict[str, Any]:
+    """How to decode. The careful way is libjpeg's own, on a GPU too, so that all loaders see the
+    same picture in validation.
+
+    How many images go to the JPEG engine, while the GPU's other units decode the rest, is left to
+    DALI, whose own default has changed (0.65, 0.9). Nothing is allocated ahead (`preallocate_*`):
+    that would take a batch of the largest image, and what the decoder takes comes from DALI's pool,
+    which outlives a graph.
+    """
+    engine = {} if look.engine else {"hw_decoder_load": 0.0}
+    return (
+        {
+            "device": "mixed" if look.gpu else "cpu",
+            "output_type": types.RGB,
+            "use_fast_idct": look.quick,
+            "jpeg_fancy_upsampling": not look.quick,
+        }
+        | engine
+        | as_stored(operator)
+    )
+
+
+def as_stored(operator: Callable) -> dict[str, Any]:
+    """DALI 1 leaves images as they lie in the file, like every other loader here; DALI 2 turns them
+    as their EXIF block says, unless told not to."""
+    known = inspect.signature(operator).parameters
+    return {"adjust_orientation": False} if "adjust_orientation" in known else {}
+
+
+def delivered(images: Any, label: Any, look: Look) -> tuple[Any, Any]:
+    label = fn.cast(label, dtype=types.INT32)
+    return images, label.gpu() if look.gpu else label

@@ -1,0 +1,55 @@
+"""A group of workers that torch.distributed connects; `torchrun` starts them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from rn50lib.distributed.collectives import Vectors
+from rn50lib.distributed.gpu import choose_gpu
+from rn50lib.distributed.launch_env import member
+from rn50lib.distributed.slurm import torch_environment
+from rn50lib.errors import UserError
+
+
+class Ddp(Vectors):
+    """`Comm` over torch.distributed: Gloo for arrays in host memory, NCCL for gradients on GPUs.
+
+    Raises UserError when this process was not started as one of a group.
+    """
+
+    def __init__(self) -> None:
+        me = member()
+        if me is not None and me.launcher == "srun":
+            os.environ.update(torch_environment(me))
+        if "RANK" not in os.environ:
+            raise UserError(
+                "--comm ddp: this process has no rank: start it with `rn50 run -n N`, or with"
+                " torchrun or srun"
+            )
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        choose_gpu("torch", self.local_rank)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        # a group that is still open at the interpreter's end can abort it ("terminate called ...")
+        atexit.register(leave)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def add_up(self, vector: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(vector.copy())
+        dist.all_reduce(total)
+        return total.numpy()
+
+    def from_first(self, vector: np.ndarray) -> np.ndarray:
+        copy = torch.from_numpy(vector.copy())
+        dist.broadcast(copy, src=0)
+        return copy.numpy()
+
+
+def leave() -> None:
+    """Close the group, if nobody has done so."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

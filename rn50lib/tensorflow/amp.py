@@ -1,0 +1,92 @@
+"""Reduced precision in TensorFlow: the policy of each --dtype, and the scaling of the loss.
+
+Weights, batch norm's statistics, the last layer and the loss are float32 in all of them. What each
+layer computes in is its Keras policy: see `model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rn50lib import hooks as overrides
+from rn50lib import optim
+from rn50lib.config import kinds
+from rn50lib.errors import UserError
+from rn50lib.tensorflow import PythonCalls
+
+
+def configure(device: str, dtype: str) -> None:
+    """Say what float32 means: TensorFlow's convolutions are TF32 from Ampere on unless told.
+
+    Raises UserError where TensorFlow does not reach the GPU that `dtype` needs.
+    """
+    if dtype == "tf32" and device != "gpu":
+        raise UserError("--dtype tf32: TensorFlow reaches no GPU here; `rn50 doctor` says why")
+    tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")
+
+
+class LossScaler:
+    """The loss scale of a run and its rule, as a part of the step's graph: nothing waits for it.
+
+    A learner's `loss_scale_update` is plain Python, so that the graph hands it each step's answer.
+    """
+
+    def __init__(self, text: str) -> None:
+        start, self.growth_steps = kinds.scaling(text)
+        self.scale = tf.Variable(start, trainable=False)
+        self.good_steps = tf.Variable(0, trainable=False)
+        self.skipped = tf.Variable(0, trainable=False)
+        self.rule: Callable[..., Any] = overrides.get("loss_scale_update")
+        self.python = PythonCalls()
+
+    def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
+        """The exchanged gradients divided by the scale, and whether all of them are finite.
+
+        Where one is not, all become zeros. Every rank sees the same gradients.
+        """
+        norms = tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients])
+        finite = tf.reduce_all(tf.math.is_finite(norms))
+        factor = 1 / self.scale
+        kept = [tf.where(finite, g * factor, tf.zeros_like(g)) for g in gradients]
+        return kept, finite
+
+    def advance(self, finite: Any) -> None:
+        """The scale of the next step: `optim.loss_scale_update`, for tensors."""
+        self.skipped.assign_add(tf.cast(~finite, tf.int32))
+        if self.growth_steps is None:
+            return
+        if self.rule is not optim.loss_scale_update:
+            inputs = [self.scale, self.good_steps, finite]
+            scale, good_steps = self.python(self.ask, inputs, [tf.float32, tf.int32])
+            self.scale.assign(tf.ensure_shape(scale, ()))
+            self.good_steps.assign(tf.ensure_shape(good_steps, ()))
+            return
+        good_steps = tf.where(finite, self.good_steps + 1, 0)
+        grown = good_steps >= self.growth_steps
+        factor = tf.where(finite, tf.where(grown, optim.GROWTH, 1.0), optim.BACKOFF)
+        scale = self.scale * factor
+        self.scale.assign(tf.clip_by_value(scale, optim.SMALLEST_SCALE, optim.LARGEST_SCALE))
+        self.good_steps.assign(tf.where(grown, 0, good_steps))
+
+    def ask(self, scale: Any, good_steps: Any, finite: Any) -> tuple[Any, Any]:
+        """Called from the graph, at every step."""
+        state = self.rule(float(scale), int(good_steps), bool(finite), self.growth_steps)
+        new_scale, new_steps = state
+        return tf.float32.as_numpy_dtype(new_scale), tf.int32.as_numpy_dtype(new_steps)
+
+    def state(self) -> dict[str, float]:
+        return {
+            "scale": float(self.scale.numpy()),
+            "good_steps": int(self.good_steps.numpy()),
+            "skipped": int(self.skipped.numpy()),
+        }
+
+    def load(self, state: dict[str, float]) -> None:
+        """Go on from `state()`; a static scale stays what the run was given."""
+        self.skipped.assign(int(state["skipped"]))
+        if self.growth_steps is not None:
+            self.scale.assign(state["scale"])
+            self.good_steps.assign(int(state["good_steps"]))

@@ -1,0 +1,66 @@
+"""The optimizer's step in TensorFlow: SGD with momentum, and LARS; parts of the step's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from rn50lib.config import Experiment
+from rn50lib.optim import TRUST
+from rn50lib.step_common import weight_decays
+
+
+class Optimizer:
+    """`rn50lib.optim.sgd` or `lars` over the parameters `names`, each with its velocity.
+
+    L2 in the gradient. SGD has no learning rate in the velocity, LARS has.
+    """
+
+    def __init__(self, experiment: Experiment, named: Mapping[str, Any], names: list[str]) -> None:
+        self.weights = {name: named[name] for name in names}
+        self.velocity = {
+            name: tf.Variable(tf.zeros_like(named[name]), trainable=False, name=name)
+            for name in names
+        }
+        self.decay = weight_decays(experiment, names)
+        self.momentum, self.lars = experiment.mom, experiment.optimizer == "lars"
+
+    def __call__(self, gradients: list[Any], lr: Any, finite: Any = None) -> None:
+        """Take a step by gradients in the order of `names`; none where they are not `finite`."""
+
+        def unless_skipped(value: Any, skipped: float) -> Any:
+            """Numbers, not a branch: a branch would wait for the device to answer."""
+            return value if finite is None else tf.where(finite, value, skipped)
+
+        momentum = unless_skipped(self.momentum, 1.0)
+        if self.lars:
+            gradients = self.steps(gradients, lr)
+            lr = tf.constant(1.0)
+        lr = unless_skipped(lr, 0.0)
+        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+            if self.lars:
+                gradient = unless_skipped(gradient, 0.0)
+            elif self.decay[name]:
+                gradient += unless_skipped(self.decay[name], 0.0) * weight
+            # velocity = momentum * velocity + gradient; weight -= lr * velocity, in one kernel
+            tf.raw_ops.ResourceApplyMomentum(
+                var=weight.handle,
+                accum=self.velocity[name].handle,
+                lr=lr,
+                grad=gradient,
+                momentum=momentum,
+            )
+
+    def steps(self, gradients: list[Any], lr: Any) -> list[Any]:
+        """What LARS adds to the velocities: each layer's gradient at a rate of its own."""
+        found = []
+        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+            rate, decay = lr, self.decay[name]
+            if len(weight.shape) > 1:
+                length, slope = tf.norm(weight), tf.norm(gradient)
+                trust = TRUST * length / (slope + decay * length)
+                rate = lr * tf.where((length > 0) & (slope > 0), trust, 1.0)
+            found.append(rate * (gradient + decay * weight if decay else gradient))
+        return found

@@ -1,0 +1,98 @@
+"""Reduced precision in PyTorch: what each --dtype means, and the scaling of the loss.
+
+Weights, batch norm's statistics, the last layer and the loss are float32 in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rn50lib import hooks as overrides
+from rn50lib import optim
+from rn50lib.config import kinds
+from rn50lib.errors import UserError
+
+AUTOCAST = {
+    "float32": torch.float32,
+    "tf32": torch.float32,  # the tensors are float32: only the multipliers round
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def configure(device: str, dtype: str) -> torch.dtype:
+    """The type that autocast computes in; on a GPU, what float32 means is set.
+
+    Without that, convolutions run in TF32 from Ampere on. Raises UserError where PyTorch does not
+    reach the GPU that `dtype` needs.
+    """
+    if device != "cuda":
+        if dtype == "tf32":
+            raise UserError("--dtype tf32: PyTorch reaches no GPU here; `rn50 doctor` says why")
+        return AUTOCAST[dtype]
+    torch.backends.cudnn.benchmark = True
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    # The old settings first: PyTorch refuses to read them (and torch.compile does) where they say
+    # otherwise than the new ones, as in NGC's containers. The last layer stays in float32.
+    cudnn.allow_tf32 = dtype == "tf32"
+    torch.set_float32_matmul_precision("highest")
+    if hasattr(cudnn, "conv"):  # from PyTorch 2.9 on
+        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+        matmul.fp32_precision = "ieee"
+    return AUTOCAST[dtype]
+
+
+class LossScaler:
+    """The loss scale of a run and its rule, all on the device: no step waits for it.
+
+    A learner's `loss_scale_update` is plain Python, so that it has to be told by the device, at
+    every step, whether the gradients were finite.
+    """
+
+    def __init__(self, text: str, device: str) -> None:
+        start, self.growth_steps = kinds.scaling(text)
+        self.scale = torch.tensor(start, device=device)
+        self.good_steps = torch.tensor(0, device=device)
+        self.skipped = torch.tensor(0, device=device)
+        self.not_finite = torch.tensor(0.0, device=device)  # 1.0: the update is skipped
+        self.rule: Callable = overrides.get("loss_scale_update")
+
+    def tensors(self) -> list[Tensor]:
+        return [self.scale, self.good_steps, self.skipped, self.not_finite]
+
+    def check(self, gradients: Sequence[Tensor]) -> None:
+        """Note whether all of the exchanged gradients are finite. Every rank sees the same ones."""
+        norms = torch.stack(torch._foreach_norm(list(gradients)))  # one pass over all of them
+        self.not_finite.copy_(norms.isfinite().all().logical_not())
+
+    def advance(self) -> None:
+        """The scale of the next step: `optim.loss_scale_update`, for tensors."""
+        bad = self.not_finite.bool()
+        self.skipped += bad
+        if self.growth_steps is None:
+            return
+        if self.rule is not optim.loss_scale_update:
+            state = self.scale.item(), int(self.good_steps), not bad.item()
+            scale, good_steps = self.rule(*state, self.growth_steps)
+            self.scale.fill_(scale)
+            self.good_steps.fill_(good_steps)
+            return
+        self.good_steps.add_(1).masked_fill_(bad, 0)
+        grown = self.good_steps >= self.growth_steps
+        factor = torch.where(bad, optim.BACKOFF, torch.where(grown, optim.GROWTH, 1.0))
+        self.scale.mul_(factor).clamp_(optim.SMALLEST_SCALE, optim.LARGEST_SCALE)
+        self.good_steps.masked_fill_(grown, 0)
+
+    def state(self) -> dict[str, float]:
+        names = ("scale", "good_steps", "skipped")
+        return {name: getattr(self, name).item() for name in names}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Go on from `state()`; a static scale stays what the run was given."""
+        self.skipped.fill_(int(state["skipped"]))
+        if self.growth_steps is not None:
+            self.scale.fill_(state["scale"])
+            self.good_steps.fill_(int(state["good_steps"]))

@@ -1,0 +1,198 @@
+"""What makes a ResNet faster on an x86 processor: forms of a built model that suit oneDNN.
+
+oneDNN is the library behind PyTorch's convolutions there. The model in `model.py` knows nothing of
+it: each form below takes such a model, shares its parameters and computes the same. The private
+operators of PyTorch that this project needs are all called here, each with its reason.
+"""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rn50lib.config import Experiment
+from rn50lib.hardware import machine
+from rn50lib.resnet import Network
+from rn50lib.torch.model import ResNet
+
+MATRIX_PIXELS = 14
+"""Pixels a side up to which a 1x1 convolution trains faster as a matrix product: its weights, large
+where images are small, are then not rearranged at every step, forward and twice backward."""
+
+BLOCKED_PIXELS = 1024
+"""Pixels of a batch above which a block trains faster in the blocked layout: its weights have to be
+rearranged for each convolution, and their gradients back, however few pixels they meet."""
+
+
+def has_onednn(device: str, dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes in `dtype` here, and fast."""
+    if device != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(machine().bfloat16))
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def for_training(
+    model: ResNet, net: Network, experiment: Experiment, dtype: torch.dtype
+) -> nn.Module:
+    """The form in which `model` trains fastest on the experiment's batches; it shares its weights.
+
+    Blocks that see many pixels train in the blocked layout, the rest in NHWC, there with the 1x1
+    convolutions over small images as matrix products where those are faster.
+    """
+    sizes = {layer.name: layer.size for layer in net.layers(experiment.image_shape)}
+    pixels = [experiment.batch_size * sizes[f"{block.name}.add"] ** 2 for block in net.blocks()]
+    blocked = sum(count > BLOCKED_PIXELS for count in pixels)  # the first ones: images only shrink
+    if experiment.compile:  # torch.compile knows nothing of such tensors
+        blocked = 0
+    # In float32 the products are MKL's, in bfloat16 oneDNN's. On AMD's EPYC with bfloat16 MKL's are
+    # slower than oneDNN's convolutions; processors of Intel's were not measured.
+    if dtype == torch.bfloat16 or not machine().bfloat16:
+        use_matrix_products(model, net, sizes, skip=blocked)
+    return Blocked(model, blocked, dtype) if blocked else model
+
+
+class Blocked(nn.Module):
+    """A ResNet of which the stem and the first `count` blocks train in oneDNN's own layout.
+
+    There the channels lie in blocks as long as a vector register (nChw16c), in which convolutions
+    and batch norms run faster than in NHWC. PyTorch calls such tensors mkldnn tensors, and the
+    operators of a ResNet take them as any others.
+    """
+
+    def __init__(self, model: ResNet, count: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+        blocks = [block for stage in model.stages for block in stage]
+        self.blocked, self.others = blocks[:count], blocks[count:]
+        for module in (model.conv1, *self.blocked):
+            module.to(memory_format=torch.contiguous_format)  # as its gradients will come
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        # oneDNN rounds the weights while it rearranges them; autocast would do so beforehand
+        with torch.autocast("cpu", enabled=False):
+            x = self.model.stem(images_NCHW.to_mkldnn(self.dtype))
+            for block in self.blocked:
+                x = block(x)
+            x = x.to_dense().contiguous(memory_format=torch.channels_last)
+        for block in self.others:
+            x = block(x)
+        return self.model.head(x)
+
+
+class MatrixProduct(nn.Conv2d):
+    """A 1x1 convolution with stride 1: the same matrix for the channels of every pixel."""
+
+    def forward(self, x_NCHW: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x_NCHW)
+        # by way of NHWC, so that the gradient has the strides that DDP lays its buckets out by
+        matrix = self.weight.permute(0, 2, 3, 1).flatten(1)
+        return F.linear(x_NCHW.permute(0, 2, 3, 1), matrix).permute(0, 3, 1, 2)
+
+
+def use_matrix_products(model: ResNet, net: Network, sizes: dict[str, int], skip: int) -> None:
+    """Put a MatrixProduct with the same weights where it is faster, in all but `skip` blocks."""
+    for block in list(net.blocks())[skip:]:
+        for conv in (*block.convs, block.downsample):
+            if conv and conv.kernel == conv.stride == 1 and sizes[conv.name] <= MATRIX_PIXELS:
+                made = MatrixProduct(
+                    conv.in_channels, conv.out_channels, 1, bias=False, device="meta"
+                )
+                made.weight = model.get_parameter(f"{conv.name}.weight")
+                owner, _, name = conv.name.rpartition(".")
+                setattr(model.get_submodule(owner), name, made)
+
+
+# --- predicting -----------------------------------------------------------------------------------
+
+PACKED_SHAPES = 4
+"""Shapes of a batch for which packed weights are kept, each as large as the network's."""
+
+
+def has_one_pass(device: str, dtype: torch.dtype) -> bool:
+    """Whether this PyTorch and processor have oneDNN's fused convolutions for `dtype`."""
+    ops = ("_convolution_pointwise", "_convolution_pointwise_", "_reorder_convolution_weight")
+    return has_onednn(device, dtype) and all(hasattr(torch.ops.mkldnn, op) for op in ops)
+
+
+def one_pass(
+    conv: nn.Conv2d, weight: Tensor, x: Tensor, relu: bool, shortcut: Tensor | None = None
+) -> Tensor:
+    """relu(conv(x) + shortcut), each where it is asked for, by one kernel of oneDNN.
+
+    oneDNN rectifies and adds while it still holds the result in registers, so that each layer is
+    written once and read once. The sum is written over `shortcut`. The operators are private: those
+    are what torch.compile puts in for this, and there is no public way to them without compiling.
+    """
+    ops, after = torch.ops.mkldnn, "relu" if relu else "none"
+    how = (weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
+    if shortcut is None:
+        return ops._convolution_pointwise(x, *how, after, [], "")
+    return ops._convolution_pointwise_.binary(shortcut, x, *how, "add", 1.0, after, [], "")
+
+
+def packed(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """The weights as oneDNN's convolution wants them for inputs like `x`; else it rearranges them
+    at every call, which for a single image takes longer than to convolve it.
+
+    Private like `one_pass`: the public `torch.utils.mkldnn.to_mkldnn` packs for no size at all, and
+    weights packed for another batch are slower than those that were not packed.
+    """
+    how = (conv.padding, conv.stride, conv.dilation, conv.groups, list(x.shape))
+    weight: Tensor = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *how)
+    return weight
+
+
+class OnePass(nn.Module):
+    """A ResNet whose batch norms are folded (see `inference`), each convolution in one pass.
+
+    When a second batch of the same shape follows, its weights are packed for that shape and kept.
+    """
+
+    def __init__(self, folded: ResNet) -> None:
+        super().__init__()
+        self.model = folded
+        self.shape = torch.Size()  # of the batch before
+        self.weights: dict[torch.Size, dict[nn.Conv2d, Tensor]] = {}
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        weights = self._packed_weights(images_NCHW.shape)
+
+        def convolve(
+            conv: nn.Conv2d, x: Tensor, relu: bool, shortcut: Tensor | None = None
+        ) -> Tensor:
+            if weights is None:
+                return one_pass(conv, conv.weight, x, relu, shortcut)
+            if conv not in weights:
+                weights[conv] = packed(conv, x)
+            return one_pass(conv, weights[conv], x, relu, shortcut)
+
+        x = convolve(self.model.conv1, images_NCHW, relu=True)
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+        for stage in self.model.stages:
+            for block in stage:
+                *inner, last = (m for name, m in block.named_children() if name.startswith("conv"))
+                y = x
+                for conv in inner:
+                    y = convolve(conv, y, relu=True)
+                if isinstance(block.downsample, nn.Conv2d):
+                    x = convolve(block.downsample, x, relu=False)
+                x = convolve(last, y, relu=True, shortcut=x)
+        return self.model.head(x)
+
+    def _packed_weights(self, shape: torch.Size) -> dict[nn.Conv2d, Tensor] | None:
+        """Where the weights packed for this shape are kept; None if it has not come twice."""
+        if shape not in self.weights and shape == self.shape:
+            if len(self.weights) == PACKED_SHAPES:
+                del self.weights[next(iter(self.weights))]  # the oldest
+            self.weights[shape] = {}
+        self.shape = shape
+        return self.weights.get(shape)

@@ -1,0 +1,79 @@
+"""The optimizer's step in PyTorch: SGD's fused kernel, and LARS in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rn50lib.config import Experiment
+from rn50lib.optim import TRUST
+from rn50lib.step_common import weight_decays
+
+
+def optimizer_for(
+    experiment: Experiment, named: Mapping[str, Tensor], names: list[str], lr: Tensor
+) -> torch.optim.SGD:
+    """The optimizer of an experiment over the parameters `names`, in at most two groups.
+
+    `lr` is filled by the step. Each parameter has a velocity of zeros from the start: a first
+    update that is skipped must leave one behind.
+    """
+    decays = weight_decays(experiment, names)
+    groups = [
+        {"params": [named[n] for n, own in decays.items() if own == decay], "weight_decay": decay}
+        for decay in dict.fromkeys((experiment.wd, 0.0))
+    ]
+    groups = [group for group in groups if group["params"]]
+    made: torch.optim.SGD
+    if experiment.optimizer == "lars":
+        made = Lars(groups, lr, experiment.mom)
+    else:
+        made = torch.optim.SGD(groups, lr=lr, momentum=experiment.mom, fused=True)
+    for name in names:
+        made.state[named[name]]["momentum_buffer"] = torch.zeros_like(named[name])
+    return made
+
+
+class Lars(torch.optim.SGD):
+    """`rn50lib.optim.lars`: it turns each gradient into the step that its layer is to take, and
+    SGD's kernel, at a rate of 1 and without decay, adds that to the velocity.
+
+    All on the device: the norms are never read. Where a gradient is not finite, `found_inf` makes
+    the kernel skip, as it does for SGD.
+    """
+
+    found_inf: Tensor | None = None
+    grad_scale: Tensor | None = None
+
+    def __init__(self, groups: list[dict[str, Any]], lr: Tensor, momentum: float) -> None:
+        own = [{**group, "weight_decay": 0.0, "decay": group["weight_decay"]} for group in groups]
+        super().__init__(own, lr=1.0, momentum=momentum, fused=True)
+        self.rate = lr
+
+    def step(self, closure: Any = None) -> Any:
+        scale, self.grad_scale = self.grad_scale, None  # the norms are those of the true gradients
+        with torch.no_grad():
+            for group in self.param_groups:
+                self.scale(group["params"], group["decay"], scale)
+        return super().step(closure)
+
+    def scale(self, weights: list[Tensor], decay: float, loss_scale: Tensor | None) -> None:
+        """Turn the gradients of a group into steps, in place."""
+        gradients = [weight.grad for weight in weights]
+        if loss_scale is not None:
+            torch._foreach_mul_(gradients, loss_scale.reciprocal())
+        layers = [i for i, weight in enumerate(weights) if weight.dim() > 1]
+        rates = [self.rate] * len(weights)
+        if layers:
+            length = torch.stack(torch._foreach_norm([weights[i] for i in layers]))
+            slope = torch.stack(torch._foreach_norm([gradients[i] for i in layers]))
+            trust = TRUST * length / (slope + decay * length)
+            trust = torch.where((length > 0) & (slope > 0), trust, 1.0)
+            for i, rate in zip(layers, (self.rate * trust).unbind(), strict=True):
+                rates[i] = rate
+        if decay:
+            torch._foreach_add_(gradients, weights, alpha=decay)
+        torch._foreach_mul_(gradients, rates)

@@ -1,0 +1,254 @@
+"""One training step in PyTorch: forward, backward, exchange, update, in this order, every time.
+
+Nothing here waits for the device: losses and hits are added up where they arise, and the loop
+reads them every `disp_batches` steps. What only makes the step faster stands in `speed` and, for a
+processor, in `onednn`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rn50lib import distributed as groups
+from rn50lib import hooks as overrides
+from rn50lib.config import Experiment
+from rn50lib.data import Batch
+from rn50lib.distributed import Comm
+from rn50lib.recipe import MEAN, STD
+from rn50lib.resnet import Network
+from rn50lib.torch import amp as precision
+from rn50lib.torch import cpu as onednn
+from rn50lib.torch import cuda_graphs as speed
+from rn50lib.torch.gradient_sync import Exchange, OverriddenExchange
+from rn50lib.torch.inference import Predictor
+from rn50lib.torch.model import ResNet, freeze, load_arrays, tensors
+from rn50lib.torch.optimizer import optimizer_for
+
+
+class TorchStep:
+    """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
+
+    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.dtype = precision.configure(self.device, experiment.dtype)
+        torch.set_num_threads(experiment.threads)
+        if self.device == "cuda":
+            from rn50lib.distributed.gpu import choose_gpu
+
+            choose_gpu("torch", comm.local_rank)
+        self.experiment, self.net = experiment, net
+        self.model = ResNet(net)
+        start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
+        load_arrays(self.model, overrides.get("broadcast_start")(start, comm))
+        self.model.to(self.device)
+        if not hasattr(comm, "hvd"):
+            # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
+            self.model.to(memory_format=torch.channels_last)
+        fastest: torch.nn.Module = self.model
+        if onednn.has_onednn(self.device, self.dtype):
+            fastest = onednn.for_training(self.model, net, experiment, self.dtype)
+        frozen = net.up_to(experiment.freeze_until)
+        freeze(self.model, frozen)
+        self.lr = torch.tensor(0.0, device=self.device)
+        named = tensors(self.model)
+        self.names = [name for name in net.parameters() if name not in frozen]  # what is trained
+        self.optimizer = optimizer_for(experiment, named, self.names, self.lr)
+        self.exchange = exchange_for(experiment, comm, fastest, named)
+        self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
+        self.scaler: precision.LossScaler | None = None
+        if experiment.loss_scale:
+            self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
+        self.micro_batches, self.batches = experiment.micro_batches, 0
+        self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
+        self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
+        self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        self.measure = not experiment.no_metrics
+        self.predictor: Predictor | None = None  # as of the present weights
+        self.span = unnamed
+        self.copies = speed.Copies() if self.device == "cuda" else None
+        self.runner = speed.Runner(self)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
+        if self.copies is not None:
+            images_NHWC, labels = self.copies(batch)
+        else:
+            images_NHWC, labels = torch.as_tensor(batch.images), torch.as_tensor(batch.labels)
+        images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
+        return images_NCHW.float().sub_(self.mean).mul_(self.inverse_std), labels.long()
+
+    def forward(self, images_NCHW: Tensor, model: torch.nn.Module | None = None) -> Tensor:
+        with torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32):
+            return (model or self.model)(images_NCHW)
+
+    def train_step(self, batch: Batch, lr: float) -> None:
+        with speed.explain_errors(self, training=True):
+            images, labels = self.inputs(batch)
+            self.lr.fill_(lr)
+            self.predictor = None
+            self.runner.train(images, labels)  # `compute`, as it is or made faster
+
+    def compute(self, images: Tensor, labels: Tensor) -> None:
+        """A whole step, on the device alone: its tensors are all that it reads and changes.
+
+        Of several micro-batches only the last one ends in an update; the gradients of those before
+        it stay where they are, and the next ones are added to them.
+        """
+        self.model.train()
+        self.batches += 1
+        last = self.batches % self.micro_batches == 0
+        with contextlib.nullcontext() if last else self.exchange.held():
+            with self.span("forward"):
+                logits = self.forward(images, self.trained)
+                loss = self.loss(logits, labels)
+            with self.span("backward"):
+                self.scaled(loss).backward()
+        if last:
+            with self.span("exchange"):
+                self.exchange()  # now every worker has the average of all workers' gradients
+            with self.span("update"):
+                self.update()
+        self.add_up(logits.detach(), labels, loss.detach())
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """What training makes small: with --label-smoothing not what validation reports."""
+        return F.cross_entropy(logits, labels, label_smoothing=self.experiment.label_smoothing)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients are added up: this batch's share, times the loss scale."""
+        if self.micro_batches > 1:
+            loss = loss / self.micro_batches
+        return loss if self.scaler is None else loss * self.scaler.scale
+
+    def update(self) -> None:
+        """The optimizer's step, in one kernel: decay, velocity, weights.
+
+        With a loss scale the kernel divides the gradients by it first, and changes nothing where
+        one of them is not finite; the scale then follows its rule.
+        """
+        if self.scaler is not None:
+            self.scaler.check([p.grad for p in self.model.parameters() if p.grad is not None])
+            self.optimizer.grad_scale = self.scaler.scale
+            self.optimizer.found_inf = self.scaler.not_finite
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler is not None:
+            self.scaler.advance()
+
+    @torch.inference_mode()
+    def eval_step(self, batch: Batch) -> None:
+        if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
+            return
+        with speed.explain_errors(self, training=False):
+            images, labels = self.inputs(batch)
+            logits = self.predicted(images)[: batch.valid]
+            labels = labels[: batch.valid]
+            self.add_up(logits, labels, F.cross_entropy(logits, labels))
+            self.runner.pace()
+
+    def predicted(self, images_NCHW: Tensor) -> Tensor:
+        """Logits with the running statistics: by the compiled model if there is one, else folded,
+        which is faster than the form that trains."""
+        if self.experiment.compile:
+            self.model.eval()
+            return self.forward(images_NCHW)
+        if self.predictor is None:
+            self.predictor = Predictor(self.model, self.dtype)
+        return self.predictor(images_NCHW)
+
+    @torch.no_grad()
+    def add_up(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
+        """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
+        if not self.measure:
+            return
+        best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+        hits = best == labels[:, None]
+        self.sums[0] += mean_loss.double() * len(labels)
+        self.sums[1] += hits[:, 0].sum()
+        self.sums[2] += hits.sum()
+        self.sums[3] += len(labels)
+
+    def read_sums(self) -> np.ndarray:
+        if self.device == "cuda" and not self.measure:
+            torch.cuda.synchronize()
+        values = self.sums.cpu().numpy().copy()
+        self.sums.zero_()
+        return values
+
+    # --- what the loop asks for ------------------------------------------------------------------
+
+    def state(self) -> dict[str, np.ndarray]:
+        named = tensors(self.model)
+        arrays = {name: to_array(tensor) for name, tensor in named.items()}
+        for name in self.names:
+            held = self.optimizer.state[named[name]]
+            arrays[f"velocity/{name}"] = to_array(held["momentum_buffer"])
+        return arrays
+
+    def scaling(self) -> dict[str, float]:
+        return self.scaler.state() if self.scaler else {}
+
+    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
+        load_arrays(self.model, arrays)
+        self.predictor = None
+        named = tensors(self.model)
+        for name in self.names:
+            if f"velocity/{name}" in arrays:
+                velocity = self.optimizer.state[named[name]]["momentum_buffer"]
+                velocity.copy_(torch.from_numpy(arrays[f"velocity/{name}"]))
+        if self.scaler and scaling:
+            self.scaler.load(scaling)
+
+    @torch.inference_mode()
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        pixels = torch.as_tensor(images).to(self.device).permute(0, 3, 1, 2)
+        logits = self.predicted(pixels.float().sub_(self.mean).mul_(self.inverse_std))
+        return logits.softmax(dim=1).cpu().numpy()
+
+    def versions(self) -> dict[str, str]:
+        found = {"torch": torch.__version__, "device": self.device}
+        if self.device == "cuda":
+            found["device"] = torch.cuda.get_device_name()
+            found["cuda"] = str(torch.version.cuda)
+            found["cudnn"] = str(torch.backends.cudnn.version())
+        return found
+
+    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
+        from rn50lib.torch.trace import recording
+
+        return recording(file, steps, self)
+
+
+def unnamed(part: str) -> AbstractContextManager[Any]:
+    """What stands around a part of a step, "forward" or "update", where no trace is recorded."""
+    return contextlib.nullcontext()
+
+
+def to_array(tensor: Tensor) -> np.ndarray:
+    """A float32 copy in plain (contiguous) memory."""
+    return tensor.detach().float().contiguous().cpu().numpy().copy()
+
+
+def exchange_for(
+    experiment: Experiment, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
+) -> Exchange:
+    """The exchange for a group of workers. `named` holds the parameters by canonical name."""
+    function = overrides.get("exchange_gradients")
+    if function is not groups.average:
+        return OverriddenExchange(function, comm, model)
+    if comm.size == 1:
+        return Exchange(model)
+    from rn50lib.torch.parallel import DdpExchange, HorovodExchange
+
+    if hasattr(comm, "hvd"):
+        return HorovodExchange(experiment, comm, model, named)
+    return DdpExchange(experiment, model)

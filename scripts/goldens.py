@@ -1,0 +1,416 @@
+"""Run the same short list of commands in two checkouts, and print what differs.
+
+    python scripts/goldens.py CHECKOUT_A CHECKOUT_B                      # everything but speed
+    python scripts/goldens.py A B --only "weights torch" records         # parts of items' names
+    python scripts/goldens.py A B --speed --only "speed step"            # ratios of images/s
+
+Weights and speeds depend on the processor, so no values are stored: each item runs in both
+checkouts, one right after the other, on this machine and with this Python. The exit status is 1 if
+an item differs or fails. Items whose package or program is not installed are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROUNDS = 5  # of --speed; one more before them warms the caches
+# 36 images make 4 steps an epoch and an incomplete batch; 20 for validation need padding.
+DRAW = "-m data_prep.roadsigns data --seed 7 --records --tfrecord --val 20 --train "
+TRAIN = "--recipe reference --image-shape 32 -b 8 -e 2 --lr 3 --warmup-epochs 1 --seed 3"
+TRAIN += " --threads 1 --data-nthreads 2"
+RESNET = "--num-layers 18 --dtype float32 --lr-step-epochs 1.5"
+HALF = "--network tiny --dtype float16 --lr-step-epochs 1.5"  # with a loss scale, on any machine
+OPTIONS = "--num-layers 34 --dtype float32 --macrobatch-size 16 --optimizer lars --rotate 10"
+OPTIONS += " --label-smoothing 0.1 --lr-schedule cosine --zero-gamma --no-bn-decay --flip-up-down"
+TINY = "--recipe reference --network tiny --image-shape 32 --data-root data --threads 1"
+FORMATS = {form: f"--data-format {form} --data-root {root}" for form, root in (
+    ("files", "data"), ("recordio", "data/records"), ("tfrecord", "data/tfrecord"))}  # fmt: skip
+LAUNCHERS = {"torchrun": "ddp", "horovodrun": "horovod", "mpirun": "horovod"}
+LOADERS: dict[str, tuple[str, ...]] = {"native": (), "dali": ("nvidia.dali",)}  # and what they need
+IMAGENET = "/data/imagenet/train-val-recordio-passthrough"
+BLANKS = {"path to imagenet": IMAGENET, "model prefix": "model", "epoch": "90"}
+
+Values = dict[str, Any]  # what an item finds in one checkout; the first value is shown
+
+
+class Failed(Exception):
+    """A command that failed in one checkout, with the last line that it printed."""
+
+
+class Item(NamedTuple):
+    """A name, what to find out in a checkout, and what that needs."""
+
+    name: str
+    find: Callable[[Side], Values]
+    needs: tuple[str, ...] = ()  # packages and programs
+
+
+class Side:
+    """A checkout, and the folder in which its commands run."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.folder = root.resolve(), folder
+        folder.mkdir()
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RN50_")} | {
+            "PYTHONPATH": str(self.root), "RN50_RUNS": str(folder / "runs"),
+            "RN50_DATA": str(folder / "default"), "XDG_CACHE_HOME": str(folder / "cache"),
+        }  # fmt: skip
+        used = self.python("-c", "import rn50lib; print(rn50lib.__file__)").strip()
+        if not Path(used).is_relative_to(self.root):
+            raise Failed(f"{root} is not a checkout: Python imports {used}")
+
+    # The adapter: change these two when a checkout's commands or the list of lines move.
+
+    def rn50(self, *words: str) -> list[str]:
+        """Return what follows `python` in a command `rn50 WORDS`."""
+        moved = (self.root / "rn50" / "__main__.py").exists()
+        return ["-m", "rn50" if moved else "rn50lib.cli", *words]
+
+    def reference(self) -> dict[str, Any]:
+        """Return the reference's command lines and their translation."""
+        return tomllib.loads((self.root / "tests" / "parity" / "commands.toml").read_text())
+
+    def start(self, *words: str) -> subprocess.Popen:
+        """Start `python WORDS`; its output goes to the files `stdout` and `stderr`."""
+        with open(self.folder / "stdout", "w") as out, open(self.folder / "stderr", "w") as err:
+            return subprocess.Popen(
+                [sys.executable, *words], cwd=self.folder, env=self.env, stdout=out, stderr=err,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def python(self, *words: str) -> str:
+        """Run `python WORDS` and return its standard output. Raise Failed if it fails."""
+        process = self.start(*words)
+        try:
+            status = process.wait(timeout=600)
+        finally:
+            process.kill()
+        if status:
+            last = (self.folder / "stderr").read_text().split("\n")
+            raise Failed(f"exit {status}: {next(filter(None, reversed(last)), 'no message')}")
+        return (self.folder / "stdout").read_text()
+
+    def new(self, name: str) -> Path:
+        """Make an empty folder."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / name).mkdir()
+        return self.folder / name
+
+    def run(self, folder: str, *flags: str) -> list[str]:
+        """Return what follows `python` in a training command that leaves its files in a folder."""
+        files = ["--model-prefix", f"{folder}/m", "--report", f"{folder}/report.json"]
+        return self.rn50("run", *files, "--run-dir", f"{folder}/run", *flags)
+
+
+def weights(flags: str, side: Side) -> Values:
+    """Train; return a CRC of the newest checkpoint's tensors, the network, and the metrics."""
+    folder = side.new("trained")
+    side.python(*side.run("trained", *flags.split()))
+    metrics = json.loads((folder / "report.json").read_text())["metrics"]
+    kept = {k: v for k, v in metrics.items() if not k.endswith((".time", ".total_ips"))}
+    network = json.loads((folder / "m-symbol.json").read_text())
+    return {"weights": crc_of_tensors(newest(folder)), **kept, "network": network}
+
+
+def crc_of_tensors(file: Path) -> str:
+    """Return a CRC of the names, types, shapes and bytes of a checkpoint's tensors alone."""
+    from safetensors.numpy import load_file
+
+    value = 0
+    for name, array in sorted(load_file(file).items()):
+        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes(), value)
+    return f"{value:08x}"
+
+
+def newest(folder: Path) -> Path:
+    """Return the newest checkpoint: m-0001, m-0001-00000016, m-0002."""
+    found = sorted(folder.glob("m-*.safetensors"), key=lambda file: file.stem)
+    if not found:
+        raise Failed("the run left no checkpoint")
+    return found[-1]
+
+
+def stopped(flags: str, side: Side) -> Values:
+    """Stop a run by SIGTERM in the middle of an epoch, resume it, and compare its weights."""
+    undisturbed = weights(flags, side)["weights"]
+    command = side.run("stopped", *flags.split())
+    for _ in range(5):
+        folder = side.new("stopped")
+        process = side.start(*command)
+        try:
+            while process.poll() is None and not (folder / "m-0001.safetensors").exists():
+                time.sleep(0.02)
+            process.terminate()
+            status = process.wait(timeout=120)
+        finally:
+            process.kill()
+        if newest(folder).stem.count("-") == 2:  # else the signal came at the end of an epoch
+            break
+    else:
+        raise Failed("SIGTERM left no checkpoint from the middle of an epoch in 5 attempts")
+    side.python(*command, "--resume")
+    same = crc_of_tensors(newest(folder)) == undisturbed
+    resumed = "as undisturbed" if same else "not as undisturbed"
+    return {"resumed": resumed, "exit": status, "undisturbed": undisturbed}
+
+
+def records(side: Side) -> Values:
+    """Draw and pack images in each way; return a CRC of each file."""
+    side.new("packed")
+    make, pack = "data_prep.im2rec --list --recursive packed/", "data_prep.im2rec packed/"
+    for line in (
+        "data_prep.roadsigns packed/drawn --train 12 --val 12 --seed 5",
+        f"{make}train data/train", f"{pack}train data/train --pass-through --num-thread 2",
+        f"{make}val data/val --no-shuffle",
+        f"{pack}val data/val --resize 64 --center-crop --quality 90",
+        f"{make}part data/train --chunks 2 --train-ratio 0.5 --test-ratio 0.2",
+        "data_prep.tfrecord data packed/imagenet --train-shards 3 --val-shards 2 --quiet",
+        "data_prep.tfrecord data packed/slides --schema slides --size 48 --quiet",
+    ):  # fmt: skip
+        side.python("-m", *line.split())
+    endings = (".rec", ".idx", ".lst", ".jpg", ".txt")
+    files = [file for file in sorted((side.folder / "packed").rglob("*"))
+             if file.suffix in endings or "-of-" in file.name]  # fmt: skip
+    crcs = {str(f.relative_to(side.folder)): f"{zlib.crc32(f.read_bytes()):08x}" for f in files}
+    return {"files": f"{len(files)}, {zlib.crc32(json.dumps(crcs).encode()):08x}", **crcs}
+
+
+def reports(side: Side) -> Values:
+    """Return the keys, in their order, of what run, score and benchmark write."""
+    folder, tiny = side.new("reports"), TINY.split()
+    side.python(*side.run("reports", *tiny, "-e", "1"))
+    side.python(*side.rn50("score", "reports/m", "1", *tiny, "--report", "reports/score.json"))
+    sweep = ["-n", "1", "-b", "4,8", "-i", "3", "-o", "reports/benchmark.json"]
+    side.python(*side.rn50("benchmark", *tiny, *sweep))
+    found: Values = {}
+    for name in ("report", "score", "benchmark"):
+        content = json.loads((folder / f"{name}.json").read_text())
+        found[name] = " ".join(content)
+        found |= {f"{name}: {key}": " ".join(content[key]) for key in ("metrics", "env")}
+    return found
+
+
+def meaning(kind: str, there: str, side: Side) -> Values:
+    """Return what a command line of the reference comes to: settings, or the flags listed."""
+    told = side.reference()
+    line = next(line for line in told[kind] if line["there"] == there)
+    words = translated(there, told["translation"])
+    for name, value in {**BLANKS, **line.get("fill", {})}.items():
+        words = words.replace(f"<{name}>", value)
+    command = side.rn50(*shlex.split(words)[1:])
+    if kind == "help":
+        listed = re.findall(r"(?<![\w-])--?[\w-]+", side.python(*command, "all"))
+        missing = [flag for flag in line["flags"] if flag not in listed]
+        return {"flags": f"{len(line['flags']) - len(missing)} listed", "missing": missing}
+    shown = side.python(*command, "--print-config" if kind == "run" else "--dry-run")
+    found = settings(shown.replace(f"{side.folder}/", ""))
+    return {"settings": f"{len(found)}, {zlib.crc32(json.dumps(found).encode()):08x}", **found}
+
+
+def translated(line: str, table: list[dict[str, str]]) -> str:
+    """Return a line of the reference as a command of this project."""
+    for rule, dtype, gpus in itertools.product(table, ("FP16", "FP32"), "148"):
+        there, here = (rule[side].replace("FP16", dtype).replace("8GPU", f"{gpus}GPU")
+                       for side in ("there", "here"))  # fmt: skip
+        if line.split()[: len(there.split())] == there.split():
+            return here + line.removeprefix(there)
+    raise Failed("this checkout does not translate the line")
+
+
+def settings(shown: str) -> Values:
+    """Return the settings in lines `name: value`, in a worker's flags, and in the arithmetic.
+
+    How a value is written does not count, nor whether one that is off, or the default, is shown.
+    """
+    found: Values = {}
+    cell = 1
+    for line in shown.splitlines():
+        pairs = []
+        if entry := re.fullmatch(r"(\w+): (.*?)(?:  # .*)?", line):
+            pairs = [entry.groups()]
+        elif sums := re.fullmatch(r"global batch .* = (\d+?)(?:; learning rate .* = (.*))?", line):
+            found |= {f"{cell} global batch": sums[1], f"{cell} rate": sums[2]}
+            cell += 1
+        elif command := re.split(r"[ .]train ", line)[1:]:
+            words = command[-1].split()
+            pairs = [(word[2:].replace("n-GPUs", "n"), "true" if after[:2] == "--" else after)
+                     for word, after in zip(words, [*words[1:], "--"], strict=True)
+                     if word[:2] == "--"]  # fmt: skip
+        for name, value in pairs:
+            parts = re.sub(r"[\[\]\"' ]", "", value).split(",")
+            value = ",".join(f"{float(part):.6g}" if re.fullmatch(r"[\d.]+(e-\d+)?", part)
+                             else part for part in parts)  # fmt: skip
+            off = value in ("null", "false", "0", "") or re.match("no-(?!val|metrics)", name)
+            default = (name, value) in (("disp_batches", "20"), ("save_period", "1"))
+            if not off and not default and name != "profile":
+                found[f"{cell} {name.replace('-', '_')}"] = value
+    if not found:
+        raise Failed("what it printed holds no setting that this program recognises")
+    return dict(sorted(found.items()))
+
+
+def loader_rate(flags: str, side: Side) -> Values:
+    """Return the images/s of an input pipeline alone, in its last epoch."""
+    words = f"--test-io -e 2 --recipe reference --image-shape 224 -b 32 --data-nthreads 2 {flags}"
+    shown = side.python(*side.rn50("run", *words.split()))
+    return {"rate": float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])}
+
+
+def step_rate(flags: str, side: Side) -> Values:
+    """Return the images/s of training on random images, in its last epoch."""
+    folder = side.new("rate")
+    words = f"--loader synthetic -e 2 --no-val --no-metrics --report rate/report.json {flags}"
+    side.python(*side.rn50("run", *words.split()))
+    metrics = json.loads((folder / "report.json").read_text())["metrics"]
+    return {"rate": metrics["train.total_ips"][-1]}
+
+
+def items(lines: dict[str, Any]) -> list[Item]:
+    """Return all items but those of speed."""
+    found = []
+    for kind in ("run", "score", "benchmark", "help"):
+        found += [Item(f"line {line['there']}", partial(meaning, kind, line["there"]))
+                  for line in lines[kind]]  # fmt: skip
+    found += [Item("records", records), Item("reports", reports, ("torch",))]
+
+    def add(name: str, needs: tuple[str, ...], flags: str, find: Callable = weights) -> None:
+        found.append(Item(name, partial(find, f"{TRAIN} {flags}"), needs))
+
+    for backend in ("torch", "tensorflow"):
+        use = f"--data-root data --backend {backend}"
+        for loader, form in itertools.product(LOADERS, FORMATS):
+            add(f"weights {backend} {loader} {form}", (backend, *LOADERS[loader]),
+                f"{RESNET} --backend {backend} --loader {loader} {FORMATS[form]}")  # fmt: skip
+        add(f"weights {backend} synthetic", (backend,), f"{RESNET} {use} --loader synthetic")
+        add(f"weights {backend} options", (backend,), f"{OPTIONS} {use}")
+        add(f"weights {backend} float16", (backend,), f"{HALF} {use}")
+        for launcher, comm in LAUNCHERS.items():
+            if comm == "horovod" or backend == "torch":
+                needs = (backend, launcher, *["horovod"] * (comm == "horovod"))
+                add(f"weights {backend} 2 workers {launcher}", needs,
+                    f"{RESNET} {use} -n 2 --comm {comm} --launcher {launcher}")  # fmt: skip
+    alone = f"{RESNET} --data-root data -b 2 -e 4"
+    add("stop and resume torch", ("torch",), alone, stopped)
+    add("stop and resume torch 2 workers", ("torch",), f"{alone} -n 2 --comm ddp", stopped)
+    return found
+
+
+def speed_items() -> list[Item]:
+    """Return the items of --speed."""
+    found = []
+    step = "--recipe reference --num-layers 18 --dtype float32 --image-shape 64 -b 16"
+    step += " --benchmark-iters 20"
+    for backend in ("torch", "tensorflow"):
+        for loader, form in itertools.product(LOADERS, FORMATS):
+            rate = partial(loader_rate, f"--backend {backend} --loader {loader} {FORMATS[form]}")
+            needs = (backend, *LOADERS[loader])
+            found.append(Item(f"speed loader {backend} {loader} {form}", rate, needs))
+        rate = partial(step_rate, f"--backend {backend} {step}")
+        found.append(Item(f"speed step {backend}", rate, (backend,)))
+    rate = partial(step_rate, f"{step} -n 2 --comm ddp")
+    return [*found, Item("speed step torch 2 workers", rate, ("torch",))]
+
+
+def installed(name: str) -> bool:
+    """Return True if there is a program or package of this name."""
+    with contextlib.suppress(ModuleNotFoundError):  # of the package around it
+        return bool(shutil.which(name) or importlib.util.find_spec(name))
+    return False
+
+
+def attempt(item: Item, side: Side) -> Values:
+    """Return what an item finds in a checkout, or how it failed."""
+    try:
+        return item.find(side)
+    except Exception as error:  # also of reading what a command left
+        return {"failed": f"{type(error).__name__}: {error}"[:200]}
+
+
+def compare(item: Item, sides: tuple[Side, Side]) -> bool:
+    """Run an item in both checkouts and print a line, and a line for each value that differs."""
+    with ThreadPoolExecutor() as pool:  # the values do not depend on the time
+        found = list(pool.map(partial(attempt, item), sides))
+    failed = sum("failed" in values for values in found)
+    a, b = found
+    status = "FAILS IN BOTH" if failed == 2 else "equal" if a == b else "DIFFERS"
+    shown = [str(next(iter(values.values())))[:24] for values in found]
+    print(f"{item.name[:60]:60}  {shown[0]:24}  {shown[1]:24}  {status}", flush=True)
+    for key in [*a, *(key for key in b if key not in a)]:
+        if failed or a.get(key, "absent") != b.get(key, "absent"):
+            print(f"    {key}: {a.get(key, 'absent')} | {b.get(key, 'absent')}", flush=True)
+    return status == "equal"
+
+
+def compare_speed(item: Item, sides: tuple[Side, Side]) -> bool:
+    """Time an item in turns, and print the ratios B/A of its rates."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    for number in range(ROUNDS + 1):
+        for i in (0, 1) if number % 2 else (1, 0):
+            found = attempt(item, sides[i])
+            if "failed" in found:
+                print(f"{item.name:60}  FAILS in {sides[i].root}: {found['failed']}", flush=True)
+                return False
+            rates[i].append(found["rate"])
+    ratios = [b / a for a, b in zip(rates[0][1:], rates[1][1:], strict=True)]
+    a, b = (f"{statistics.median(values[1:]):.1f} img/s" for values in rates)
+    middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    end = f"B/A {middle:.2f} ({low:.2f} to {high:.2f}), n = {ROUNDS}"
+    print(f"{item.name:60}  {a:24}  {b:24}  {end}", flush=True)
+    return True
+
+
+def main() -> int:
+    """Compare; return 1 if anything differs or fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout_a", type=Path)
+    parser.add_argument("checkout_b", type=Path)
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of items")
+    parser.add_argument("--speed", action="store_true", help="compare speeds instead")
+    args = parser.parse_args()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the scratch folder is removed
+    with tempfile.TemporaryDirectory(prefix="goldens-") as name:
+        roots = (args.checkout_a, args.checkout_b)
+        a, b = (Side(root, Path(name, side)) for root, side in zip(roots, "ab", strict=True))
+        chosen = speed_items() if args.speed else items(a.reference())
+        chosen = [item for item in chosen if any(part in item.name for part in args.only)]
+        if not chosen:
+            sys.exit("error: --only: no item has such a part in its name")
+        a.python(*DRAW.split(), "480" if args.speed else "36")
+        shutil.copytree(a.folder / "data", b.folder / "data")  # the same files for both
+        good = True
+        for item in chosen:
+            if lacking := [name for name in item.needs if not installed(name)]:
+                print(f"{item.name:60}  skipped: no {', '.join(lacking)}", flush=True)
+                continue
+            good &= (compare_speed if args.speed else compare)(item, (a, b))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

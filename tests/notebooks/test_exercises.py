@@ -1,0 +1,63 @@
+"""Every exercise notebook in a kernel, with its solutions and untouched: a test for each."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, clean_environment
+from workshop import output, processes
+from workshop.checks import engine, table
+from workshop.course import build, kernels
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
+
+LIMIT_S = 600  # of a cell, so that a notebook that hangs fails; the machine may be busy
+MASTERS = {master.stem: master for master in build.masters(ROOT) if build.is_exercise(master)}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """The folder of the built-in data, which the first notebook draws."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.mark.parametrize("solved", [False, True], ids=["untouched", "solved"])
+@pytest.mark.parametrize("name", MASTERS)
+def test_exercise_notebook_runs_to_its_end(name, solved, data, tmp_path, monkeypatch):
+    import papermill
+
+    mark = processes.new_mark()
+    env = clean_environment(
+        RN50_CHECK="record", RN50_DATA=str(data), RN50_RUNS=str(tmp_path), TMPDIR=str(tmp_path),
+    )  # fmt: skip
+    env = kernels.with_kernelspec(env | {processes.MARK: mark}, tmp_path / "jupyter")
+    for key, value in env.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    given = tmp_path / f"{name}.ipynb"
+    given.write_text(build.build(ROOT, MASTERS[name], solved=solved).text, encoding="utf-8")
+    done = tmp_path / "done.ipynb"
+    try:
+        papermill.execute_notebook(
+            given, done, {"profile": "ci"}, kernel_name="python3", cwd=tmp_path,
+            progress_bar=False, execution_timeout=LIMIT_S,
+        )  # fmt: skip
+    finally:
+        left = processes.end(mark)
+    assert left == []
+    assert not [*tmp_path.glob("ranks-*")]
+
+    cells = json.loads(done.read_text())["cells"]
+    shown = [out["data"] for cell in cells for out in cell.get("outputs", []) if "data" in out]
+    results = [data[output.RESULT_MIME] for data in shown if output.RESULT_MIME in data]
+    found = {result["exercise"]: result for result in results if result["kind"] == "check"}
+    assert list(found) == [item.name for item in table.of_notebook(name[:4])]
+    for item, result in zip(table.of_notebook(name[:4]), found.values(), strict=True):
+        attempted = solved and not item.lacks
+        right = engine.PASSED if attempted else engine.NOT_ATTEMPTED
+        too_slow = item.name == "ex08.capstone" and "all is right" in result["said"]
+        assert result["outcome"] == right or too_slow, result
