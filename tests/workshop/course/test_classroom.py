@@ -214,7 +214,7 @@ if os.fork() == 0:
 def graded(uploads: Path, *flags: str, **env: str) -> tuple[str, dict[str, dict[str, str]]]:
     """Run the command; what it printed, and the rows of the table by learner."""
     out = uploads.parent / "class.html"
-    command = [sys.executable, "-m", "rn50.cli", "workshop", "grade", uploads, "-o", out, *flags]
+    command = [sys.executable, "-m", "rn50", "workshop", "grade", uploads, "-o", out, *flags]
     with leaving_nothing():
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=1800
