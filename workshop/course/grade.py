@@ -215,8 +215,8 @@ def paste(book: dict[str, Any], cells: list[Cell]) -> list[Cell]:
     for id_, cell in own.items():
         kind, name = exercise_tags(cell) or ("", "")
         source = "".join(cell["source"])
-        source = definitions(source) if not kind else source
         source = answers.get(id_, source) if kind == "answer" else source
+        source = source if kind else definitions(source)
         parts = [*((helper, "", "") for helper in added.get(id_, ())), (source, kind, name)]
         made += [{"source": part, "metadata": {"kind": kind, "exercise": name}}
                  for part, kind, name in parts]  # fmt: skip

@@ -47,16 +47,15 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
         if kind not in ("answer", "check"):
             continue
         item, grade_id = table.find(name), name.replace(".", "-")  # nbgrader accepts no dots
-        about: dict[str, Any] = {"schema_version": 3, "task": False, "grade": False}
+        about = {"schema_version": 3, "task": False, "grade_id": grade_id, "grade": kind == "check"}
+        about |= {"solution": kind == "answer", "locked": kind == "check"}
         if kind == "answer":
             cell["source"] = with_stub(given["source"])
-            about |= {"solution": True, "locked": False, "grade_id": f"{grade_id}-answer"}
+            about["grade_id"] = f"{grade_id}-answer"
         else:
-            worth = POINTS[item.difficulty]
-            call = f'points("{name}", {item.answer}, {worth})'
+            about["points"] = POINTS[item.difficulty]
+            call = f'points("{name}", {item.answer}, {about["points"]})'
             cell["source"] = f"from workshop.course.nbgrader import points\n\n{call}"
-            about |= {"solution": False, "locked": True, "grade_id": grade_id}
-            about |= {"grade": True, "points": worth}
         cell["metadata"]["nbgrader"] = about
     return book
 

@@ -32,10 +32,9 @@ The solutions and tests are not included; your instructor has them.
 - `make lab` opens the course in JupyterLab; `make run` executes it from end to end.
 - Work on `exercises/ex01_….ipynb` and so on. `rn50 workshop status` lists what you have passed.
 - `rn50 workshop reset ex03` restores an exercise and keeps a copy of yours.
-- `rn50 workshop submit` packs your work into a zip to hand in.
+- `rn50 workshop submit --name "Anna Berg"` packs your work into a zip to hand in.
 """
 SAID = "It contains no solutions, but hints and checks: a third hint is nearly the answer."
-HELD = "In this copy of the course the folder `solutions/` is missing: your instructor has it.\n"
 
 
 def release(root: Path, target: Path) -> list[str]:
@@ -51,16 +50,12 @@ def release(root: Path, target: Path) -> list[str]:
     new = target.with_name(f"{target.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
-        names = []
         for path in wanted(root):
-            name = path.relative_to(root)
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            copy(path, new / name)
-            names.append(str(name))
+            place = new / path.relative_to(root)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy(path, place)
         for master in build.masters(new):
-            made = build.build(new, master)
-            build.write(made)
-            names.append(str(made.path.relative_to(new)))
+            build.write(build.build(new, master))
         (new / "CONTRIBUTING.md").write_text(CONTRIBUTING, encoding="utf-8")
         if target.exists():
             target.rmdir()
@@ -68,7 +63,7 @@ def release(root: Path, target: Path) -> list[str]:
     except OSError as problem:
         shutil.rmtree(new, ignore_errors=True)
         raise UserError(f"{target} cannot be written: {problem}") from None
-    return sorted({*names, "CONTRIBUTING.md"})
+    return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
 
 
 def wanted(root: Path) -> Iterator[Path]:
@@ -93,7 +88,5 @@ def copy(path: Path, target: Path) -> None:
         target.write_text(text, encoding="utf-8")
     elif path.parent.name == "source" and solutions.BEGIN in text:
         target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
-    elif path.suffix == ".md" and "exercises" in path.parts and "solutions/" in text:
-        target.write_text(f"{text.rstrip()}\n\n{HELD}", encoding="utf-8")
     else:
         shutil.copy2(path, target)

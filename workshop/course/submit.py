@@ -40,7 +40,12 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
             " one, save it in JupyterLab (Ctrl-S), and try again"
         )
     path = out or Path(f"rn50-{slug}.zip")
-    write(path, entries)
+    try:
+        with replacing(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, text in entries.items():
+                file.writestr(name, text)
+    except OSError as problem:
+        raise UserError(f"{path} cannot be written: {problem.strerror}") from None
     return f"{path}: the work of {learner}: {', '.join(entries)}."
 
 
@@ -80,13 +85,3 @@ def answer_files() -> dict[str, str]:
         if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20:
             found[f"answers/{path.name}"] = path.read_text(encoding="utf-8", errors="replace")
     return found
-
-
-def write(path: Path, entries: dict[str, str]) -> None:
-    """Write the zip. Raises UserError if that fails."""
-    try:
-        with replacing(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, text in entries.items():
-                out.writestr(name, text)
-    except OSError as problem:
-        raise UserError(f"{path} cannot be written: {problem.strerror}") from None
