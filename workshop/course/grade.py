@@ -237,8 +237,8 @@ def definitions(source: str) -> str:
 def run(book: dict[str, Any], cells: list[Cell], settings: Settings) -> dict[str, engine.Result]:
     """Run one learner's notebook in its own process and return the result of each exercise."""
     made = paste(book, cells)
-    names = [exercise_tags(cell)[1] for cell in book["cells"] if exercise_tags(cell)]
-    limits = {name: settings.seconds * max(1.0, table.find(name).minutes / 20) for name in names}
+    limits = {name: settings.seconds * max(1.0, table.find(name).minutes / 20)
+              for _, name in filter(None, map(exercise_tags, book["cells"]))}  # fmt: skip
     if made == paste(book, []):
         left = "the notebook was handed in unchanged."
         return {name: engine.Result(name, engine.NOT_ATTEMPTED, left) for name in limits}
@@ -305,18 +305,17 @@ def main(path: str) -> None:
         return int(job["limits"].get(cell.metadata.exercise, START_S)) + 1
 
     def report(cell: Any, cell_index: int, execute_reply: Any) -> None:
-        name = cell.metadata.exercise
+        name, result = cell.metadata.exercise, None
         for shown in cell.outputs:
             if shown.output_type == "error":
-                late = shown.ename == "KeyboardInterrupt"
-                limit = f"the time limit of {seconds(cell) - 1} s."
-                errors.setdefault(name, limit if late else f"{shown.ename}: {shown.evalue}")
+                late = f"the time limit of {seconds(cell) - 1} s."
+                said = f"{shown.ename}: {shown.evalue}"
+                errors.setdefault(name, late if shown.ename == "KeyboardInterrupt" else said)
+            result = shown.get("data", {}).get(output.RESULT_MIME) or result
         if cell.metadata.kind == "check":
-            said = errors.get(name, "a check without a result.")
-            result = asdict(engine.Result(name, engine.ERROR, said))
-            for shown in cell.outputs:
-                record = shown.get("data", {}).get(output.RESULT_MIME, {})
-                result = record if record and name not in errors else result
+            if not result or name in errors:
+                said = errors.get(name, "a check without a result.")
+                result = asdict(engine.Result(name, engine.ERROR, said))
             print(f"\n{json.dumps(result)}", flush=True)
         cell.outputs = []
 

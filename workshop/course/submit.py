@@ -35,10 +35,8 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
             entries[path.name] = bare(path)
     entries |= answer_files()
     if not entries:
-        raise UserError(
-            f"there is nothing to hand in: no exercise in {notebooks} has been changed. Work on"
-            " one, save it in JupyterLab (Ctrl-S), and try again"
-        )
+        remedy = "work on one, save it in JupyterLab (Ctrl-S), and try again"
+        raise UserError(f"nothing to hand in: no exercise in {notebooks} has changed; {remedy}")
     path = out or Path(f"rn50-{slug}.zip")
     try:
         with replacing(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as file:
@@ -61,10 +59,8 @@ def bare(path: Path) -> str:
                   "source": "".join(cell["source"])}
                  for number, cell in enumerate(book["cells"])]  # fmt: skip
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise UserError(
-            f"{path} cannot be read as a notebook: save it in JupyterLab, or restore it with"
-            f" `rn50 workshop reset {path.stem}`"
-        ) from None
+        remedy = f"restore it with `rn50 workshop reset {path.stem}`"
+        raise UserError(f"{path} cannot be read as a notebook: {remedy}") from None
     for cell in cells:
         cell |= {"execution_count": None, "outputs": []} if cell["cell_type"] == "code" else {}
     about = {"kernelspec": build.KERNELSPEC}
