@@ -242,7 +242,7 @@ def test_fewer_classes_than_the_data_has(rn50: Run, photos: Photos) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("truncate -s -900 train.rec", ("train.rec", "after 46 good records")),
+        ("truncate -s -900 train.rec", ("train.rec: damaged at offset", "data_prep.verify")),
         ("cp val.idx train.idx", ("train.idx", "train.rec")),
         ("rm train.idx", ("train.idx", "im2rec")),
     ],
