@@ -139,8 +139,8 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit(backend: str) -> None:
         for step in (plain, scaled):
             step.train_step(batch(8, seed=i), lr)
     assert equal(trained(plain), trained(scaled))
-    assert plain.scaling() == {}
-    assert scaled.scaling() == {"scale": 1024.0, "good_steps": 0, "skipped": 0}
+    assert plain.loss_scale_state() == {}
+    assert scaled.loss_scale_state() == {"scale": 1024.0, "good_steps": 0, "skipped": 0}
 
 
 @pytest.mark.parametrize("backend", LARGE)
@@ -152,7 +152,10 @@ def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
         before = trained(step)
         step.train_step(batch(8, seed=i), 0.1)
         assert equal(trained(step), before) == (i in (0, 3))
-        assert (step.scaling()["scale"], step.scaling()["skipped"]) == (scale, skipped)
+        assert (step.loss_scale_state()["scale"], step.loss_scale_state()["skipped"]) == (
+            scale,
+            skipped,
+        )
     assert all(np.isfinite(array).all() for array in step.state().values())
 
 
@@ -231,7 +234,7 @@ def test_batches_added_up_are_one_large_batch(backend: str, scale: str | None) -
     wanted, made = trained(large), trained(small)
     assert not equal(made, before)
     assert distance(wanted, made) < 1e-4
-    np.testing.assert_allclose(small.read_sums(), large.read_sums(), rtol=1e-4)
+    np.testing.assert_allclose(small.pop_metrics(), large.pop_metrics(), rtol=1e-4)
 
 
 def freeze(step: Any, backend: str) -> None:
@@ -411,7 +414,7 @@ for i in range(3):
     history.append({
         "changed": any((after[n] != before[n]).any() for n in weights),
         "apart": comm.max_difference(weights, group),
-        **step.scaling(),
+        **step.loss_scale_state(),
     })
 everyone = [None] * group.size
 with open(f"{result}.{group.rank}", "w") as file:

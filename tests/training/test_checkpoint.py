@@ -26,7 +26,7 @@ def made(epoch: int = 1, net: Network | None = None) -> Checkpoint:
     return Checkpoint(
         epoch=epoch,
         arrays=(net or tiny(5)).initial_arrays(seed=epoch),
-        identity=IDENTITY,
+        fingerprint=IDENTITY,
         experiment={"num_epochs": 3, "lr": 0.1},
         metrics={"train.loss": [1.5, None][:epoch], "val.top1": [20.0] * epoch},
     )
@@ -40,8 +40,8 @@ def small(epoch: int = 1) -> Checkpoint:
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
     return (
-        (a.epoch, a.identity, a.experiment, a.metrics)
-        == (b.epoch, b.identity, b.experiment, b.metrics)
+        (a.epoch, a.fingerprint, a.experiment, a.metrics)
+        == (b.epoch, b.fingerprint, b.experiment, b.metrics)
         and a.arrays.keys() == b.arrays.keys()
         and all(np.array_equal(a.arrays[n], b.arrays[n]) for n in a.arrays)
     )  # fmt: skip
@@ -81,8 +81,6 @@ def test_epochs_under_a_prefix(tmp_path: Path) -> None:
         (tmp_path / other).touch()
     assert checkpoint.epochs(tmp_path / "m") == [1, 2, 10]
     assert checkpoint.epochs(tmp_path / "nowhere" / "m") == []
-    checkpoint.prune(tmp_path / "m", keep=2)
-    assert checkpoint.epochs(tmp_path / "m") == [2, 10]
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -238,9 +236,9 @@ def test_the_content_is_on_the_disk_before_the_name_points_at_it(
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(key: str, value: object, flag: str) -> None:
-    checkpoint.check_identity(IDENTITY, IDENTITY, Path("m-0001.safetensors"))
+    checkpoint.check_fingerprint(IDENTITY, IDENTITY, Path("m-0001.safetensors"))
     with pytest.raises(UserError) as error:
-        checkpoint.check_identity(IDENTITY, IDENTITY | {key: value}, Path("m-0001.safetensors"))
+        checkpoint.check_fingerprint(IDENTITY, IDENTITY | {key: value}, Path("m-0001.safetensors"))
     message = str(error.value)
     assert "m-0001.safetensors" in message and flag in message and "\n" not in message
     assert str(value) in message and str(IDENTITY[key]) in message

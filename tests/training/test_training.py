@@ -514,7 +514,12 @@ def test_a_run_in_processes_of_its_own(run_cli: Run, photos: Photos, tmp_path: P
     assert report["env"]["axes"]["seed"] == {"value": 0, "reason": "the default"}
     assert report["env"]["axes"]["batch_size"]["reason"] != "given"
     assert report["cmd"][:2] == ["rn50", "train"] and "--num-examples" in report["cmd"]
-    assert told["command"][1:] == ["-m", "rn50lib.worker", str(folder / "experiment.json")]
+    assert told["command"][1:] == [
+        "-m",
+        "rn50lib.train",
+        "--config",
+        str(folder / "experiment.json"),
+    ]
     assert len(lines(folder)) >= 3
 
 
