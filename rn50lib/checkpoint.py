@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,17 +37,15 @@ if TYPE_CHECKING:
 
 FORMAT = "rn50-checkpoint-1"
 BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
-IDENTITY_REMEDIES = {  # what a run and the checkpoint it resumes must have in common
-    "model": "give the --network, --num-layers and --resnet-version it was trained with",
-    "num_classes": "give the data set, or the --num-classes, it was trained with",
-    "seed": "give the --seed it was trained with",
-    "data": "give the --data-root it was trained on",
-    "optimizer": "its velocity means another thing: give the --optimizer it was trained with",
-    "label_smoothing": "the loss would mean another thing: give the --label-smoothing it was"
-    " trained with",
-    "init_from": "leave out --init-from: the checkpoint has its weights",
-    "freeze_until": "give the --freeze-until it was trained with; or begin a new run with"
-    " --init-from {file}",
+SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and the flags that set it
+    "model": "--network, --num-layers and --resnet-version",
+    "num_classes": "--num-classes (or the data set)",
+    "seed": "--seed",
+    "data": "--data-root",
+    "optimizer": "--optimizer",
+    "label_smoothing": "--label-smoothing",
+    "init_from": "--init-from",
+    "freeze_until": "--freeze-until",
 }
 
 
@@ -85,8 +83,8 @@ class CheckpointManager:
     """The checkpoints of a run: the one that it resumes from, and those that it writes.
 
     `state` is how far the run has come. A run with --resume continues from the newest checkpoint
-    that verifies, within an epoch too, and also with a different number of workers: the rest of the
-    epoch's order is dealt out again.
+    that verifies, within an epoch too, and with any number of workers: the rest of the epoch's
+    order is dealt out again.
     """
 
     def __init__(
@@ -104,22 +102,29 @@ class CheckpointManager:
 
         An epoch uses `examples` images.
         """
-        experiment = self.experiment
-        found = self.find(progress)
+        experiment, prefix, found = self.experiment, self.prefix, None
+        if prefix and experiment.resume:
+            found, passed_over = newest(prefix)
+            none = f"nothing to resume under {prefix}: starting from the first epoch"
+            for line in passed_over if found else [*passed_over, none]:
+                progress.say(line)
+        elif prefix and experiment.load_epoch is not None:
+            found = load(prefix, experiment.load_epoch)
         if found is None:
             if experiment.init_from is not None:
-                self.init_from_checkpoint(step, report, progress, Path(experiment.init_from))
+                text = self.init_from_checkpoint(step, Path(experiment.init_from))
+                report.env["start"] = text
+                progress.say(text)
             return 0
-        file = path(self.prefix, found.epoch, found.position.images)
-        scored = experiment.only_inference  # any data may be scored, by any seed
-        keys = ("model", "num_classes") if scored else tuple(self.fingerprint)
-        check_fingerprint(found.fingerprint, {key: self.fingerprint[key] for key in keys}, file)
-        check_shapes(found.arrays, self.net, file)
-        arrays = found.arrays if scored else self.with_own_bn_stats(found.arrays)
-        step.load(arrays, found.loss_scale)
+        file = path(prefix, found.epoch, found.position.images)
         report.env["checkpoint"] = str(file)
-        if scored:
+        check_shapes(found.arrays, self.net, file)
+        if experiment.only_inference:  # any data may be scored, by any seed
+            check_fingerprint(found.fingerprint, self.fingerprint, file, ("model", "num_classes"))
+            step.load(found.arrays)
             return 0  # --num-epochs passes, each over all images
+        check_fingerprint(found.fingerprint, self.fingerprint, file)
+        step.load(self.with_own_bn_stats(found.arrays), found.loss_scale)
         report.metrics.update(found.metrics)
         self.state = state = found.position
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
@@ -132,38 +137,19 @@ class CheckpointManager:
         state.changes.append(change)
         return found.epoch
 
-    def find(self, progress: Progress) -> Checkpoint | None:
-        """Return the checkpoint that --resume or --load-epoch asks for, if there is one."""
-        if self.experiment.model_prefix is None:
-            return None
-        if not self.experiment.resume:
-            epoch = self.experiment.load_epoch
-            return None if epoch is None else load(self.prefix, epoch)
-        found, passed_over = newest(self.prefix)
-        for line in passed_over:
-            progress.say(line)
-        if found is None:
-            text = f"nothing to resume under {self.prefix}: starting from the first epoch"
-            progress.say(text)
-        return found
-
-    def init_from_checkpoint(
-        self, step: TrainStep, report: Report, progress: Progress, file: Path
-    ) -> None:
-        """Load the weights of a checkpoint, and its last layer if the classes are as many."""
+    def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
+        """Load the weights of a checkpoint, and its last layer if the classes are as many; return a
+        line that says so."""
         there = load(*parts(file)).arrays
-        classes = len(there["fc.bias"])
-        fits = classes == self.net.num_classes
-        names = [n for n in there if n in self.net.arrays() and (fits or n[:3] != "fc.")]
-        arrays = {name: array for name, array in step.state().items() if name.startswith("fc.")}
-        arrays |= {name: there[name] for name in names}
+        classes, wanted = len(there["fc.bias"]), self.net.num_classes
+        arrays = {name: array for name, array in there.items() if name in self.net.arrays()}
+        head = "its last layer too"
+        if classes != wanted:
+            head = f"a new last layer, for {wanted} classes"
+            arrays |= {name: a for name, a in step.state().items() if name.startswith("fc.")}
         check_shapes(arrays, self.net, file)
         step.load(arrays)
-        head = f"a new last layer, for {self.net.num_classes} classes"
-        head = "its last layer too" if fits else head
-        text = f"begins with the weights of {file} ({classes} classes): {head}"
-        report.env["start"] = text
-        progress.say(text)
+        return f"begins with the weights of {file} ({classes} classes): {head}"
 
     def is_due(self, finished: int) -> bool:
         """Return True if a checkpoint is due after so many epochs."""
@@ -172,49 +158,38 @@ class CheckpointManager:
         return self.enabled and (last or finished % experiment.save_period == 0)
 
     def save(self, epoch: int, step: TrainStep, report: Report) -> None:
-        """Write the checkpoint of `epoch` finished epochs and `state`. All ranks call this."""
+        """Write the checkpoint of `epoch` finished epochs and `state`, and remove those that it
+        replaces. All ranks call this."""
         arrays = step.state()
         if self.state.images:
             arrays = self.with_bn_stats_of_ranks(arrays)
         if self.comm.rank == 0:
             metrics = {key: values[:epoch] for key, values in report.metrics.items()}
             given, scale = self.experiment.given(), step.loss_scale_state()
-            save(
-                self.prefix,
-                Checkpoint(epoch, arrays, self.fingerprint, given, metrics, scale, self.state),
-            )
-            self.prune(epoch)
+            written = Checkpoint(epoch, arrays, self.fingerprint, given, metrics, scale, self.state)
+            save(self.prefix, written)
+            self.prune((epoch, self.state.images))
         self.comm.barrier()
 
-    def prune(self, epoch: int) -> None:
-        """Remove the checkpoints that the one just written replaces, and all but --keep epochs."""
-        for at in positions(self.prefix):
-            if at[1] and at < (epoch, self.state.images):
-                path(self.prefix, *at).unlink(missing_ok=True)
-        for old in epochs(self.prefix)[: -self.experiment.keep] if self.experiment.keep else ():
-            path(self.prefix, old).unlink(missing_ok=True)
+    def prune(self, written: tuple[int, int]) -> None:
+        """Remove older checkpoints from within an epoch, and all but the newest --keep epochs."""
+        keep = self.experiment.keep
+        old = epochs(self.prefix)[:-keep] if keep else []
+        for epoch, images in positions(self.prefix):
+            if (epoch, images) < written if images else epoch in old:
+                path(self.prefix, epoch, images).unlink(missing_ok=True)
 
-    def bn_stats(self, arrays: dict[str, np.ndarray]) -> list[str]:
-        """Return the names of the running statistics, which differ between ranks in training."""
-        return sorted(name for name in arrays if ".running_" in name and name not in self.frozen)
+    # Training batch norm is per rank. The mean of all ranks' running statistics is for validation
+    # and for a later score in one process; a resume within an epoch is exact with each rank's own.
 
     def reduce_bn_stats(self, step: TrainStep) -> None:
-        """Give every rank the mean of all ranks' running statistics.
-
-        Training batch norm is per rank. After this, validation on N ranks and a later score of the
-        checkpoint in one process see the same network.
-        """
-        if self.comm.size == 1 or self.experiment.step is not None:
-            return
-        arrays = step.state()
-        names = self.bn_stats(arrays)
-        totals = self.comm.sum([arrays[name] for name in names])
-        means = {name: t / self.comm.size for name, t in zip(names, totals, strict=True)}
-        step.load(arrays | means)
+        """Give every rank the mean of all ranks' running statistics."""
+        if self.comm.size > 1 and self.experiment.step is None:
+            step.load(self.with_bn_stats_of_ranks(step.state()))
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays with the mean of the ranks' running statistics, and each rank's own as
-        rows of BN_STATS_OF_RANKS. A resume within an epoch is exact only with its own."""
+        rows of BN_STATS_OF_RANKS."""
         names = self.bn_stats(arrays)
         if self.comm.size == 1 or not names:
             return arrays
@@ -222,8 +197,7 @@ class CheckpointManager:
         table = np.zeros((self.comm.size, len(mine)), np.float32)
         table[self.comm.rank] = mine
         (table,) = self.comm.sum([table])
-        means = split(names, arrays, table.mean(axis=0))
-        return arrays | means | {BN_STATS_OF_RANKS: table}
+        return arrays | split(names, arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
 
     def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays with this rank's own running statistics in place of the mean, if they
@@ -232,6 +206,10 @@ class CheckpointManager:
         if table is None or len(table) != self.comm.size:
             return arrays
         return arrays | split(self.bn_stats(arrays), arrays, table[self.comm.rank])
+
+    def bn_stats(self, arrays: dict[str, np.ndarray]) -> list[str]:
+        """Return the names of the running statistics that training changes."""
+        return sorted(name for name in arrays if ".running_" in name and name not in self.frozen)
 
 
 def split(
@@ -260,23 +238,26 @@ def resume_fingerprint(
         found["data"] = f"{len(source)} images, labels {labels:08x}"
     if experiment.init_from:
         file = Path(experiment.init_from)
-        found["init_from"] = f"{file.name} ({read_metadata(*parts(file)).get('crc32')})"
+        metadata, _ = read(file, with_arrays=False)
+        found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
     return found
 
 
-def check_fingerprint(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> None:
+def check_fingerprint(
+    found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: Iterable[str] = SAME_FLAGS
+) -> None:
     """Raise UserError if a checkpoint is of a different model, seed or data set than this run."""
-    earlier = {"optimizer": "sgd", "label_smoothing": 0.0}  # what older files do not say
-    if "seed" in wanted and "seed" not in found:
+    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # what older files do not say
+    if "seed" in keys and "seed" not in found:
         raise UserError(
             f"{file} holds weights and no training to go on with: give --init-from {file}"
         )
-    for key, remedy in IDENTITY_REMEDIES.items():
-        there = found.get(key, earlier.get(key))
-        if key in wanted and there != wanted[key]:
+    for key in keys:
+        if key in wanted and found.get(key) != wanted[key]:
+            flags = SAME_FLAGS[key]
             raise UserError(
-                f"{file} was written with {key} {there}, this run has {wanted[key]}:"
-                f" {remedy.format(file=file)}"
+                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: give"
+                f" the {flags} that it was trained with, or begin a new run with --init-from {file}"
             )
 
 
@@ -342,12 +323,8 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
 
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     """Read and verify one checkpoint. Raise UserError if it is missing or damaged."""
-    from safetensors.numpy import load_file
-
     file = path(prefix, epoch, images)
-    metadata = read_metadata(prefix, epoch, images)
-    with reading(file):
-        arrays = load_file(file)
+    metadata, arrays = read(file, with_arrays=True)
     if checksum(arrays, metadata) != metadata.get("crc32"):
         raise UserError(
             f"checkpoint {file} is damaged: its content does not match its checksum; use an"
@@ -365,33 +342,27 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     )
 
 
-def read_metadata(prefix: str | Path, epoch: int, images: int = 0) -> dict[str, str]:
-    """Return the metadata of a checkpoint without reading its arrays. Raise UserError if it is
-    missing or is not a checkpoint."""
-    from safetensors import safe_open
+def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return the metadata of a checkpoint, and its arrays if asked for. Raise UserError if it is
+    missing, unreadable or not a checkpoint."""
+    from safetensors import SafetensorError, safe_open
 
-    file = path(prefix, epoch, images)
     if not file.exists():
+        prefix = parts(file)[0]
         there = ", ".join(str(e) for e in epochs(prefix)) or "none"
         raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
     check_file(file)
-    with reading(file), safe_open(file, framework="numpy") as opened:
-        metadata = opened.metadata() or {}
-    if metadata.get("format") != FORMAT:
-        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
-    return metadata
-
-
-@contextlib.contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """Turn the errors of reading a checkpoint into UserError."""
-    from safetensors import SafetensorError
-
     try:
-        yield
+        with safe_open(file, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+            names = opened.keys() if with_arrays else ()
+            arrays = {name: opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         problem = "cannot be read" if isinstance(error, OSError) else "is damaged"
         raise UserError(f"checkpoint {file} {problem}: {error}; use an earlier epoch") from error
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
+    return metadata, arrays
 
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
@@ -409,7 +380,8 @@ def find(name: str, flag: str) -> Path:
     """Return the checkpoint that a flag names by its file, or the newest under a prefix that
     verifies. Raise UserError if there is none. A named file is verified when it is loaded."""
     with contextlib.suppress(ValueError):
-        read_metadata(*parts(name))
+        parts(name)
+        read(Path(name), with_arrays=False)
         return Path(name)
     if Path(name).is_file():
         raise UserError(
@@ -517,7 +489,11 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
     check_file(file)
-    remove_drafts(Path(prefix))
+    name = Path(prefix).name
+    for draft in file.parent.glob(f".{glob.escape(name)}-*.tmp.safetensors"):
+        with contextlib.suppress(ValueError):  # of a run that was killed here
+            if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
+                draft.unlink(missing_ok=True)
     remedy = "earlier checkpoints are untouched: make room and go on with --resume"
     write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
@@ -527,14 +503,6 @@ def write_symbol(prefix: str | Path, net: Network) -> None:
     """Write the architecture. Raise UserError if the folder cannot be written."""
     check_file(symbol_path(prefix))
     write_atomic(symbol_path(prefix), net.to_json().encode())
-
-
-def remove_drafts(prefix: Path) -> None:
-    """Remove checkpoints of this prefix that killed runs left half written."""
-    draft = re.compile(rf"\.{re.escape(prefix.name)}-\d{{4,}}(-\d{{8,}})?\.\d+\.tmp\.safetensors")
-    for left in prefix.parent.glob(f".{glob.escape(prefix.name)}-*.tmp.safetensors"):
-        if draft.fullmatch(left.name):
-            left.unlink(missing_ok=True)
 
 
 def write_atomic(

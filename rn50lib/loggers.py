@@ -51,7 +51,6 @@ class TensorBoard:
         self.event, self.summary, self.writer = Event, Summary, EventFileWriter(logdir)
 
     def __call__(self, line: Line) -> None:
-        """Add the readings of a line."""
         if line["phase"] != "report":
             values, step = scalars(line)
             summary = self.summary(
@@ -61,7 +60,6 @@ class TensorBoard:
             self.writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self.writer.close()
 
 
@@ -76,7 +74,6 @@ class WandB:
         self.run.config.update(experiment.given())
 
     def __call__(self, line: Line) -> None:
-        """Log a line, or the report as the summary."""
         if line["phase"] == "report":
             self.run.summary.update({"report": line["report"]})
             self.status = 0
@@ -84,7 +81,6 @@ class WandB:
             self.run.log(scalars(line)[0] | {"epoch": line["epoch"]})
 
     def close(self) -> None:
-        """Finish the run, as failed if no report came."""
         self.run.finish(exit_code=self.status)
 
 
@@ -99,7 +95,6 @@ class MLflow:
         mlflow.log_params(experiment.given())
 
     def __call__(self, line: Line) -> None:
-        """Log a line, or the report as an artifact."""
         if line["phase"] == "report":
             self.mlflow.log_dict(line["report"], "report.json")
             self.status = "FINISHED"
@@ -108,7 +103,6 @@ class MLflow:
             self.mlflow.log_metrics(values, step=step)
 
     def close(self) -> None:
-        """End the run, as failed if no report came."""
         self.mlflow.end_run(self.status)
 
 

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -82,17 +83,10 @@ def train(
 ) -> int:
     """Train and validate as a configuration says; return the exit status.
 
-    Args:
-        config: The run, complete.
-        run_dir: The folder for progress.jsonl and, if --report names no file, report.json.
-        comm: The workers, if they are connected already.
-        watch: The class that is told of each iteration.
-        warm_up_steps: Iterations of each split before the first one that counts.
-
-    Raises:
-        UserError: Bad data, contradictory ranks, an output that cannot be written, or a diverged
-            loss.
-        SystemExit: SIGTERM has asked the run to end; its checkpoint is written.
+    `run_dir` gets progress.jsonl and, if --report names no file, report.json. A benchmark passes
+    workers that are connected already, a class that records the iterations, and how many of them
+    come before the first that counts. Raises UserError for bad data, ranks that differ, an output
+    that cannot be written or a diverged loss, and SystemExit once SIGTERM has ended the run.
     """
     experiment = config.experiment
     comm = comm or connect(experiment.comm, experiment.backend)
@@ -112,7 +106,9 @@ def train(
     progress = watch(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
-        describe(sources, experiment, report if run_dir else None, progress)
+        # `rn50 run` describes a run, `rn50 train` without a folder does not
+        for line in remarks(experiment, sources, report.env["data"] if run_dir else {}):
+            progress.say(line)
         if first_rank and checkpoint.saves(experiment):
             stack.enter_context(checkpoint.lock_for(experiment))
             # each epoch writes one checkpoint before its validation and one after it
@@ -206,7 +202,8 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     meter = Meter(step, run.comm, run.progress, experiment.disp_batches, done_steps, state.sums)
     skipped = step.loss_scale_state().get("skipped", 0)
     batches = pipeline.epoch(epoch, skip=done) if steps else iter(())
-    with trace_steps(run, epoch, steps) as trace:
+    traced = experiment.profile_trace if epoch == 0 and run.comm.rank == 0 else None
+    with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
         for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
             # the rate is that of the update that a batch is part of
             lr = schedule(epoch + state.images / used, experiment.update_batch, recipe)
@@ -303,14 +300,6 @@ def steps_left(experiment: Experiment, pipeline: Pipeline, done: int) -> int:
     return updates * experiment.micro_batches
 
 
-def trace_steps(run: Run, epoch: int, steps: int) -> contextlib.AbstractContextManager[Any]:
-    """Return what records --profile-trace in the first epoch of rank 0, else nothing."""
-    file = run.experiment.profile_trace
-    if not file or epoch > 0 or run.comm.rank > 0:
-        return contextlib.nullcontext()
-    return run.step.trace(Path(file), steps)
-
-
 def report_loss_scale(run: Run, skipped_before: float, updates: int) -> None:
     """Report the loss scale and the skipped updates; print a line if there were any this time."""
     state = run.step.loss_scale_state()
@@ -378,18 +367,14 @@ def open_sources(experiment: Experiment) -> dict[str, Any]:
     return {split: open_source(root, split, experiment.data_format) for split in splits}
 
 
-def describe(
-    sources: dict[str, Any], experiment: Experiment, report: Report | None, progress: Progress
-) -> None:
-    """Print the data sets and what is remarkable about them."""
-    for split, source in sources.items():
-        if source is not None and report is not None:
-            progress.say(f"  {split}: {report.env['data'][split]}")
-            for remark in getattr(source, "remarks", ()):
-                progress.say(f"  {remark}")
+def remarks(experiment: Experiment, sources: dict[str, Any], data: dict[str, str]) -> Iterator[str]:
+    """Yield a line for each data set, and for what is remarkable about it."""
+    for split, text in data.items():
+        yield f"  {split}: {text}"
+        yield from (f"  {remark}" for remark in getattr(sources[split], "remarks", ()))
     train, wanted = sources.get("train"), experiment.num_examples
     if train is not None and wanted and wanted > len(train):
-        progress.say(f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used")
+        yield f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used"
 
 
 def check_outputs(experiment: Experiment) -> None:
