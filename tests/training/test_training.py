@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import resource
 import shutil
 import sys
@@ -22,7 +21,6 @@ from PIL import Image
 
 from rn50 import cli
 from rn50lib import checkpoint
-from rn50lib.recipe import REFERENCE, learning_rate
 from tests.support import TINY, Photos, strict_json, timeless
 
 pytestmark = pytest.mark.needs("torch")
