@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,13 +118,14 @@ class CheckpointManager:
             return 0
         file = path(prefix, found.epoch, found.position.images)
         report.env["checkpoint"] = str(file)
+        scored = experiment.only_inference  # any data, by any seed
+        keys = ("model", "num_classes") if scored else tuple(SAME_FLAGS)
+        check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
         check_shapes(found.arrays, self.net, file)
-        if experiment.only_inference:  # any data may be scored, by any seed
-            check_fingerprint(found.fingerprint, self.fingerprint, file, ("model", "num_classes"))
-            step.load(found.arrays)
+        arrays = found.arrays if scored else self.with_own_bn_stats(found.arrays)
+        step.load(arrays, found.loss_scale)
+        if scored:
             return 0  # --num-epochs passes, each over all images
-        check_fingerprint(found.fingerprint, self.fingerprint, file)
-        step.load(self.with_own_bn_stats(found.arrays), found.loss_scale)
         report.metrics.update(found.metrics)
         self.state = state = found.position
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
@@ -225,14 +226,9 @@ def resume_fingerprint(
 ) -> dict[str, Any]:
     """Return what a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
-    found: dict[str, Any] = {
-        "model": f"{net.name} {net.version}",
-        "num_classes": net.num_classes,
-        "seed": experiment.seed,
-        "optimizer": experiment.optimizer,
-        "label_smoothing": experiment.label_smoothing,
-        "freeze_until": experiment.freeze_until,
-    }
+    fields = ("seed", "optimizer", "label_smoothing", "freeze_until")
+    found: dict[str, Any] = {name: getattr(experiment, name) for name in fields}
+    found |= {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
     if source is not None:
         labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
         found["data"] = f"{len(source)} images, labels {labels:08x}"
@@ -244,7 +240,7 @@ def resume_fingerprint(
 
 
 def check_fingerprint(
-    found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: Iterable[str] = SAME_FLAGS
+    found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: tuple[str, ...]
 ) -> None:
     """Raise UserError if a checkpoint is of a different model, seed or data set than this run."""
     found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # what older files do not say
