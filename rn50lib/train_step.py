@@ -27,41 +27,32 @@ class TrainStep(Protocol):
     def train_step(self, batch: Batch, lr: float) -> None:
         """Do forward and backward on one batch of this rank, and after every `micro_batches` of
         them synchronise the gradients and update the weights with rate `lr`."""
-        ...
 
     def eval_step(self, batch: Batch) -> None:
         """Do forward on one batch; rows from `batch.valid` on count nowhere."""
-        ...
 
     def pop_metrics(self) -> np.ndarray:
         """Return the sums since the last call, float64 (4,): see `metrics.SUMS`. This waits for the
         device."""
-        ...
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint: weights, running statistics, `velocity/NAME`."""
-        ...
 
     def loss_scale_state(self) -> dict[str, float]:
         """Return the loss scale: `scale`, `good_steps` in a row with it, and `skipped` updates so
         far; {} if the loss is not scaled. This waits for the device."""
-        ...
 
     def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
         """Load what `state()` and `loss_scale_state()` of either backend have returned."""
-        ...
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return class probabilities (N, classes) float32 of uint8 NHWC images."""
-        ...
 
     def versions(self) -> dict[str, str]:
         """Return versions of the framework and what it computes with, for the report."""
-        ...
 
     def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
         """Record a few of the next `steps` as a Chrome trace; call its `.step()` after each."""
-        ...
 
 
 class PacedStep:
