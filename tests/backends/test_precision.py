@@ -324,7 +324,7 @@ def test_an_overflow_is_counted_said_and_recovered_from(
     scales = [line["loss_scale"] for line in readings if line["phase"] == "train"]
     assert scales == [128.0, 64.0, 128.0]  # after steps 2, 4 and 6
     held = checkpoint.load(tmp_path / "m", 1)
-    assert held.scaling == {"scale": 128.0, "good_steps": 1, "skipped": 1}
+    assert held.loss_scale == {"scale": 128.0, "good_steps": 1, "skipped": 1}
     assert all(np.isfinite(array).all() for array in held.arrays.values())
 
 
@@ -368,7 +368,7 @@ def test_a_resumed_run_goes_on_with_its_scale(
     assert whole["env"]["loss_scale"]["skipped_updates"] > 2
     assert whole["env"]["loss_scale"] == parts["env"]["loss_scale"]
     left, right = (checkpoint.load(tmp_path / name, 2) for name in ("whole", "parts"))
-    assert equal(left.arrays, right.arrays) and left.scaling == right.scaling
+    assert equal(left.arrays, right.arrays) and left.loss_scale == right.loss_scale
     assert timeless(whole) == timeless(parts)
 
 
