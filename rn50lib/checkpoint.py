@@ -51,7 +51,7 @@ SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and t
 
 @dataclass
 class TrainProgress:
-    """How far a run has come in an epoch: `images` of its order are done.
+    """The position of a run within an epoch: `images` of its order are done.
 
     `sums` is what they have added up (`metrics.SUMS`, over all ranks). `repeated` counts images
     that were trained on twice because a process died after the last checkpoint, `tails` by epoch
@@ -246,14 +246,14 @@ def check_fingerprint(
     found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # what older files do not say
     if "seed" in keys and "seed" not in found:
         raise UserError(
-            f"{file} holds weights and no training to go on with: give --init-from {file}"
+            f"{file} holds weights but no training state to resume: pass it as --init-from {file}"
         )
     for key in keys:
         if key in wanted and found.get(key) != wanted[key]:
             flags = SAME_FLAGS[key]
             raise UserError(
-                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: give"
-                f" the {flags} that it was trained with, or begin a new run with --init-from {file}"
+                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: pass"
+                f" the same {flags}, or begin a new run with --init-from {file}"
             )
 
 
@@ -285,7 +285,7 @@ def parts(file: str | Path) -> tuple[str, int, int]:
     """Return prefix, epoch and images of a checkpoint's name. Raise ValueError for other names."""
     match = re.fullmatch(r"(.+?)-(\d{4,})(?:-(\d{8,}))?\.safetensors", str(file))
     if match is None:
-        raise ValueError(f"{file} is no checkpoint's name")
+        raise ValueError(f"{file} is not a checkpoint's name")
     return match[1], int(match[2]), int(match[3] or 0)
 
 
@@ -381,7 +381,7 @@ def find(name: str, flag: str) -> Path:
         return Path(name)
     if Path(name).is_file():
         raise UserError(
-            f"{flag} {name} is no checkpoint of rn50: make one of it with `rn50 import torchvision"
+            f"{flag} {name} is not a checkpoint of rn50: convert it with `rn50 import torchvision"
             f" {name} -o PREFIX`"
         )
     found, passed_over = newest(name)
@@ -399,8 +399,7 @@ def read_network(prefix: str | Path) -> Network:
         return Network.from_symbol(read_json(file))
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read ({error.strerror}): give the --model-prefix that the"
-            " training run was given"
+            f"{file} cannot be read ({error.strerror}): pass the --model-prefix of the training run"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} does not describe a network: {error}") from error
@@ -441,12 +440,12 @@ def lock_for(experiment: Experiment) -> Iterator[None]:
         first = experiment.load_epoch or 0
         there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
         if there:
-            which = "the checkpoints of another run"
+            which = "the checkpoints of an earlier run"
             which = f"checkpoints after epoch {first}" if first else which
             raise UserError(
-                f"--model-prefix {prefix}: {which} are there already, up to"
-                f" {path(prefix, *there[-1])}: go on with them by --model-prefix {prefix} --resume,"
-                f" give another --model-prefix, or remove {prefix}-[0-9]*.safetensors"
+                f"--model-prefix {prefix}: {which} already exist, up to {path(prefix, *there[-1])}:"
+                f" continue with --model-prefix {prefix} --resume, pass a different --model-prefix,"
+                f" or remove {prefix}-[0-9]*.safetensors"
             )
         yield
 
@@ -490,7 +489,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         with contextlib.suppress(ValueError):  # of a run that was killed here
             if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
                 draft.unlink(missing_ok=True)
-    remedy = "earlier checkpoints are untouched: make room and go on with --resume"
+    remedy = "earlier checkpoints are untouched: free some space and continue with --resume"
     write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
 

@@ -145,6 +145,6 @@ class Progress:
             file.flush()
         except OSError as error:
             raise UserError(
-                f"{file.name} cannot be written: {error.strerror}; make room and go on with"
-                " --resume"
+                f"{file.name} cannot be written: {error.strerror}; free some space and"
+                " continue with --resume"
             ) from error

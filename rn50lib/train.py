@@ -43,7 +43,7 @@ OF_A_HOST = {  # the fields that may differ between the ranks of a run
 
 @dataclass
 class Run:
-    """What the phases of a run share."""
+    """The objects that the phases of a run share."""
 
     experiment: Experiment
     comm: Comm
