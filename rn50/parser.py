@@ -272,9 +272,11 @@ def config_parser(verb: str) -> Parser:
             elif kind == "tuple[str, ...]":
                 options |= {"action": "append", "metavar": name.upper()}
             else:
-                options["type"] = converter(partial(from_text, name))
-                choices = config.FIELDS[name].metadata.get("choices")
-                options |= {"choices": choices} if choices else {"metavar": name.upper()}
+                if choices := config.FIELDS[name].metadata.get("choices"):
+                    options |= {"type": int if kind == "int" else str, "choices": choices}
+                else:
+                    convert = converter(partial(from_text, name))
+                    options |= {"type": convert, "metavar": name.upper()}
             names = [SHORT[name]] if name in SHORT else []
             group.add_argument(*names, config.flag_name(name), **options)
         if title == "axes":
@@ -312,7 +314,10 @@ def parse_given(
         if flags.get("loader", "native") != "native":
             raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
         flags["loader"] = "native"
-    return given | flags, args
+    given |= flags
+    if given.get("profile") == "auto":
+        del given["profile"]
+    return given, args
 
 
 def fields_in(args: argparse.Namespace) -> Given:
