@@ -14,7 +14,7 @@ from rn50.precision import best_dtype
 from rn50lib import recipe as recipes
 from rn50lib.config.experiment import IMAGENET_ROOT, Experiment, flag_name
 from rn50lib.config.file import Config
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine
@@ -52,7 +52,10 @@ def has_stamp(file: Path) -> bool:
 
 
 def resolve(
-    experiment: Experiment, machine: Machine, num_classes: int | None, group: Member | None = None
+    experiment: Experiment,
+    machine: Machine,
+    num_classes: int | None,
+    group: LaunchEnv | None = None,
 ) -> Config:
     """Fill in every option that was not passed, then check all values: nowhere else is that done.
 

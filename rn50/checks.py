@@ -11,7 +11,7 @@ from typing import Any
 from rn50.precision import lacks, scales
 from rn50.workers import check_workers, installed
 from rn50lib.config.experiment import Experiment
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.recipe import RECIPES, Recipe
@@ -115,7 +115,7 @@ def check_sizes(experiment: Experiment) -> None:
 
 
 def check_machine(
-    experiment: Experiment, asked: Experiment, machine: Machine, group: Member | None = None
+    experiment: Experiment, asked: Experiment, machine: Machine, group: LaunchEnv | None = None
 ) -> None:
     """Raise UserError if a machine cannot run a resolved experiment, or if it differs from the
     `group` that has started this process. `asked` has only the flags that were passed: an error

@@ -6,8 +6,8 @@ import contextlib
 import json
 from dataclasses import replace
 
+from rn50 import launch
 from rn50.description import arithmetic, batch_remark, recipe_line
-from rn50.launch import launchers
 from rn50.prepare import prepare
 from rn50.workers import horovod_serves
 from rn50lib import checkpoint
@@ -65,8 +65,8 @@ def anywhere(experiment: Experiment) -> tuple[Config, list[str]]:
 def lines(config: Config) -> list[str]:
     """The command, the arithmetic and the caps of a run."""
     experiment = config.experiment
-    worker = [*launchers.program("train"), *flags_of(experiment)]
-    command = launchers.command(experiment, worker)
+    worker = [*launch.program("train"), *flags_of(experiment)]
+    command = launch.launcher_command(experiment, worker)
     if experiment.only_inference:  # nothing is learnt
         sums, remarks = arithmetic(experiment).partition(";")[0], []
     else:

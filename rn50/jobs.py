@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50.dry_run import anywhere
-from rn50.launch import run_folder
-from rn50.launch.launchers import SAVE_S, program
+from rn50.launch import SAVE_S, program, run_folder
 from rn50lib import checkpoint
 from rn50lib.config import Experiment, flags_of
 from rn50lib.config.kinds import slots
@@ -29,7 +28,7 @@ ENGINES = {  # template, what synchronises the gradients
 GRACE_S = int(SAVE_S) + 30  # from SIGTERM to SIGKILL: time to write a checkpoint, and a margin
 PATHS = ("model_prefix", "report", "logdir", "timeline", "profile_trace")  # flags for output files
 ALONE: dict[str, Any] = {  # what the engine decides
-    "n": None, "hosts": None, "launcher": None, "min_np": None, "elastic": False, "max_restarts": 0,
+    "n": None, "hosts": None, "launcher": None, "max_restarts": 0,
 }  # fmt: skip
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from rn50.autoconfig import default_data_root, is_roadsigns, resolve
 from rn50.checks import check_framework
-from rn50.launch.launchers import with_library
+from rn50.launch import with_library
 from rn50.precision import lacks
 from rn50lib import checkpoint
 from rn50lib.config import Config, Experiment, flag_name
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
 
@@ -27,7 +27,7 @@ def prepare(
     experiment: Experiment,
     make_data: bool = True,
     here: Machine | None = None,
-    group: Member | None = None,
+    group: LaunchEnv | None = None,
 ) -> Config:
     """Fill in what is not given; draw the built-in data where it is asked for and missing.
 

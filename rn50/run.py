@@ -14,7 +14,7 @@ from rn50.parser import Parser, experiment_parser, parse_experiment
 from rn50.prepare import prepare
 from rn50lib import checkpoint
 from rn50lib.config import Config, Experiment, flags_of
-from rn50lib.distributed.launch_env import member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED
 from rn50lib.files import lock, make_folder
 from rn50lib.preemption import die_with_parent, end_on_sigterm
@@ -106,7 +106,7 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     experiment, extra = parse_experiment(parser, argv)
     end_on_sigterm()
-    me = member()
+    me = LaunchEnv.detect()
     config = prepare(experiment, group=me)
     from rn50lib.worker import run_worker
 

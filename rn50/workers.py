@@ -16,7 +16,7 @@ from typing import Any
 from rn50lib.config.experiment import Experiment
 from rn50lib.config.file import flags_of
 from rn50lib.config.kinds import slots
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 
@@ -97,7 +97,7 @@ def workers_per_host(n: int, hosts: str | None) -> int:
     return min(n, max(slots(hosts).values())) if hosts else n
 
 
-def check_started(experiment: Experiment, group: Member) -> None:
+def check_started(experiment: Experiment, group: LaunchEnv) -> None:
     """Raise UserError where a worker is told something else than the group that started it is."""
     started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
     if experiment.n not in (None, group.size):
@@ -120,14 +120,14 @@ def check_started(experiment: Experiment, group: Member) -> None:
             )
 
 
-def comm_of(group: Member) -> tuple[str, str]:
+def comm_of(group: LaunchEnv) -> tuple[str, str]:
     """What carries the gradients of the workers that a launcher has started, and why."""
     comm = "ddp" if group.launcher in ("torchrun", "srun") else "horovod"
     return comm, f"{group.launcher} has started the workers"
 
 
 def check_workers(
-    experiment: Experiment, asked: Experiment, machine: Machine, group: Member | None = None
+    experiment: Experiment, asked: Experiment, machine: Machine, group: LaunchEnv | None = None
 ) -> None:
     """Raise UserError if workers, hosts, launcher and comm of a resolved experiment do not go
     together. `asked` has only the flags that were passed; `group` is what has started this process
@@ -140,9 +140,11 @@ def check_workers(
         return
     n, backend, comm = experiment.n, experiment.backend, experiment.comm
     if n == 1 and comm == "local":
-        for name in ("hosts", "launcher", "bind", "timeline"):
+        for name in ("hosts", "launcher", "bind", "timeline", "comm_timeout"):
             if getattr(experiment, name) is not None:
-                raise UserError(f"--{name} is for many workers: give -n 2 or more, or leave it out")
+                raise UserError(
+                    f"--{name.replace('_', '-')} is for many workers: give -n 2 or more, or leave it out"
+                )
         return
     if comm == "local":
         raise UserError(f"--comm local is one worker: with -n {n} use --comm horovod or ddp")
@@ -199,11 +201,9 @@ def check_workers(
             )
 
 
-def check_restarts(experiment: Experiment, group: Member | None) -> None:
+def check_restarts(experiment: Experiment, group: LaunchEnv | None) -> None:
     """Raise UserError where a run cannot be taken up again as it is asked to."""
-    if experiment.min_np is not None and not experiment.elastic:
-        raise UserError("--min-np is for --elastic: give both or none")
-    for name in ("elastic", "max_restarts", "checkpoint_steps"):
+    for name in ("max_restarts", "checkpoint_steps"):
         flag = f"--{name.replace('_', '-')}"
         if getattr(experiment, name) and experiment.step is not None:
             raise UserError(f"{flag}: --step paced has nothing to save: leave one of them out")
@@ -212,11 +212,6 @@ def check_restarts(experiment: Experiment, group: Member | None) -> None:
                 f"{flag} is what `rn50 run` does, and {group.launcher} has started this worker:"
                 " leave it out, and start again with --resume"
             )
-    n = experiment.n
-    if experiment.elastic and n == 1:
-        raise UserError("--elastic wants -n 2 or more workers: one that is lost leaves none")
-    if experiment.elastic and (experiment.min_np or 1) > n:
-        raise UserError(f"--min-np {experiment.min_np} is more than -n {n}")
 
 
 def on_each_host(experiment: Experiment) -> str:

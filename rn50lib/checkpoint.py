@@ -206,7 +206,7 @@ def saves(experiment: Experiment) -> bool:
 
 def makes_a_model(experiment: Experiment) -> bool:
     """Whether a run leaves weights that one would want to keep, or to go on from."""
-    if experiment.elastic or experiment.max_restarts or experiment.checkpoint_steps:
+    if experiment.max_restarts or experiment.checkpoint_steps:
         return True
     if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
         return False  # it is timed only

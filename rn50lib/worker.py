@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rn50lib import checkpoint
 from rn50lib.config import Config, Experiment, flag_name, flags_of
 from rn50lib.distributed import Comm
+from rn50lib.distributed.launch_env import registered
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import check_file, check_output, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
@@ -37,12 +38,13 @@ def main(argv: list[str] = sys.argv[1:]) -> int:
     end_on_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # what `run_command` has blocked
     file = Path(argv[0])
-    if not file.exists():
-        raise UserError(
-            f"{file} is not there on {socket.gethostname()}: the folder of a run on several hosts"
-            " has to be one that they share: name it with --run-dir"
-        )
-    return run_worker(Config.read(file), file.parent)
+    with registered():
+        if not file.exists():
+            raise UserError(
+                f"{file} does not exist on {socket.gethostname()}: a run on several hosts needs a"
+                " folder that they share: pass it as --run-dir"
+            )
+        return run_worker(Config.read(file), file.parent)
 
 
 def run_worker(
@@ -64,7 +66,7 @@ def run_worker(
 
     experiment = config.experiment
     tell(desc="connecting the workers")
-    group = group or comm.connect(experiment.comm, experiment.backend)
+    group = group or comm.connect(experiment.comm, experiment.backend, experiment.comm_timeout)
     if group.size != experiment.n:
         raise UserError(
             f"-n {experiment.n}: {experiment.comm} has connected {group.size} worker(s): start them"

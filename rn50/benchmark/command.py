@@ -31,7 +31,7 @@ SWEEP = ("-n", "--n-GPUs", "--ngpus", "-b", "--batch-size", "--batch-sizes", "-i
          "--benchmark-iters", "-e", "--num-epochs", "--epochs", "-w", "--warmup")  # fmt: skip
 KEYS = ("train.total_ips", "val.total_ips")
 # flags of a run that would make a cell something else than a measurement of its own
-REFUSED = ("report", "resume", "elastic", "max_restarts", "checkpoint_steps", "test_io")
+REFUSED = ("report", "resume", "max_restarts", "checkpoint_steps", "test_io")
 TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "fusion_mb", "cycle_ms")
 EXAMPLES = """\
   rn50 benchmark -n 1,2 -b 8,32 -e 2 -w 1 -o bench.json            four cells

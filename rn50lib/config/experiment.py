@@ -253,18 +253,14 @@ class Experiment:
         "--bind", kind=str, choices=("core",),
         help="core gives every worker cores of its own (default: the system moves them)",
     )  # fmt: skip
-    elastic: bool = flag(
-        "--elastic", default=False,
-        help="go on with the workers that are left when one is lost, from the newest checkpoint",
-    )  # fmt: skip
-    min_np: int | None = flag(
-        "--min-np", kind=positive,
-        help="with --elastic: the fewest workers to go on with (default: 1)",
+    comm_timeout: int | None = flag(
+        "--comm-timeout", kind=positive,
+        help="seconds after which a worker that does not answer fails the run (default: Horovod"
+        " 120, DDP 1800)",
     )  # fmt: skip
     max_restarts: int = flag(
         "--max-restarts", kind=natural, default=0,
-        help="start a run that lost a worker again with as many, from the newest checkpoint, so"
-        " often",
+        help="restart a run that fails up to N times, from the newest checkpoint",
     )  # fmt: skip
     fp16_allreduce: bool = flag(
         "--fp16-allreduce", default=False,

@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 
 FIRST_PORT, PORTS = 10240, 20000  # below those that Linux hands out by itself
 
 
-def torch_environment(me: Member, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables from which torch.distributed makes a group of the tasks of a step. All tasks
     meet at a port of the first host; MASTER_ADDR and MASTER_PORT win where they are set.
 
