@@ -125,9 +125,13 @@ def horovodrun(experiment: Experiment, worker: list[str]) -> list[str]:
     argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
     if is_local(experiment.hosts):
         argv += ["--network-interface", "lo"]
-    if any(word.startswith("--") for word in worker):  # it would parse them: --network, for one
-        worker = ["env", "-S", shlex.join(worker)]
-    return [*argv, *worker]
+    return [*argv, *unparsed(worker)]
+
+
+def unparsed(worker: list[str]) -> list[str]:
+    """Return a worker's command as horovodrun can start it: it reads `--network` as its own."""
+    flags = any(word.startswith("-") for word in worker[2:])
+    return ["env", "-S", shlex.join(worker)] if flags else worker
 
 
 def mpirun(experiment: Experiment, worker: list[str]) -> list[str]:
@@ -205,7 +209,7 @@ def rank_environment(experiment: Experiment) -> dict[str, str]:
 
 def check_hosts(experiment: Experiment) -> None:
     """Raise UserError for a host without an address: the launchers print a traceback instead."""
-    for host in slots(experiment.hosts or ""):
+    for host in slots(experiment.hosts) if experiment.hosts else ():
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:
@@ -365,6 +369,8 @@ class WorkerGroup:
         or until the signals that were `received` ask for the end."""
         while not (received or self.failed() or self.process.poll() is not None):
             self.pause()
+        if received[:1] == [signal.SIGINT]:
+            self.show = lambda line: None  # the workers complain about each other's end
         if received:
             self.signal_workers(received[0])
         asked = [*received] or [end.status - 128 for end in self.ends().values() if end.status]

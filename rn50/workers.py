@@ -142,9 +142,8 @@ def check_workers(
     if n == 1 and comm == "local":
         for name in ("hosts", "launcher", "bind", "timeline", "comm_timeout"):
             if getattr(experiment, name) is not None:
-                raise UserError(
-                    f"--{name.replace('_', '-')} is for many workers: give -n 2 or more, or leave it out"
-                )
+                flag = f"--{name.replace('_', '-')}"
+                raise UserError(f"{flag} is for many workers: pass -n 2 or more, or leave it out")
         return
     if comm == "local":
         raise UserError(f"--comm local is one worker: with -n {n} use --comm horovod or ddp")

@@ -26,6 +26,7 @@ VARIABLES = {  # by launcher: rank, size, local rank, local size
 }  # fmt: skip
 GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the `rn50 run` that started this worker, and its records
 BIND = "RN50_BIND"  # "core": each worker gets its own cores
+_records = ""  # where this worker leaves records: FOLDER/RANK, once it has registered
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,16 @@ def register() -> None:
     It ends with its launcher. `rn50 run` learns its pid from a file, if both see the same folder.
     Raises SystemExit if `rn50 run` is already gone. Does nothing for other processes.
     """
+    global _records
     if GROUP not in os.environ:
         return
+    host, pid, folder = os.environ.pop(GROUP).split(":", 2)  # this process's children are none
     me = LaunchEnv.detect()
+    _records = os.path.join(folder, str(me.rank if me else 0))
     if me and os.environ.get(BIND) == "core" and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, own_cores(cores, me.local_rank, me.local_size))
     end_with_parent()
-    host, pid, folder = os.environ[GROUP].split(":", 2)
     if host == socket.gethostname() and not (is_running(int(pid)) and os.path.isdir(folder)):
         sys.exit("error: the `rn50 run` that started this worker is gone")
     _write("started", {"host": socket.gethostname(), "pid": os.getpid()})
@@ -125,7 +128,7 @@ def registered() -> Iterator[None]:
 
 def record_end(status: int, text: str = "") -> None:
     """Leave the exit status of this worker, with its error or traceback, for `rn50 run`."""
-    if GROUP in os.environ:
+    if _records:
         _write("ended", {"status": status, "time": time.time(), "text": text})
 
 
@@ -141,8 +144,7 @@ def is_running(pid: int) -> bool:
 
 
 def _write(kind: str, content: dict[str, object]) -> None:
-    me = LaunchEnv.detect()
-    path = os.path.join(os.environ[GROUP].split(":", 2)[2], f"{me.rank if me else 0}.{kind}")
+    path = f"{_records}.{kind}"
     with contextlib.suppress(OSError):  # a folder that this host does not have
         with open(f"{path}.tmp", "w") as file:
             json.dump(content, file)
