@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import psutil
@@ -30,7 +32,7 @@ import psutil
 from rn50.workers import is_local
 from rn50lib.config import Config, Experiment
 from rn50lib.config.kinds import slots
-from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent
+from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent, is_running
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.preemption import PARENT
 
@@ -81,20 +83,19 @@ def run_folder(name: str) -> Path:
 
 def new_run(name: str) -> Path:
     """Make a new `run_folder` and return it. Raises UserError if that is impossible."""
-    first = run_folder(name)
-    for attempt in range(1000):
-        folder = first.with_name(first.name + (f"-{attempt}" if attempt else ""))
+    folder = first = run_folder(name)
+    for attempt in itertools.count(1):
         try:
             folder.mkdir(parents=True)
-            return folder
+            break
         except FileExistsError:
-            continue
+            folder = first.with_name(f"{first.name}-{attempt}")
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be made ({error.strerror}): set RN50_RUNS to a folder that you"
                 " may write to"
             ) from error
-    raise UserError(f"{runs_home()} is full of runs named {name}")
+    return folder
 
 
 # --- command lines and environment ----------------------------------------------------------------
@@ -290,15 +291,6 @@ def run_command(command: list[str], experiment: Experiment, run_dir: Path) -> Ou
             signal.signal(number, handler)
 
 
-@dataclass
-class End:
-    """How a worker ended, in its own words."""
-
-    status: int
-    time: float
-    text: str
-
-
 class WorkerGroup:
     """A running launcher, or a worker that is `alone`, and the workers that have registered.
 
@@ -337,8 +329,9 @@ class WorkerGroup:
             text, tagged = TAG.subn(r"rank \1 | ", raw.decode(errors="replace").rstrip("\n"))
             self.show(text) if tagged else self.words.append(text)
 
-    def look(self) -> None:
+    def look(self, after_s: float = 0.0) -> None:
         """Find workers that have registered, and those of this host that have ended."""
+        time.sleep(after_s)
         for file in self.folder.glob("*.started"):
             rank = int(file.stem)
             if rank not in self.registered:
@@ -350,14 +343,14 @@ class WorkerGroup:
                     except psutil.NoSuchProcess:
                         self.gone[rank] = time.time()
         for rank, process in [*self.running.items()]:
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            if not (process.is_running() and is_running(process.pid)):
                 self.gone[rank] = time.time()
                 del self.running[rank]
 
-    def ends(self) -> dict[int, End]:
-        """Return how those workers ended that have recorded it, by rank."""
-        files = self.folder.glob("*.ended")
-        return {int(file.stem): End(**json.loads(file.read_text())) for file in files}
+    def ends(self) -> dict[int, SimpleNamespace]:
+        """Return the status, time and text of those workers that have recorded their end."""
+        found = {int(file.stem): file.read_text() for file in self.folder.glob("*.ended")}
+        return {rank: SimpleNamespace(**json.loads(text)) for rank, text in found.items()}
 
     def failed(self) -> bool:
         """Return True if a worker failed or was killed."""
@@ -368,7 +361,7 @@ class WorkerGroup:
         """Wait until the workers have ended, until one has failed and the others had time to end,
         or until the signals that were `received` ask for the end."""
         while not (received or self.failed() or self.process.poll() is not None):
-            self.pause()
+            self.look(POLL_S)
         if received[:1] == [signal.SIGINT]:
             self.show = lambda line: None  # the workers complain about each other's end
         if received:
@@ -378,18 +371,12 @@ class WorkerGroup:
         while time.monotonic() < until and signal.SIGINT not in received[1:]:
             if not self.running and self.process.poll() is not None:
                 break
-            self.pause()
+            self.look(POLL_S)
         self.waiting = sorted(self.registered - self.gone.keys() - self.ends().keys())
-
-    def pause(self) -> None:
-        """Let some time pass, and look again."""
-        time.sleep(POLL_S)
-        self.look()
 
     def signal_workers(self, number: int) -> None:
         """Send a signal to the workers on this host: the launchers would not give them time for a
         checkpoint. If there are none, the launcher has to pass it on."""
-        self.look()
         for process in [*self.running.values()] or [self.process]:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.send_signal(number)
@@ -410,20 +397,17 @@ class WorkerGroup:
     def outcome(self) -> Outcome:
         """Return the exit status for the user, and what failed first and why."""
         status, ends = self.process.returncode, self.ends()
-        if status == 0:
-            return Outcome(0, None)
         if self.alone and status < 0:
             return Outcome(128 - status, killed(0, -status))
-        if self.alone:
+        if self.alone or status == 0:
             return Outcome(status, None)
         asked = (TERMINATED, 130)  # launchers end the others when one has failed: these come last
         failed = sorted((e.status in asked, e.time, rank) for rank, e in ends.items() if e.status)
         dead = sorted((at, rank) for rank, at in self.gone.items() if rank not in ends)
         if dead and (not failed or failed[0][0] or dead[0][0] < failed[0][1] + SAME_MOMENT_S):
             return self.death_of(dead[0][1])
-        last_words = [line for line in self.words if line.strip()][-20:]
         if not failed:
-            return Outcome(abs(status), "\n".join(["the launcher failed:", *last_words]))
+            return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
         rank = failed[0][2]
         end = ends[rank]
         if end.status in asked:
@@ -445,8 +429,11 @@ class WorkerGroup:
             if found := re.search(pattern.format(rank), "\n".join(self.words)):
                 number = int(found[1]) - (128 if int(found[1]) > 128 else 0)
                 return Outcome(128 + number, killed(rank, number))
-        words = [line for line in self.words if line.strip()][-20:]
-        return Outcome(1, "\n".join([f"rank {rank} ended without an error message:", *words]))
+        return Outcome(1, f"rank {rank} ended without an error message:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """Return the last lines that the launcher wrote itself."""
+        return "\n".join([line for line in self.words if line.strip()][-20:])
 
 
 def killed(rank: int, number: int) -> str:

@@ -47,26 +47,12 @@ class LaunchEnv:
         for launcher, (rank, size, local_rank, local_size) in VARIABLES.items():
             if rank in env and size in env:
                 if launcher == "srun":
-                    return cls._from_slurm(env)
+                    from rn50lib.distributed.slurm import task
+
+                    return task(env)
                 local = int(env.get(local_rank, "0")), int(env.get(local_size, "1"))
                 return cls(launcher, int(env[rank]), int(env[size]), *local)
         return None
-
-    @classmethod
-    def _from_slurm(cls, env: Mapping[str, str]) -> LaunchEnv | None:
-        """Read the environment of an `srun` task. A batch script has SLURM_PROCID and SLURM_NTASKS
-        as well, but not the variables of a step."""
-        if "SLURM_STEP_NUM_TASKS" not in env and env.get("ENVIRONMENT") == "BATCH":
-            return None
-        size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
-        per_node: list[int] = []  # '2(x3),1' is 2, 2, 2, 1
-        for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(size)).split(","):
-            tasks, _, times = part.rstrip(")").partition("(x")
-            per_node += [int(tasks)] * int(times or 1)
-        node = min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)
-        cores = env.get("SLURM_CPUS_PER_TASK")
-        rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0"))
-        return cls("srun", rank, size, local_rank, per_node[node], int(cores) if cores else None)
 
 
 def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
