@@ -194,7 +194,7 @@ def test_ctrl_c_while_the_worker_loads_is_no_traceback(tmp_path: Path, seconds: 
 
     def is_worker(child: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):  # another child, which has just ended
-            return "rn50lib.worker" in child.cmdline()
+            return "rn50lib.train" in child.cmdline()
         return False
 
     def worker_is_there() -> bool:
