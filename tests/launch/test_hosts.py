@@ -142,7 +142,7 @@ def test_a_host_that_is_gone_fails_the_run(
     assert "\nerror: rank " in run.text()
     if how is Host.unplug:
         assert "did not answer within --comm-timeout" in run.text().splitlines()[-1]
-    assert not [p for p in hosts["h1"].processes() if p.cmdline()[1:3] == launch.WORKER]
+    assert not [p for p in hosts["h1"].processes() if p.cmdline()[1:4] == launch.WORKER]
 
 
 @pytest.mark.needs("horovod", "slow_link")

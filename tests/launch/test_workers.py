@@ -330,7 +330,7 @@ class Run:
     def worker(self, rank: int) -> psutil.Process:
         for process in self.below:
             me = LaunchEnv.detect(process.environ())
-            if process.cmdline()[1:3] == launch.WORKER and me is not None and me.rank == rank:
+            if process.cmdline()[1:4] == launch.WORKER and me is not None and me.rank == rank:
                 return process
         raise AssertionError(f"no rank {rank}: {self.text()}")
 
