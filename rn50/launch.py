@@ -36,11 +36,7 @@ from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent, is_runn
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.preemption import PARENT
 
-WORKER = ["-m", "rn50lib.train", "--config"]  # what Python gets to start a worker, before its file
-    "-m",
-    "rn50lib.train",
-    "--config",
-]  # Python's arguments that start a worker, before its file
+WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuration
 
 # mpirun passes these environment variables to workers on other hosts, and nothing else
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
