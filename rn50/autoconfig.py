@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import checks
-from rn50.launch.launchers import with_library
+from rn50.launch import with_library
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import Resolved, TrainConfig, flag_name, slots
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine, machine
@@ -34,7 +34,7 @@ def prepare(
     given: Given,
     make_data: bool = True,
     here: Machine | None = None,
-    group: Member | None = None,
+    group: LaunchEnv | None = None,
 ) -> Resolved:
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
@@ -71,7 +71,7 @@ def prepare(
     config = replace(found.experiment, num_classes=classes)
     checks.check_classes(config)
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
-    return found._replace(experiment=config, reasons=reasons)
+    return replace(found, experiment=config, reasons=reasons)
 
 
 def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
@@ -210,7 +210,7 @@ class Choices:
 
 
 def resolve(
-    given: Given, machine: Machine, num_classes: int, group: Member | None = None
+    given: Given, machine: Machine, num_classes: int, group: LaunchEnv | None = None
 ) -> Resolved:
     """Fill in every value that was not passed, then check all of them.
 
@@ -296,7 +296,7 @@ def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
         add("bn_decay", base.bn_decay, reason)
 
 
-def add_threads(choices: Choices, machine: Machine, n: int, group: Member | None) -> None:
+def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | None) -> None:
     """Add the threads of a worker: an equal share of the cores."""
     hosts = choices.values.get("hosts")
     sharing = min(n, max(slots(hosts).values())) if hosts else n

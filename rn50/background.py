@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rn50.autoconfig import Given, resolve
-from rn50.launch import GRACE_S
-from rn50.launch.launchers import SAVE_S, program, with_library
+from rn50.launch import GRACE_S, SAVE_S, program, with_library
 from rn50lib.hardware import machine
 from rn50lib.preemption import PARENT
 from rn50lib.report import write_json

@@ -17,7 +17,7 @@ from typing import Any
 
 from rn50lib import optim
 from rn50lib.config import TrainConfig, flag_name, flags_of, is_local, slots
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.recipe import RECIPES, Recipe
@@ -77,12 +77,9 @@ def check_values(c: TrainConfig) -> None:
         (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
          "--override loss_scale_update: this run has no dynamic loss scale: pass --loss-scale"
          " dynamic"),
-        (c.min_np is not None and not c.elastic, "--min-np is for --elastic: use both or none"),
-        (c.elastic and c.n == 1, "--elastic needs -n 2 or more workers"),
-        (c.elastic and (c.min_np or 1) > c.n, f"--min-np {c.min_np} is more than -n {c.n}"),
         *((paced and getattr(c, name),
            f"{flag_name(name)}: --step paced has nothing to save: leave one of them out")
-          for name in ("elastic", "max_restarts", "checkpoint_steps")),
+          for name in ("max_restarts", "checkpoint_steps")),
     )  # fmt: skip
     check_sizes(c)
 
@@ -145,7 +142,7 @@ def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
 
 
 def check_machine(
-    c: TrainConfig, given: Mapping[str, Any], machine: Machine, group: Member | None = None
+    c: TrainConfig, given: Mapping[str, Any], machine: Machine, group: LaunchEnv | None = None
 ) -> None:
     """Raise UserError if a machine cannot run a configuration, or if it contradicts the `group`
     that has started this process."""
@@ -280,16 +277,15 @@ def gpu_horovod(backend: str) -> str:
     return f"is {built}: {older}run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
 
 
-def check_started(c: TrainConfig, group: Member) -> None:
+def check_started(c: TrainConfig, group: LaunchEnv) -> None:
     """Raise UserError if a worker's configuration contradicts the group that started it."""
     started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
     many = group.size > 1
     by_torch = many and group.launcher in ("torchrun", "srun")
     refuse(
-        *((getattr(c, name),
-           f"{flag_name(name)} is for `rn50 run`, and {group.launcher} has started this worker:"
-           " leave it out, and start again with --resume")
-          for name in ("elastic", "max_restarts")),
+        (c.max_restarts,
+         f"--max-restarts is for `rn50 run`, and {group.launcher} has started this worker: leave it"
+         " out, and start again with --resume"),
         (c.n != group.size, f"-n {c.n}: {started}, and this is one of them: leave -n out, or start"
                             f" {c.n}"),
         (by_torch and c.backend != "torch",
@@ -308,8 +304,9 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     if c.comm == "local":
         refuse((n > 1, f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
                *((getattr(c, name) is not None,
-                  f"--{name} is for many workers: pass -n 2 or more, or leave it out")
-                 for name in ("hosts", "launcher", "bind", "timeline")))  # fmt: skip
+                  f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
+                 for name in ("hosts", "launcher", "bind", "timeline", "comm_timeout"))
+        )  # fmt: skip
         return
     room = sum(slots(c.hosts).values()) if c.hosts else n
     refuse(

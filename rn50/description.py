@@ -6,9 +6,8 @@ import contextlib
 import json
 from dataclasses import replace
 
-from rn50 import checks
+from rn50 import checks, launch
 from rn50.autoconfig import Given, prepare
-from rn50.launch import launchers
 from rn50lib import checkpoint, optim
 from rn50lib import recipe as recipes
 from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of
@@ -136,7 +135,7 @@ def as_yaml(given: Given) -> list[str]:
 def command_lines(resolved: Resolved) -> list[str]:
     """Return the command, the arithmetic and the caps of a run."""
     c = resolved.experiment
-    command = launchers.command(c, [*launchers.program("train"), *flags_of(c)])
+    command = launch.launcher_command(c, [*launch.program("train"), *flags_of(c)])
     lines = [" ".join(command), arithmetic(c)]
     if c.only_inference:  # nothing is trained
         lines[1] = lines[1].partition(";")[0]
@@ -153,7 +152,7 @@ def prepared(given: Given) -> tuple[Resolved, list[str]]:
     resolved, remarks = anywhere({k: v for k, v in given.items() if k != "load_epoch"})
     config = replace(resolved.experiment, load_epoch=epoch)
     missing = f"there is no checkpoint {prefix} yet: what it decides is not known"
-    return resolved._replace(experiment=config), [*remarks, missing]
+    return replace(resolved, experiment=config), [*remarks, missing]
 
 
 def anywhere(given: Given) -> tuple[Resolved, list[str]]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rn50.autoconfig import Given
 from rn50.description import anywhere
-from rn50.launch import run_folder
-from rn50.launch.launchers import SAVE_S, program
+from rn50.launch import SAVE_S, program, run_folder
 from rn50lib import checkpoint
 from rn50lib.config import flag_name, flags_of, slots
 from rn50lib.errors import UserError
@@ -26,7 +25,7 @@ ENGINES = {  # template, what synchronises the gradients
 }
 GRACE_S = int(SAVE_S) + 30  # from SIGTERM to SIGKILL: time to write a checkpoint, and a margin
 PATHS = ("model_prefix", "report", "timeline", "profile_trace")  # flags for output files
-ALONE = ("n", "hosts", "launcher", "min_np", "elastic", "max_restarts")  # the engine decides
+ALONE = ("n", "hosts", "launcher", "max_restarts")  # the engine decides
 
 
 def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:

@@ -107,10 +107,9 @@ HELP = {
         " for DDP)",
         "hosts": "hosts of the workers, HOST:SLOTS,... (default: all on this machine)",
         "bind": "core gives each worker its own cores (default: the system moves them)",
-        "elastic": "continue with the remaining workers when one is lost, from the newest"
-        " checkpoint",
-        "min_np": "with --elastic: the smallest number of workers to continue with (default: 1)",
-        "max_restarts": "times to restart a run that lost a worker, from its newest checkpoint",
+        "comm_timeout": "seconds after which a worker that does not answer fails the run (default:"
+        " Horovod 120, DDP 1800)",
+        "max_restarts": "restart a run that fails up to N times, from the newest checkpoint",
     },
     "machine": {
         "threads": "compute threads per worker (default: the cores it may use)",

@@ -13,7 +13,7 @@ from rn50.autoconfig import Given, prepare
 from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
-from rn50lib.distributed.launch_env import member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED
 from rn50lib.files import lock, make_folder
 from rn50lib.preemption import die_with_parent, end_on_sigterm
@@ -88,7 +88,7 @@ def with_model(resolved: Resolved, folder: Path) -> Resolved:
     config = resolved.experiment
     config = replace(config, model_prefix=str(folder / "model"), keep=config.keep or 2)
     reasons = {**resolved.reasons, "model_prefix": "in the run's folder, the newest two"}
-    return resolved._replace(experiment=config, reasons=reasons)
+    return replace(resolved, experiment=config, reasons=reasons)
 
 
 def train(argv: list[str]) -> int:
@@ -98,7 +98,7 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     given, extra = parse_given(parser, argv)
     end_on_sigterm()
-    me = member()
+    me = LaunchEnv.detect()
     resolved = prepare(given, group=me)
     from rn50lib.train import train as train_here
 

@@ -417,7 +417,7 @@ def saves(experiment: Experiment) -> bool:
 
 def makes_a_model(experiment: Experiment) -> bool:
     """Return True if a run leaves weights that you would want to keep or to resume from."""
-    if experiment.elastic or experiment.max_restarts or experiment.checkpoint_steps:
+    if experiment.max_restarts or experiment.checkpoint_steps:
         return True
     if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
         return False  # it is timed only

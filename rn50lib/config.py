@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rn50lib import optim
 from rn50lib import recipe as recipes
@@ -127,8 +127,7 @@ class TrainConfig:
     launcher: str | None = value(None, choices=LAUNCHERS)  # None: one process
     hosts: str | None = value(None, check=slots)
     bind: str | None = value(None, choices=("core",))
-    elastic: bool = False
-    min_np: int | None = value(None, low=1)
+    comm_timeout: int | None = value(None, low=1)  # seconds
     max_restarts: int = value(0, low=0)
 
     threads: int = value(low=1)
@@ -236,11 +235,12 @@ def from_dict(values: Mapping[str, Any], source: str) -> TrainConfig:
     return TrainConfig(**found)
 
 
-class Resolved(NamedTuple):
+@dataclass(frozen=True)
+class Resolved:
     """A configuration, why each value was chosen, and what a profile capped."""
 
     experiment: TrainConfig
-    reasons: Mapping[str, str] = {}
+    reasons: Mapping[str, str] = field(default_factory=dict)
     caps: tuple[str, ...] = ()
 
     def write(self, path: Path, command: list[str] | None = None) -> None:

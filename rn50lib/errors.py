@@ -24,38 +24,36 @@ class UserError(Exception):
     """
 
 
+def message_of(error: BaseException) -> str | None:
+    """Return the one line that the user reads instead of a traceback, None for other errors."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        package = PACKAGES.get((error.name or "").partition(".")[0])
+        return package and (
+            f"this needs the package {package}, which is not installed: `make setup` installs all"
+            f" that the workbook needs, `pip install {package}` this one"
+        )
+    # PyTorch on the CPU raises a plain RuntimeError if memory runs out
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+        text = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "allocation failed"
+        return f"out of memory ({text.splitlines()[0]}): use a smaller -b or --image-shape"
+    return None
+
+
 def status_of(work: Callable[[], int]) -> int:
-    """Do it; returns its exit status, after one line on stderr where the user did something wrong
-    or something is missing."""
+    """Do the work and return its exit status, after one line on stderr if the user can fix it."""
     try:
         return work()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        package = PACKAGES.get((error.name or "").partition(".")[0])
-        if package is None:
-            raise
-        print(
-            f"error: this needs the package {package}, which is not installed: `make setup`"
-            f" installs all that the workbook needs, `pip install {package}` this one",
-            file=sys.stderr,
-        )
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):
-            raise  # PyTorch on the CPU has no exception of its own for this
-        message = (
-            str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "allocation failed"
-        )
-        print(
-            f"error: out of memory ({message.splitlines()[0]}): use a smaller -b or --image-shape",
-            file=sys.stderr,
-        )
-        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `rn50 ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception as error:
+        message = message_of(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return 2

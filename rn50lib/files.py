@@ -187,7 +187,6 @@ def take_lock(path: Path, name: str) -> TextIO | None:
 
     The lock is the process's own (lockf): children that outlive it, a loader's, hold nothing.
     """
-    job = os.environ.get("RN50_LAUNCHING", "")  # whose first worker may change, in an elastic run
     while True:
         try:
             file = open(path, "a+")
@@ -206,8 +205,6 @@ def take_lock(path: Path, name: str) -> TextIO | None:
                 text = f"note: {name} is not locked ({error.strerror}): start no other run with it"
                 print(text, file=sys.stderr, flush=True)
                 return None
-            if job and holder.get("job") == job:
-                return None
             raise UserError(
                 f"{name}: another run is writing there (process {holder.get('pid', 'unknown')} on"
                 f" {holder.get('host', 'an unknown host')}): wait for its end, or name another"
@@ -215,7 +212,7 @@ def take_lock(path: Path, name: str) -> TextIO | None:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
                 file.truncate(0)
-                holder = {"pid": os.getpid(), "host": socket.gethostname(), "job": job}
+                holder = {"pid": os.getpid(), "host": socket.gethostname()}
                 with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
                     os.write(file.fileno(), json.dumps(holder).encode())
                 return file

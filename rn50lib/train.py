@@ -25,6 +25,7 @@ from rn50lib.checkpoint import CheckpointManager, resume_fingerprint
 from rn50lib.config import Config, Experiment, flag_name, flags_of
 from rn50lib.data import Pipeline, open_pipeline
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
+from rn50lib.distributed.launch_env import registered
 from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import check_file, check_output, check_writable, is_stream, make_folder
 from rn50lib.hardware import machine
@@ -66,12 +67,13 @@ def main(argv: list[str] | None = None) -> int:
     end_on_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `rn50 run`
     file = parser.parse_args(argv).config
-    if not file.exists():
-        raise UserError(
-            f"{file} is not there on {socket.gethostname()}: the folder of a run on several hosts"
-            " has to be one that they share: name it with --run-dir"
-        )
-    return train(Config.read(file), file.parent)
+    with registered():
+        if not file.exists():
+            raise UserError(
+                f"{file} does not exist on {socket.gethostname()}: a run on several hosts needs a"
+                " folder that they share: pass it as --run-dir"
+            )
+        return train(Config.read(file), file.parent)
 
 
 def train(
@@ -89,7 +91,7 @@ def train(
     that cannot be written or a diverged loss, and SystemExit once SIGTERM has ended the run.
     """
     experiment = config.experiment
-    comm = comm or connect(experiment.comm, experiment.backend)
+    comm = comm or connect(experiment.comm, experiment.backend, experiment.comm_timeout)
     check_group(experiment, comm)
     sources = open_sources(experiment)
     if experiment.test_io:

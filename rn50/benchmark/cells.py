@@ -74,9 +74,8 @@ def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
     file = cells[0].folder / "cells.json"
     report.write_json(file, [{"title": cell.title, "folder": str(cell.folder)} for cell in cells])
     worker = [sys.executable, "-m", "rn50.benchmark.worker", str(file)]
-    command = launch.launchers.command(first, worker, cells[0].folder)
-    status, failure, _ = launch.run_command(command, first)
-    return status, failure
+    command = launch.launcher_command(first, worker, cells[0].folder)
+    return launch.run_command(command, first, cells[0].folder)
 
 
 def reason_of(folder: Path, status: int, failure: str | None) -> str:

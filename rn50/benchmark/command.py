@@ -26,8 +26,8 @@ SWEEP = ("-n", "--n-GPUs", "--ngpus", "-b", "--batch-size", "--batch-sizes", "-i
          "--benchmark-iters", "-e", "--num-epochs", "--epochs", "-w", "--warmup")  # fmt: skip
 KEYS = ("train.total_ips", "val.total_ips")
 # flags of a run that would make a cell something else than a measurement of its own
-REFUSED = ("report", "resume", "elastic", "max_restarts", "checkpoint_steps", "test_io")
-TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline")
+REFUSED = ("report", "resume", "max_restarts", "checkpoint_steps", "test_io")
+TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "comm_timeout")
 EXAMPLES = """\
   rn50 benchmark -n 1,2 -b 8,32 -e 2 -w 1 -o bench.json            four cells
   rn50 benchmark -b 1,8,32 --only-inference -o inference.json      inference alone

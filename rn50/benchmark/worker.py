@@ -18,7 +18,8 @@ from typing import Any
 from rn50 import launch
 from rn50lib import distributed as comm
 from rn50lib.config import Config
-from rn50lib.errors import UserError
+from rn50lib.distributed.launch_env import registered
+from rn50lib.errors import UserError, status_of
 from rn50lib.preemption import die_with_parent, end_on_sigterm, end_with
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
@@ -73,23 +74,29 @@ def main() -> int:
     """Measure every cell; returns the exit status."""
     die_with_parent()
     end_on_sigterm()
+    with registered():
+        return measure_cells()
+
+
+def measure_cells() -> int:
+    """Measure every cell in the file that is this program's argument."""
     group = None
     for cell in json.loads(Path(sys.argv[1]).read_text()):
         folder = Path(cell["folder"])
         try:
             config = Config.read(folder / "experiment.json")
             if group is None:
-                group = comm.connect(config.experiment.comm, config.experiment.backend)
+                group = comm.connect(
+                    config.experiment.comm, config.experiment.backend,
+                    config.experiment.comm_timeout,
+                )  # fmt: skip
             if group.rank == 0:
                 launch.say(cell["title"])
             train(config, folder, group, Recorder, WARM_UP)
             group.barrier()
-        except KeyboardInterrupt:
-            return 130
         except UserError as error:
             leave_reason(folder, str(error))
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+            raise
         except Exception as error:
             first = next(iter(str(error).splitlines()), "")
             leave_reason(folder, f"{type(error).__name__}: {first}")
@@ -107,4 +114,4 @@ def leave_reason(folder: Path, reason: str) -> None:
 
 
 if __name__ == "__main__":
-    end_with(main)
+    end_with(lambda: status_of(main))

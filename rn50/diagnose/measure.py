@@ -32,12 +32,12 @@ POLL_S = 0.5  # a run that goes on is looked at so often
 LINE = re.compile(r"epoch \d+: ([0-9.]+) img/s")
 NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logger": (), "profile_trace": None, "timeline": None, "elastic": False,
-    "min_np": None, "max_restarts": 0, "checkpoint_steps": None, "test_io": False,
+    "logger": (), "profile_trace": None, "timeline": None,
+    "max_restarts": 0, "checkpoint_steps": None, "test_io": False,
     "no_metrics": True, "profile": "auto",
 }  # fmt: skip
 ALONE: dict[str, Any] = {  # one worker of many, by itself
-    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None,
+    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None, "comm_timeout": None,
 }  # fmt: skip
 
 

@@ -51,19 +51,21 @@ class Local:
         return None
 
 
-def connect(name: str = "local", backend: str = "torch") -> Comm:
-    """The group that this process belongs to: 'local' (alone), 'horovod' or 'ddp'.
+def connect(name: str = "local", backend: str = "torch", timeout: float | None = None) -> Comm:
+    """Return the group of this process: 'local' (alone), 'horovod' or 'ddp'.
+
+    A rank that does not answer for `timeout` seconds fails the others (default: the library's).
 
     Raises UserError when what carries it is missing, or the process was not started as a worker.
     """
     if name == "horovod":
         from rn50lib.distributed.horovod import Horovod
 
-        return Horovod(backend)
+        return Horovod(backend, timeout)
     if name == "ddp":
         from rn50lib.distributed.ddp import Ddp
 
-        return Ddp()
+        return Ddp(timeout)
     return Local()
 
 

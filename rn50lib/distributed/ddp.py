@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import distributed as dist
 
 from rn50lib.distributed.collectives import Vectors
 from rn50lib.distributed.gpu import choose_gpu
-from rn50lib.distributed.launch_env import member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.distributed.slurm import torch_environment
 from rn50lib.errors import UserError
 
@@ -22,8 +23,8 @@ class Ddp(Vectors):
     Raises UserError when this process was not started as one of a group.
     """
 
-    def __init__(self) -> None:
-        me = member()
+    def __init__(self, timeout: float | None = None) -> None:
+        me = LaunchEnv.detect()
         if me is not None and me.launcher == "srun":
             os.environ.update(torch_environment(me))
         if "RANK" not in os.environ:
@@ -33,7 +34,10 @@ class Ddp(Vectors):
             )
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         choose_gpu("torch", self.local_rank)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+        )
         # a group that is still open at the interpreter's end can abort it ("terminate called ...")
         atexit.register(leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

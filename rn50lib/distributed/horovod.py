@@ -7,12 +7,17 @@ it trains without averaging a single gradient, and says nothing.
 from __future__ import annotations
 
 import importlib
+import os
 
 import numpy as np
 
 from rn50lib.distributed.collectives import Vectors
 from rn50lib.distributed.gpu import choose_gpu
 from rn50lib.errors import UserError
+
+# Over MPI only the last two apply, and only to a rank whose Python hangs
+TIMEOUTS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")  # fmt: skip
 
 
 class Horovod(Vectors):
@@ -21,8 +26,10 @@ class Horovod(Vectors):
     Raises UserError where Horovod is missing or was built without the framework.
     """
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, timeout: float | None = None) -> None:
         self.backend = backend
+        if timeout is not None:
+            os.environ |= dict.fromkeys(TIMEOUTS, str(round(timeout)))
         try:
             if backend == "tensorflow":  # without its notes on how it was built
                 importlib.import_module("rn50lib.tensorflow")

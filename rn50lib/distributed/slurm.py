@@ -6,13 +6,29 @@ import os
 import re
 from collections.abc import Mapping
 
-from rn50lib.distributed.launch_env import Member
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 
 FIRST_PORT, PORTS = 10240, 20000  # below those that Linux hands out by itself
 
 
-def torch_environment(me: Member, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def task(env: Mapping[str, str]) -> LaunchEnv | None:
+    """Read the environment of an `srun` task. A batch script has SLURM_PROCID and SLURM_NTASKS as
+    well, but not the variables of a step: None."""
+    if "SLURM_STEP_NUM_TASKS" not in env and env.get("ENVIRONMENT") == "BATCH":
+        return None
+    size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
+    per_node: list[int] = []  # '2(x3),1' is 2, 2, 2, 1
+    for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(size)).split(","):
+        tasks, _, times = part.rstrip(")").partition("(x")
+        per_node += [int(tasks)] * int(times or 1)
+    node = min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)
+    cores = env.get("SLURM_CPUS_PER_TASK")
+    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0"))
+    return LaunchEnv("srun", rank, size, local_rank, per_node[node], int(cores) if cores else None)
+
+
+def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables from which torch.distributed makes a group of the tasks of a step. All tasks
     meet at a port of the first host; MASTER_ADDR and MASTER_PORT win where they are set.
 

@@ -93,11 +93,6 @@ class Host:
         limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "1s"]
         command(*self.inside(["tc", "qdisc", "add", "dev", "eth0", "root", *limit]))
 
-    def die(self) -> None:
-        """Cut its power: the cable first, so that nobody is told."""
-        self.unplug()
-        self.end()
-
     def end(self) -> None:
         """End all that runs here; the kernel closes its connections."""
         if self.process.poll() is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -130,26 +129,20 @@ class Run:
             assert time.monotonic() < end and self.process.poll() is None, self.text()
             time.sleep(0.1)
 
-    def goes_on(self) -> None:
-        """Wait until the two workers of h1 have done an epoch without the others."""
-        self.wait_for(lambda: "2 workers go on from the newest checkpoint" in self.text())
-        earlier = self.epochs()
-        self.wait_for(lambda: self.epochs() > earlier)
 
-
-@pytest.mark.parametrize("launcher", WAYS)
-def test_a_link_that_drops_is_told_with_the_seconds(
-    launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
+@pytest.mark.needs("horovod")
+@pytest.mark.parametrize("how", [Host.end, Host.unplug])
+def test_a_host_that_is_gone_fails_the_run(
+    how: Callable[[Host], None], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, launcher)
-    hosts["h2"].unplug()
+    """It crashes, so that the kernel closes its connections, or its cable is pulled."""
+    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun", "--comm-timeout", "10")
+    how(hosts["h2"])
     assert run.process.wait(PATIENCE) == 1, run.text()
-    errors = [line for line in run.text().splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and errors[0].startswith("error: no sign of ranks 2, 3 on h2 for 30 s")
-    assert "Traceback" not in run.text()
-    assert not [
-        p for p in hosts["h1"].processes() if "rn50lib.distributed.launch_env" in p.cmdline()
-    ]
+    assert "\nerror: rank " in run.text()
+    if how is Host.unplug:
+        assert "did not answer within --comm-timeout" in run.text().splitlines()[-1]
+    assert not [p for p in hosts["h1"].processes() if p.cmdline()[1:4] == launch.WORKER]
 
 
 @pytest.mark.needs("horovod", "slow_link")
@@ -161,22 +154,7 @@ def test_a_slow_link_slows_the_run_and_no_more(
     earlier, received = run.epochs(), hosts["h1"].received()
     run.wait_for(lambda: run.epochs() > earlier + 1)
     assert hosts["h1"].received() > received
-    assert "error" not in run.text() and "no sign" not in run.text()
-
-
-@pytest.mark.parametrize("launcher", WAYS)
-@pytest.mark.parametrize("how", [Host.end, pytest.param(Host.die, marks=LARGE)])
-def test_an_elastic_run_goes_on_when_a_host_dies(
-    how: Callable[[Host], None], launcher: str, hosts: dict[str, Host], photos: Photos,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    """Crashed, so that its connections are closed, or without power."""
-    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, launcher, "--elastic")
-    how(hosts["h2"])
-    run.goes_on()
-    assert ("h2 does not answer" if how is Host.end else "no sign of ranks 2, 3") in run.text()
-    run.process.send_signal(signal.SIGTERM)
-    assert run.process.wait(PATIENCE) != 0
+    assert "error" not in run.text()
 
 
 @pytest.fixture

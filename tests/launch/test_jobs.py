@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rn50.launch.launchers import SAVE_S
+from rn50.launch import SAVE_S
 from tests.conftest import clean_environment
 from tests.launch.slurm import ask, configure, free_port, until
 from tests.support import TINY, Ended, Photos, strict_json

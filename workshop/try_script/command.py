@@ -7,11 +7,8 @@ import glob
 import json
 import os
 import re
-import shlex
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50.launch import group
 from rn50lib import hardware
+from rn50lib.distributed import launch_env
 from rn50lib.errors import UserError
 from workshop import output, programs
 from workshop.errors import RunFailed
@@ -36,13 +33,26 @@ POLL_S = 0.2
 LAUNCHERS = ("horovodrun", "torchrun", "python")
 
 SITE = """\
-import sys
+import atexit, sys, traceback
 from importlib import util
-name, file, folder = "workshop.try_script.recorder", {file!r}, {folder!r}
-spec = util.spec_from_file_location(name, file, submodule_search_locations=[folder])
-recorder = sys.modules[name] = util.module_from_spec(spec)
-spec.loader.exec_module(recorder)
-recorder.begin()
+
+def load(name, file, folders=None):
+    spec = util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    module = sys.modules[name] = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+def record(kind, error, trace):
+    worker.record_end(1, "".join(traceback.format_exception(kind, error, trace)))
+    atexit.unregister(worker.record_end)
+    hook(kind, error, trace)
+
+worker = load("workshop.try_script.launch_env", {launch_env!r})
+if {alone} or worker.LaunchEnv.detect():
+    worker.register()
+    atexit.register(worker.record_end, 0)
+    hook, sys.excepthook = sys.excepthook, record
+load("workshop.try_script.recorder", {file!r}, [{folder!r}]).begin()
 """
 
 
@@ -174,14 +184,14 @@ class Launch:
     def command(self, np: int, script: str, logs: Path, work: Path) -> list[str]:
         end = [script, *(self.argument(word, work) for word in self.arguments)]
         worker = [sys.executable, "-u", *end]
-        rank = [sys.executable, "-m", "rn50lib.distributed.launch_env"]
         if self.launcher == "python":
             return worker
         if self.launcher == "torchrun":
             words, _ = programs.torchrun(np)
-            return [sys.executable, *words, "--log-dir", str(logs), "--no-python", *rank, *worker]
+            logging = ["--log-dir", str(logs), "--tee", "3"]
+            return [sys.executable, *words, *logging, "--no-python", *worker]
         words, _ = programs.horovodrun(np)
-        return [sys.executable, *words, *rank, shlex.join(worker)]
+        return [sys.executable, *words, *launch.unparsed(worker)]
 
     def argument(self, word: str, work: Path) -> str:
         """Return an argument with its path in the copy, or absolute if it leads elsewhere."""
@@ -194,49 +204,42 @@ class Launch:
             return self.run_in(Path(top).resolve(), np, seconds)
 
     def run_in(self, top: Path, np: int, seconds: float) -> Seen:
-        records, ends, site, work = (top / name for name in ("records", "ends", "site", "work"))
-        for path in (records, ends, site):
+        records, workers, site, work = (top / x for x in ("records", "workers", "site", "work"))
+        for path in (records, workers, site):
             path.mkdir()
         protected = [self.folder, *copy_folder(self.folder, work)]
         protected = [path for path in protected if not top.is_relative_to(path)]
 
         def prepare() -> None:
             make_read_only(protected)
-            group.follow_parent()
+            launch_env.end_with_parent()
 
         if self.script.is_relative_to(self.folder):
             script = work / self.script.relative_to(self.folder)
         else:
             script = self.script
         file = Path(__file__).parent / "recorder" / "__init__.py"
-        text = SITE.format(file=str(file), folder=str(file.parent))
+        text = SITE.format(file=str(file), folder=str(file.parent), launch_env=launch_env.__file__,
+                           alone=self.launcher == "python")  # fmt: skip
         (site / "sitecustomize.py").write_text(text)
-        name = f"{os.getpid()}-{time.time_ns():x}"
-        env = self.environment(np, site, records, work)
-        process = subprocess.Popen(
+        lines: deque[str] = deque(maxlen=200)
+        group = launch.WorkerGroup(
             self.command(np, str(script), top / "logs", work),
+            self.environment(np, site, records, work),
+            workers,
+            show=lines.append,
             cwd=work,
-            env=env | {group.JOB: name, group.ENDS: str(ends)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
             preexec_fn=prepare if sys.platform == "linux" else None,
         )
-        job = group.Job(process, name, ends)
-        lines: deque[str] = deque(maxlen=200)
-        reader = threading.Thread(target=group.read, args=(job, lines.append), daemon=True)
-        reader.start()
         try:
-            ended = self.follow(job, records, np, seconds)
+            ended = self.follow(group, records, np, seconds)
         finally:
-            group.end_all(job)
-        reader.join(group.TERM_S)
-        outcome = group.account(job) if ended else None
+            group.end()
+        outcome = group.outcome() if ended else None
         if outcome is not None and outcome.failure:
             log = outcome.failure.replace(str(work), str(self.folder))
             raise RunFailed(f"{self.script.name} failed on {np} rank{'s' * (np > 1)}", log)
-        printed = [line.replace(f"{work}/", "") for line in list(lines) or list(job.launcher)]
+        printed = [line.replace(f"{work}/", "") for line in list(lines) or list(group.words)]
         return Seen(read(records, top, work), printed, ended)
 
     def environment(self, np: int, site: Path, records: Path, work: Path) -> dict[str, str]:
@@ -247,7 +250,6 @@ class Launch:
             "PYTHONUNBUFFERED": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
-            group.LAUNCHING: f"{os.uname().nodename}:{os.getpid()}",
             "RN50_TRY": str(records),
             "RN50_TRY_STEPS": str(self.steps),
             "RN50_TRY_FOLDER": str(work),
@@ -257,16 +259,13 @@ class Launch:
             **self.env,
         }
 
-    def follow(self, job: group.Job, records: Path, np: int, seconds: float) -> bool:
-        """Wait until the script has ended or has been watched for long enough; whether it ended."""
+    def follow(self, group: launch.WorkerGroup, records: Path, np: int, seconds: float) -> bool:
+        """Wait until the script has ended or was watched for long enough; return True if ended."""
         began, enough, told = time.monotonic(), None, 0.0
-        while job.process.poll() is None:
-            if job.ends():
-                try:
-                    job.process.wait(group.FOLLOW_S)
-                except subprocess.TimeoutExpired:
-                    pass
-                return True
+        while group.process.poll() is None:
+            group.look()
+            if group.failed():
+                break
             counts = sorted((updates(path) for path in records.iterdir()), reverse=True)[:np]
             done = counts[-1] if len(counts) == np else 0
             now = time.monotonic()
@@ -281,6 +280,7 @@ class Launch:
                 self.say(f"ended after {TIME_LIMIT:.0f} s")
                 return False
             time.sleep(POLL_S)
+        group.wait([])
         return True
 
 

@@ -1,0 +1,443 @@
+"""Starts the workers of a run through torchrun, horovodrun or mpirun, and ends them together.
+
+`rn50 run` is the thin parent of the launcher: each worker registers in a folder
+(`rn50lib.distributed.launch_env`), and when one fails, all are ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import psutil
+
+from rn50lib.config import Config, Experiment, is_local, slots
+from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent, is_running
+from rn50lib.errors import TERMINATED, UserError
+from rn50lib.preemption import PARENT
+
+WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuration
+
+# mpirun passes these environment variables to workers on other hosts, and nothing else
+FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
+             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
+
+# glibc returns large blocks to the kernel at every free, and each training step frees its
+# activations: keeping them saves the page faults. Huge pages (2 MB) need fewer address lookups.
+# `benchmarks/steps.py --allocator both` measures the difference.
+ALLOCATOR = ":".join(
+    f"glibc.malloc.{setting}"
+    for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
+)
+
+SAVE_S = 60.0  # after SIGTERM: the workers write a checkpoint
+GRACE_S = 5.0  # after a worker failed, or Ctrl-C: the others may end by themselves
+LAUNCHER_S = 8.0  # after SIGTERM a launcher ends the workers on other hosts
+SAME_MOMENT_S = 0.5  # a lost connection may be reported before the end that caused it is noticed
+POLL_S = 0.1
+KEPT_LINES = 200
+
+# what launchers put before a worker's line: '[1,0]<stdout>:', '[0]<stderr>:', '[default0]:'
+TAG = re.compile(r"^\[(?:\d+,|default)?(\d+)\](?:<std(?:out|err)>)?:")
+TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
+SIGNALS = (  # how launchers report that rank {} was killed by a signal
+    r"rank\s+: {} \(.*\n\s+exitcode\s+: -(\d+)",
+    r"Process name: {}\n(?:.*\n)?Exit code: (1[3-9]\d)",
+    r"Process {} exit with status code (1[3-9]\d)",
+    r"process rank {} with PID \d+ on node \S+ exited on signal (\d+)",
+)
+
+
+# --- run folders ----------------------------------------------------------------------------------
+
+
+def runs_home() -> Path:
+    """Return `$RN50_RUNS`, or `runs/` in the current folder."""
+    return Path(os.environ.get("RN50_RUNS") or "runs").absolute()
+
+
+def run_folder(name: str) -> Path:
+    """Return the folder of a run that begins now, `runs/<UTC time>-<name>`."""
+    return runs_home() / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}"
+
+
+def new_run(name: str) -> Path:
+    """Make a new `run_folder` and return it. Raises UserError if that is impossible."""
+    folder = first = run_folder(name)
+    for attempt in itertools.count(1):
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            folder = first.with_name(f"{first.name}-{attempt}")
+        except OSError as error:
+            raise UserError(
+                f"{folder} cannot be made ({error.strerror}): set RN50_RUNS to a folder that you"
+                " may write to"
+            ) from error
+    return folder
+
+
+# --- command lines and environment ----------------------------------------------------------------
+
+
+def alone(experiment: Experiment) -> bool:
+    """Return True if the run is one process that needs no launcher."""
+    return experiment.n == 1 and experiment.launcher is None
+
+
+def launcher_command(
+    experiment: Experiment, worker: list[str], folder: Path | None = None
+) -> list[str]:
+    """Return the command that starts `worker` once per rank. torchrun's logs go to `folder`."""
+    if alone(experiment):
+        return worker
+    if experiment.launcher == "mpirun":
+        return mpirun(experiment, worker)
+    if experiment.launcher == "torchrun":
+        return torchrun(experiment, worker, folder)
+    return horovodrun(experiment, worker)
+
+
+def horovodrun(experiment: Experiment, worker: list[str]) -> list[str]:
+    """Return the command line of Horovod's launcher, with Gloo."""
+    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(experiment.n)]
+    argv += ["--disable-cache"]  # it would be in HOME, which may not exist
+    argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
+    if is_local(experiment.hosts):
+        argv += ["--network-interface", "lo"]
+    return [*argv, *unparsed(worker)]
+
+
+def unparsed(worker: list[str]) -> list[str]:
+    """Return a worker's command as horovodrun can start it: it reads `--network` as its own."""
+    flags = any(word.startswith("-") for word in worker[2:])
+    return ["env", "-S", shlex.join(worker)] if flags else worker
+
+
+def mpirun(experiment: Experiment, worker: list[str]) -> list[str]:
+    """Return the command line of Open MPI, as in the classic recipe.
+
+    `-bind-to none -map-by slot` leaves the threads to the workers, `-x` passes variables on, and
+    `pml ob1` keeps MPI's transport plain. `btl ^openib` names a transport that no longer exists.
+    """
+    hosts = experiment.hosts or f"localhost:{experiment.n}"
+    argv = ["mpirun", "-np", str(experiment.n), "-H", hosts]
+    argv += ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1", "--tag-output"]
+    if is_local(experiment.hosts) and shutil.which("ssh") is None:
+        argv += ["-mca", "plm", "isolated"]  # without it mpirun insists on finding ssh
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        argv += ["--allow-run-as-root"]
+    argv += ["--oversubscribe"]  # `check_workers` has counted; MPI miscounts inside containers
+    for name in sorted([*rank_environment(experiment), GROUP]):
+        if name in FORWARDED or name.startswith(("RN50_", "HOROVOD_", "NCCL_")):
+            argv += ["-x", name]
+    return [*argv, *worker]
+
+
+def torchrun(experiment: Experiment, worker: list[str], folder: Path | None) -> list[str]:
+    """Return the command line of PyTorch's launcher, which tags lines that it reads from logs."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(experiment.n)]
+    argv += ["--standalone"]  # it finds a free port by itself
+    if folder is not None:
+        argv += ["--log-dir", str(folder / "torchrun"), "--tee", "3"]
+    return [*argv, "--no-python", *worker]
+
+
+def program(verb: str) -> list[str]:
+    """Return the command that runs `rn50 VERB` with this interpreter, installed or not."""
+    return [sys.executable, "-m", "rn50", verb]
+
+
+def with_library(env: dict[str, str]) -> dict[str, str]:
+    """Return the environment in which a child finds this library, also from a bare checkout."""
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if here not in paths:
+        env["PYTHONPATH"] = os.pathsep.join([here, *paths])
+    return env
+
+
+def rank_environment(experiment: Experiment) -> dict[str, str]:
+    """Return the environment of each worker: threads, allocator, and Horovod's settings."""
+    env = with_library(dict(os.environ))
+    env |= {
+        "OMP_NUM_THREADS": str(experiment.threads),
+        "MKL_NUM_THREADS": str(experiment.threads),
+        "PYTHONUNBUFFERED": "1",
+        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "6"),  # silences the profiler
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other processes need memory too
+        "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+        # workers wait for each other while they start, which takes long on a busy machine
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
+    }
+    env.pop(PARENT, None)
+    env.pop(GROUP, None)
+    if alone(experiment):
+        env[PARENT] = str(os.getpid())
+    if experiment.timeline is not None:
+        env["HOROVOD_TIMELINE"] = str(Path(experiment.timeline).absolute())
+    if experiment.bind is not None:
+        env[BIND] = experiment.bind
+    if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):
+        env["GLIBC_TUNABLES"] = ":".join(filter(None, [env.get("GLIBC_TUNABLES"), ALLOCATOR]))
+    return env
+
+
+def check_hosts(experiment: Experiment) -> None:
+    """Raise UserError for a host without an address: the launchers print a traceback instead."""
+    for host in slots(experiment.hosts) if experiment.hosts else ():
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            raise UserError(
+                f"--hosts {experiment.hosts}: {host} has no address ({error.strerror}): check its"
+                " spelling, DNS and /etc/hosts"
+            ) from error
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """How the workers of a run ended: the exit status for the user, and what failed (None:
+    nothing, or a lone worker has reported it itself)."""
+
+    status: int
+    failure: str | None
+
+
+def run(config: Config, run_dir: Path) -> int:
+    """Run the workers of a configuration to their end and return the exit status for the user.
+
+    After a failure, --max-restarts restarts all of them from the newest checkpoint.
+    """
+    restarts = config.experiment.max_restarts
+    while True:
+        status = run_once(config, run_dir)
+        if status in (0, 2, 130, TERMINATED) or restarts == 0:  # 2: bad input fails again
+            return status
+        n = config.experiment.n
+        left = f"{restarts} restart{'s' if restarts > 1 else ''} left"
+        say(f"restarting {n} worker{'s' if n != 1 else ''} from the newest checkpoint ({left})")
+        restarts -= 1
+        config = replace(
+            config, experiment=replace(config.experiment, resume=True, load_epoch=None)
+        )
+
+
+def run_once(config: Config, run_dir: Path) -> int:
+    """Write RUN/experiment.json, run the workers that read it, and report how they ended."""
+    experiment, file = config.experiment, run_dir / "experiment.json"
+    worker = [sys.executable, *WORKER, str(file.absolute())]
+    command = launcher_command(experiment, worker, run_dir)
+    config.write(file, command)
+    outcome = run_command(command, experiment, run_dir)
+    if outcome.failure:
+        say(f"error: {outcome.failure}")
+    elif outcome.status == 130 and not alone(experiment):
+        say("interrupted")
+    elif outcome.status == TERMINATED:
+        say("ended by SIGTERM")
+    return outcome.status
+
+
+def run_command(command: list[str], experiment: Experiment, run_dir: Path) -> Outcome:
+    """Run a `launcher_command` to its end. Ctrl-C ends all workers with the status 130; SIGTERM
+    asks them to write a checkpoint first, with the status 143."""
+    received: list[int] = []
+    earlier = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    # hosts share the folder of a run, not that of temporary files
+    shared = None if is_local(experiment.hosts) else run_dir.absolute()
+    try:
+        with tempfile.TemporaryDirectory(prefix=".workers-", dir=shared) as folder:
+            group = WorkerGroup(
+                command, rank_environment(experiment), Path(folder), alone(experiment)
+            )
+            try:
+                group.wait(received)
+            finally:
+                group.end()
+            return Outcome(128 + received[0], None) if received else group.outcome()
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+class WorkerGroup:
+    """A running launcher, or a worker that is `alone`, and the workers that have registered.
+
+    `show` receives each line of the workers; a lone worker writes to this process's streams.
+    """
+
+    def __init__(
+        self, command: list[str], env: dict[str, str], folder: Path, alone: bool = False,
+        show: Callable[[str], None] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        self.folder, self.alone, self.show = folder, alone, show or say
+        self.words: deque[str] = deque(maxlen=KEPT_LINES)  # the launcher's own
+        self.registered: set[int] = set()
+        self.running: dict[int, psutil.Process] = {}  # by rank, on this host
+        self.gone: dict[int, float] = {}  # by rank: when its process was found to have ended
+        self.waiting: list[int] = []  # the ranks that did not end by themselves
+        streams: dict[str, Any] = {}
+        if not alone:
+            env = env | {GROUP: f"{socket.gethostname()}:{os.getpid()}:{folder}"}
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+                       "preexec_fn": end_with_parent}  # fmt: skip
+        # Ctrl-C reaches this process alone, and stays blocked in a worker while that loads
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, start_new_session=True,
+                **streams | options,
+            )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for raw in self.process.stdout or ():
+            text, tagged = TAG.subn(r"rank \1 | ", raw.decode(errors="replace").rstrip("\n"))
+            self.show(text) if tagged else self.words.append(text)
+
+    def look(self, after_s: float = 0.0) -> None:
+        """Find workers that have registered, and those of this host that have ended."""
+        time.sleep(after_s)
+        for file in self.folder.glob("*.started"):
+            rank = int(file.stem)
+            if rank not in self.registered:
+                self.registered.add(rank)
+                started = json.loads(file.read_text())
+                if started["host"] == socket.gethostname():
+                    try:
+                        self.running[rank] = psutil.Process(started["pid"])
+                    except psutil.NoSuchProcess:
+                        self.gone[rank] = time.time()
+        for rank, process in [*self.running.items()]:
+            if not (process.is_running() and is_running(process.pid)):
+                self.gone[rank] = time.time()
+                del self.running[rank]
+
+    def ends(self) -> dict[int, SimpleNamespace]:
+        """Return the status, time and text of those workers that have recorded their end."""
+        found = {int(file.stem): file.read_text() for file in self.folder.glob("*.ended")}
+        return {rank: SimpleNamespace(**json.loads(text)) for rank, text in found.items()}
+
+    def failed(self) -> bool:
+        """Return True if a worker failed or was killed."""
+        ends = self.ends()
+        return any(end.status for end in ends.values()) or not ends.keys() >= self.gone.keys()
+
+    def wait(self, received: list[int]) -> None:
+        """Wait until the workers have ended, until one has failed and the others had time to end,
+        or until the signals that were `received` ask for the end."""
+        while not (received or self.failed() or self.process.poll() is not None):
+            self.look(POLL_S)
+        if received[:1] == [signal.SIGINT]:
+            self.show = lambda line: None  # the workers complain about each other's end
+        if received:
+            self.signal_workers(received[0])
+        asked = [*received] or [end.status - 128 for end in self.ends().values() if end.status]
+        until = time.monotonic() + (SAVE_S if asked[:1] == [signal.SIGTERM] else GRACE_S)
+        while time.monotonic() < until and signal.SIGINT not in received[1:]:
+            if not self.running and self.process.poll() is not None:
+                break
+            self.look(POLL_S)
+        self.waiting = sorted(self.registered - self.gone.keys() - self.ends().keys())
+
+    def signal_workers(self, number: int) -> None:
+        """Send a signal to the workers on this host: the launchers would not give them time for a
+        checkpoint. If there are none, the launcher has to pass it on."""
+        for process in [*self.running.values()] or [self.process]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process.send_signal(number)
+
+    def end(self) -> None:
+        """Kill the workers of this host that are left; the launcher then ends by itself, or ends
+        those on other hosts when it is asked to."""
+        self.look()
+        if self.running:
+            self.signal_workers(signal.SIGKILL)
+        for seconds, number in ((1.0, signal.SIGTERM), (LAUNCHER_S, signal.SIGKILL), (None, 0)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+                break
+            self.process.send_signal(number)
+        self.reader.join(1.0)
+
+    def outcome(self) -> Outcome:
+        """Return the exit status for the user, and what failed first and why."""
+        status, ends = self.process.returncode, self.ends()
+        if self.alone and status < 0:
+            return Outcome(128 - status, killed(0, -status))
+        if self.alone or status == 0:
+            return Outcome(status, None)
+        asked = (TERMINATED, 130)  # launchers end the others when one has failed: these come last
+        failed = sorted((e.status in asked, e.time, rank) for rank, e in ends.items() if e.status)
+        dead = sorted((at, rank) for rank, at in self.gone.items() if rank not in ends)
+        if dead and (not failed or failed[0][0] or dead[0][0] < failed[0][1] + SAME_MOMENT_S):
+            return self.death_of(dead[0][1])
+        if not failed:
+            return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
+        rank = failed[0][2]
+        end = ends[rank]
+        if end.status in asked:
+            return Outcome(end.status, None)
+        if end.status == 2:
+            return Outcome(2, f"rank {rank}: {end.text}")
+        failure = f"rank {rank} ended with status {end.status}:\n{end.text.rstrip()}"
+        if TIMEOUT.search(end.text):
+            who = f"rank {', '.join(map(str, self.waiting))}" if self.waiting else "a rank"
+            failure += (
+                f"\nerror: {who} did not answer within --comm-timeout: it hangs, or its host or"
+                " network is down; continue with --resume"
+            )
+        return Outcome(end.status, failure)
+
+    def death_of(self, rank: int) -> Outcome:
+        """Return the outcome for a rank that ended without a record: the launcher knows why."""
+        for pattern in SIGNALS:
+            if found := re.search(pattern.format(rank), "\n".join(self.words)):
+                number = int(found[1]) - (128 if int(found[1]) > 128 else 0)
+                return Outcome(128 + number, killed(rank, number))
+        return Outcome(1, f"rank {rank} ended without an error message:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """Return the last lines that the launcher wrote itself."""
+        return "\n".join([line for line in self.words if line.strip()][-20:])
+
+
+def killed(rank: int, number: int) -> str:
+    """Return the message for a worker that a signal has killed."""
+    text = f"rank {rank} was killed by signal {number} ({signal.Signals(number).name})"
+    if number == signal.SIGKILL:
+        text += " (the machine may have run out of memory: try a smaller -b)"
+    return text
+
+
+def say(text: str) -> None:
+    """Print a line for the user."""
+    print(text, file=sys.stderr, flush=True)
