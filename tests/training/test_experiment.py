@@ -124,8 +124,9 @@ def test_a_worker_s_file_is_complete(tmp_path: Path) -> None:
     del values["batch_size"]
     with pytest.raises(UserError, match="a.json: no value for batch_size"):
         from_dict(values, "a.json")
-    Resolved(full(), {"n": "given"}, ("a cap",)).write(tmp_path / "a.json")
-    assert Resolved.read(tmp_path / "a.json") == (full(), {"n": "given"}, ("a cap",))
+    whole = Resolved(full(), {"n": "given"}, ("a cap",))
+    whole.write(tmp_path / "a.json")
+    assert Resolved.read(tmp_path / "a.json") == whole
 
 
 @pytest.mark.parametrize("name", PRESETS)
