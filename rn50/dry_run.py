@@ -13,8 +13,7 @@ from rn50.workers import horovod_serves
 from rn50lib import checkpoint
 from rn50lib.config import Config, Experiment, flags_of
 from rn50lib.errors import UserError
-from rn50lib.hardware import Machine, machine
-from rn50lib.hardware.nvidia import Gpu
+from rn50lib.hardware import Gpu, Machine, machine
 
 
 def plan(experiment: Experiment) -> list[str]:

@@ -19,8 +19,7 @@ from rn50.diagnose import changes, measure, model, show
 from rn50.diagnose.diagnosis import Diagnosis
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
 from rn50lib.config import Config
-from rn50lib.hardware import Machine
-from rn50lib.hardware.nvidia import Gpu
+from rn50lib.hardware import Gpu, Machine
 from rn50lib.resnet import tiny
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Ended, Photos, full, strict_json

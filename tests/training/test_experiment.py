@@ -22,8 +22,7 @@ from rn50lib import config as configs
 from rn50lib import resnet as networks
 from rn50lib.config import Experiment, flags_of, kinds
 from rn50lib.errors import UserError
-from rn50lib.hardware import Machine
-from rn50lib.hardware.nvidia import Gpu
+from rn50lib.hardware import Gpu, Machine
 from tests.conftest import ROOT
 from tests.support import LAPTOP
 
