@@ -7,7 +7,6 @@ imported in separate processes, because they can crash or hang on a broken drive
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -36,14 +35,12 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 GIB = 2**30
 SETUP = "run `make setup`"
 PROBE_S = 90.0  # limit for importing a framework from a cold disk
-DALI = {11: "nvidia-dali-cuda110", 12: "nvidia-dali-cuda120", 13: "nvidia-dali-cuda130"}
-
 # Each prints JSON lines. Horovod comes last, so that its crash does not hide the framework.
 PROBES = {
     "torch": """
 import torch
 assert torch.nn.functional.conv2d(torch.ones(2, 8, 16, 16), torch.ones(8, 8, 3, 3)).min() > 0
-facts = {"version": torch.__version__, "cuda": torch.version.cuda}
+facts = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": 0}
 if facts["cuda"]:
     try:
         torch.cuda.init()
@@ -57,7 +54,8 @@ if facts["cuda"]:
     "tensorflow": """
 import tensorflow as tf
 assert float(tf.reduce_sum(tf.ones((2, 2)))) == 4
-facts = {"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}
+facts = {"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU")),
+         "cuda": tf.sysconfig.get_build_info()["is_cuda_build"]}
 """,
     "nvidia.dali": """
 import nvidia.dali as dali
@@ -111,11 +109,7 @@ def examine(quick: bool = False) -> Iterator[tuple[str, list[Check]]]:
         gpus = hardware.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         yield "GPU", gpu_checks
         found = {name: answer.result() for name, answer in running.items()}
-        yield "frameworks", [
-            check_torch(found.get("torch"), gpus),
-            check_tensorflow(found.get("tensorflow"), gpus),
-            check_dali(found.get("nvidia.dali"), driver),
-        ]  # fmt: skip
+        yield "frameworks", [check_framework(name, found.get(name), gpus) for name in PROBES]
         yield "communication", [check_horovod(found, gpus), check_host_name()]
 
 
@@ -152,14 +146,6 @@ def has(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):
         return False
-
-
-def version(*distributions: str) -> str:
-    """Return the version of the first of these distributions that is installed, or ''."""
-    for name in distributions:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return ""
 
 
 def size(count: float) -> str:
@@ -217,28 +203,22 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:
 
 def check_data_folder() -> Check:
     """Find the default data set, or check that there is room to draw the road signs."""
-    home, (root, _) = data_home(), default_data_root()
-    if root.parent != home:
-        return Check("data", OK, f"ImageNet is in {root}; runs without --data-root use it")
-    if (root / ".complete").exists():
-        return Check("data", OK, f"the built-in road signs are in {root}")
-    free, why = room(home)
+    root, _ = default_data_root()
+    if root.parent != data_home() or (root / ".complete").exists():
+        return Check("data", OK, f"runs without --data-root use {root}")
+    free, why = room(data_home())
     if why or free < GIB:
-        what = f"the road signs need 1 GiB in {home}: {why or size(free) + ' free'}"
+        what = f"the road signs need 1 GiB in {data_home()}: {why or size(free) + ' free'}"
         return Check("data", PROBLEM, what, "set RN50_DATA to a folder with room")
-    what = f"{home}: {size(free)} free; the first run draws the road signs there"
-    return Check("data", OK, what)
+    return Check("data", OK, f"the first run draws the road signs into {data_home()}")
 
 
 def check_runs_folder() -> Check:
     """Check that reports and checkpoints can be written."""
-    home, remedy = launch.runs_home(), "set RN50_RUNS to a folder with room"
-    free, why = room(home)
-    if why:
-        return Check("runs", PROBLEM, f"runs cannot be written into {home}: {why}", remedy)
-    what = f"{home}: {size(free)} free for runs"
-    if free < GIB:
-        return Check("runs", NOTE, f"{what}; a ResNet-50 checkpoint takes 200 MB", remedy)
+    free, why = room(launch.runs_home())
+    what = f"runs go to {launch.runs_home()}: {why or size(free) + ' free'}"
+    if why or free < GIB:
+        return Check("runs", PROBLEM if why else NOTE, what, "set RN50_RUNS to a folder with room")
     return Check("runs", OK, what)
 
 
@@ -308,72 +288,34 @@ def check_gpu(gpu: Gpu) -> Check:
 # --- frameworks and communication -----------------------------------------------------------------
 
 
-def check_torch(found: dict[str, Any] | None, gpus: tuple[Gpu, ...]) -> Check:
-    """Check PyTorch, which training needs; `found` is None if it was not imported."""
-    name = f"PyTorch {version('torch')}".strip()
-    if not has("torch"):
-        return Check("torch", PROBLEM, "PyTorch, which training needs, is not installed", SETUP)
+def check_framework(module: str, found: dict[str, Any] | None, gpus: tuple[Gpu, ...]) -> Check:
+    """Check PyTorch, which training needs, TensorFlow or DALI, which are optional.
+
+    `found` is what the probe printed, None if the module was not imported.
+    """
+    name = module.removeprefix("nvidia.")
+    title = {"torch": "PyTorch", "tensorflow": "TensorFlow", "dali": "DALI"}[name]
+    needed = PROBLEM if name == "torch" else NOTE
+    if not has(module):
+        return Check(name, needed, f"{title} is not installed", SETUP)
     if found is None:
-        return Check("torch", OK, f"{name} is installed; not imported")
-    if "version" not in found:
-        remedy = "delete .venv and run `make setup` again"
-        return Check("torch", PROBLEM, f"{name} does not import: {found['problem']}", remedy)
-    cuda = found["cuda"]
-    name = f"PyTorch {found['version']}, built for {f'CUDA {cuda}' if cuda else 'CPU only'}"
-    if not gpus:
-        return Check("torch", OK, f"{name}: imports and computes")
-    if not cuda:
+        return Check(name, OK, f"{title} is installed; not imported")
+    if "problem" in found and not ("version" in found and name != "dali"):  # or it is Horovod's
+        what = f"{title} does not run: {found['problem']}"
+        return Check(name, needed, what, f"{SETUP} again, after deleting .venv")
+    title = f"{title} {found['version']}"
+    if not gpus or "gpus" not in found:
+        return Check(name, OK, f"{title}: imports and computes")
+    if not found["cuda"]:
         remedy = f"{SETUP} again, or set CUDA_VISIBLE_DEVICES= to train on the processor"
-        return Check("torch", PROBLEM, f"{name}: it cannot use the GPU, so no run starts", remedy)
+        return Check(name, needed, f"{title}, built for CPU only, cannot use the GPU", remedy)
     if "gpu_problem" in found:
-        what = f"{name}: it does not compute on the GPU: {found['gpu_problem']}"
-        return Check("torch", NOTE, what, "update the driver, or install a PyTorch for its CUDA")
+        what = f"{title} does not compute on the GPU: {found['gpu_problem']}"
+        return Check(name, NOTE, what, "update the driver, or install a build for its CUDA")
     if found["gpus"] < len(gpus):
-        what = f"{name}: it sees {found['gpus']} of {len(gpus)} GPU(s)"
-        return Check("torch", NOTE, what, "compare `nvidia-smi -L` with CUDA_VISIBLE_DEVICES")
-    return Check("torch", OK, f"{name}: computes on {found['gpus']} GPU(s)")
-
-
-def check_tensorflow(found: dict[str, Any] | None, gpus: tuple[Gpu, ...]) -> Check:
-    """Check TensorFlow, which is optional."""
-    name = "tensorflow"
-    if not has(name):
-        return Check(name, NOTE, "TensorFlow is not installed; PyTorch trains without it", SETUP)
-    package = f"TensorFlow {version(name, 'tensorflow-cpu', 'tensorflow-gpu', 'tf-nightly')}"
-    if found is None:
-        return Check(name, OK, f"{package} is installed; not imported")
-    if "version" not in found:
-        return Check(name, NOTE, f"{package} does not import: {found['problem']}", f"{SETUP} again")
-    if found["gpus"] < len(gpus):
-        what = f"{package}: it sees {found['gpus']} of {len(gpus)} GPU(s)"
-        return Check(name, NOTE, what, "install tensorflow[and-cuda]")
-    return Check(name, OK, f"{package}: imports and computes")
-
-
-def dali_package(cuda: int) -> str:
-    """Return the DALI package for a driver's CUDA generation (0: no driver), as set-up does."""
-    return DALI[min(max(cuda, 11), 13)]
-
-
-def check_dali(found: dict[str, Any] | None, driver: Driver) -> Check:
-    """Check that there is one DALI package, that it fits the driver, and that it runs."""
-    installed = [name for name in DALI.values() if version(name)]
-    wanted = dali_package(driver.cuda[0])
-    if not has("nvidia.dali"):
-        what = "DALI is not installed; the native loader is used instead"
-        return Check("dali", NOTE, what, f"pip install {wanted} (Linux only)")
-    names = ", ".join(f"{name} {version(name)}" for name in installed) or "DALI"
-    replace = f"pip uninstall -y {' '.join(installed)}, then pip install {wanted}"
-    if len(installed) > 1:
-        return Check("dali", NOTE, f"several DALI packages share one folder: {names}", replace)
-    if found and "problem" in found:
-        return Check("dali", NOTE, f"{names} does not run: {found['problem']}", replace)
-    if driver.gpus and installed and installed[0] > wanted:
-        what = f"{names} is for a newer CUDA than the driver supports: no decoding on the GPU"
-        return Check("dali", NOTE, what, replace)
-    return Check(
-        "dali", OK, names + (": a pipeline runs" if found else " is installed; not imported")
-    )
+        what = f"{title} sees {found['gpus']} of {len(gpus)} GPU(s)"
+        return Check(name, NOTE, what, "check its CUDA libraries and CUDA_VISIBLE_DEVICES")
+    return Check(name, OK, f"{title}: computes on {found['gpus']} GPU(s)")
 
 
 def check_horovod(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...]) -> Check:
@@ -381,23 +323,23 @@ def check_horovod(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...]) -> Ch
     name, rebuild = "horovod", "build it with `make horovod` (needs g++ and make)"
     if not has(name):
         return Check(name, NOTE, "Horovod is not installed; one process trains without it", rebuild)
-    package, built = f"Horovod {version(name)}".strip(), {}
+    built = {}
     for framework in {"torch", "tensorflow"} & set(found):
         facts = found[framework]
         problem = facts.get("horovod_problem") or facts.get("problem")
         if problem and "version" in facts:
-            what = f"{package} does not work with {framework}: {problem}"
+            what = f"Horovod does not work with {framework}: {problem}"
             return Check(name, NOTE, what, rebuild)
         if "horovod" in facts:
             built[framework] = facts["horovod"]
     if not built:
-        return Check(name, OK, f"{package} is installed; not imported")
+        return Check(name, OK, "Horovod is installed; not imported")
     ways = sorted(set().union(*built.values()))
-    package += f" for {' and '.join(sorted(built))}, over {' and '.join(ways)}"
+    what = f"Horovod for {' and '.join(sorted(built))}, over {' and '.join(ways)}"
     if gpus and "nccl" not in ways:
         remedy = "run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`, or use --comm ddp"
-        return Check(name, NOTE, f"{package}: without NCCL it is slow on GPUs", remedy)
-    return Check(name, OK, package)
+        return Check(name, NOTE, f"{what}: without NCCL it is slow on GPUs", remedy)
+    return Check(name, OK, what)
 
 
 def check_host_name() -> Check:

@@ -135,7 +135,7 @@ def steady_rate(folder: Path, done: Experiment, seconds: float) -> float:
     """Return a run's images per second, 0 before it has been timed for this long.
 
     Batches that were made ahead of an epoch's first step are left out, and as many at its end, when
-    nothing is left to load; of very short epochs, only the first step.
+    nothing is left to load.
     """
     edge = 1 if done.loader == "synthetic" else BATCHES_AHEAD * max(1, done.data_nthreads)
     phase, lines = "val" if done.only_inference else "train", []
@@ -143,14 +143,18 @@ def steady_rate(folder: Path, done: Experiment, seconds: float) -> float:
         for text in (folder / "progress.jsonl").read_text().splitlines():
             with contextlib.suppress(ValueError):  # a line that is still being written
                 lines.append(json.loads(text))
+    epochs = [line[f"{phase}.total_ips"] for line in lines if line["phase"] == "epoch"]
     lines = [line for line in lines if line["phase"] == phase]
-    images, total = 0, 0.0
+    images, total = 0.0, 0.0
     for before, line in zip(lines, lines[1:], strict=False):
         skipped = min(edge, line["steps"] // 3)
         inside = before["epoch"] == line["epoch"] and before["step"] >= skipped
         if inside and line["step"] <= line["steps"] - (skipped if skipped > 1 else 0):
             images += (line["step"] - before["step"]) * done.global_batch
             total += line["seconds"] - before["seconds"]
+    if not images and epochs:  # too short for readings inside
+        per_epoch = lines[-1]["steps"] * done.global_batch
+        images, total = per_epoch * len(epochs), sum(per_epoch / rate for rate in epochs if rate)
     return images / total if total >= seconds else 0.0
 
 
