@@ -1,4 +1,4 @@
-"""What this machine has, what is missing, and what to do about it: `rn50 doctor`.
+"""`rn50 doctor`: a list of what this machine has and lacks, with remedies.
 
 The exit status is 0 if training can run, 1 if something that it needs is broken. Frameworks are
 imported in separate processes, because they can crash or hang on a broken driver.
@@ -105,7 +105,8 @@ def examine(quick: bool = False) -> Iterator[tuple[str, list[Check]]]:
             gpu_checks = list(check_gpus(driver))
         except UserError as error:
             driver = Driver()
-            gpu_checks = [Check("driver", PROBLEM, str(error))]
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+            gpu_checks = [Check("driver", NOTE if hidden else PROBLEM, str(error))]
         gpus = hardware.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         yield "GPU", gpu_checks
         found = {name: answer.result() for name, answer in running.items()}
@@ -114,29 +115,24 @@ def examine(quick: bool = False) -> Iterator[tuple[str, list[Check]]]:
 
 
 def probe(code: str, limit_s: float = PROBE_S) -> dict[str, Any]:
-    """Run Python code in a process group; return what it printed, and `problem` if it failed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    found: dict[str, Any] = {}
+    """Run Python code in a process; return what it printed, and `problem` if it failed."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
-        text, errors = process.communicate(timeout=limit_s)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=limit_s,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        text, errors = process.communicate()
-        found["problem"] = f"it gave no answer within {limit_s:g} s"
-    for line in text.splitlines():
+        return {"problem": f"it gave no answer within {limit_s:g} s"}
+    found: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
         with contextlib.suppress(ValueError):  # other output, or cut off by a crash
             found |= json.loads(line) if line.startswith("{") else {}
-    status = process.returncode
-    if "problem" not in found and status < 0:
+    status = done.returncode
+    if status < 0:
         found["problem"] = f"it crashed with signal {-status} ({signal.Signals(-status).name})"
-    elif "problem" not in found and status:
-        last = [line for line in errors.splitlines() if line.strip()][-1:]
-        found["problem"] = last[0].strip() if last else f"it ended with status {status}"
+    elif status:
+        found["problem"] = (done.stderr.strip().splitlines() or [f"exit status {status}"])[-1]
     return found
 
 

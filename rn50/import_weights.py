@@ -73,7 +73,7 @@ def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[
 def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Network:
     """Write the checkpoint of epoch 0 under `prefix`; `scored` has the settings of its validation.
 
-    Raises UserError for a file that is no such network, and if there are checkpoints already.
+    Raises UserError for any other file, and if there are checkpoints already.
     """
     try:
         from rn50.state_dict import read
@@ -87,7 +87,7 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
     arrays = renamed(arrays, net, file)
     make_folder(output.absolute().parent, f"--output {prefix}")
     identity = {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
-    # in float32, as both libraries evaluate; where the classes are ImageNet's, on its pictures
+    # in float32, as both libraries evaluate; with ImageNet's classes, on its images
     scored = {"dtype": "float32", "recipe": REFERENCE.name, **scored}
     if net.num_classes == IMAGENET_CLASSES:
         scored["data_root"] = IMAGENET_ROOT
@@ -106,11 +106,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("-o", "--output", required=True, help="the prefix of the checkpoint")
     parser.add_argument(
         "--image-shape", type=checked(image_shape), default=REFERENCE.image_size,
-        help="size at which `rn50 score` and `predict` show it pictures (default: 224)",
+        help="size at which `rn50 score` and `predict` feed it images (default: 224)",
     )  # fmt: skip
     parser.add_argument(
         "--val-resize", type=checked(positive),
-        help="shorter side of a picture before the crop (default: size x 256 / 224; torchvision's"
+        help="shorter side of an image before the crop (default: size x 256 / 224; torchvision's"
         " IMAGENET1K_V2 weights: 232)",
     )  # fmt: skip
     args = parser.parse_args(argv)

@@ -28,7 +28,7 @@ from rn50lib.recipe import center_crop_box
 SHOWN = 3  # classes that a line names
 
 
-class Pictures(Protocol):
+class Images(Protocol):
     """Encoded images by number: a data set from `open_source`, or `Files`."""
 
     def __len__(self) -> int: ...
@@ -70,17 +70,17 @@ def trained_as(prefix: str | Path, epoch: int) -> Experiment:
     return resolve(asked, machine(), asked.num_classes).experiment
 
 
-def prepare(pictures: Pictures, i: int, done: Experiment) -> np.ndarray:
+def prepare(images: Images, i: int, done: Experiment) -> np.ndarray:
     """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
-    name, size = pictures.name(i), done.image_shape
-    opened = open_image(pictures.read(i), name)
+    name, size = images.name(i), done.image_shape
+    opened = open_image(images.read(i), name)
     return crop(opened, center_crop_box(*opened.size, size, done.val_resize), size, name, SPARE)
 
 
 def predict(
     prefix: str | Path,
     epoch: int,
-    pictures: Pictures,
+    images: Images,
     report: Callable[[int], None] = lambda finished: None,
     on_error: Callable[[int, UserError], None] | None = None,
 ) -> np.ndarray:
@@ -89,7 +89,7 @@ def predict(
     Args:
         prefix: The --model-prefix of the checkpoint.
         epoch: Its epoch.
-        pictures: The images.
+        images: The images.
         report: Called after every batch with the number of images done.
         on_error: Called with the number of an image that cannot be decoded, and the error. Its row
             is NaN. Without it, the error is raised.
@@ -106,15 +106,15 @@ def predict(
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
     step = build_step(done, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
-    probabilities = np.empty((len(pictures), net.num_classes), np.float32)
+    probabilities = np.empty((len(images), net.num_classes), np.float32)
     # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
     batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
-    for start in range(0, len(pictures), done.batch_size):
-        rows = min(done.batch_size, len(pictures) - start)
+    for start in range(0, len(images), done.batch_size):
+        rows = min(done.batch_size, len(images) - start)
         bad = []
         for row in range(rows):
             try:
-                batch[row] = prepare(pictures, start + row, done)
+                batch[row] = prepare(images, start + row, done)
             except UserError as error:
                 if on_error is None:
                     raise
@@ -198,7 +198,7 @@ def main(argv: list[str]) -> int:
         check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
         if args.output.suffix not in (".csv", ".npz"):
             raise UserError(f"--output {args.output}: name a file that ends in .csv or .npz")
-    images: Pictures = Files(tuple(args.images))
+    images: Images = Files(tuple(args.images))
     if args.split:
         from rn50lib.data.source import open_source
 

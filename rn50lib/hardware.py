@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores, memory, processor features, GPUs.
+"""The machine as this process may use it: cores, memory, processor features, GPUs.
 
 GPUs are read through NVML (the package nvidia-ml-py). No framework is imported.
 """
@@ -53,7 +53,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine as this process may use it.
+    """The hardware that this process may use.
 
     `memory` is in bytes; `bfloat16` names the processor's bfloat16 instructions, if any.
     """
@@ -189,7 +189,7 @@ def driver() -> Driver:
         nvml.nvmlShutdown()
     problem = ""
     if not found:
-        problem = "MIG mode is on, and there are no slices" if count else "it lists no GPU"
+        problem = "MIG mode is on, and there are no slices" if count else "the driver lists 0 GPUs"
     return Driver(version, (cuda // 1000, cuda % 1000 // 10), tuple(found), problem)
 
 

@@ -1,4 +1,4 @@
-"""How the parts of a run add up, and what follows from it.
+"""A model of a run: how its parts add up, and what limits it.
 
 The loader and the step are timed alone. If the processor does both, the times of an image add up:
 1 / loader + 1 / compute. In front of a GPU or a simulated step, the slower of the two decides.
@@ -47,8 +47,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class Bound:
-    """What limits a run. `gain`: how many times as fast the run would be if that part cost nothing;
-    `shares`: the part of an image's time that each of the three takes, adding up to 1."""
+    """The part that limits a run.
+
+    `gain`: how many times as fast the run would be if that part cost nothing; `shares`: the part of
+    an image's time that each of the three takes, adding up to 1.
+    """
 
     part: str
     gain: float

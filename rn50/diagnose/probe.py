@@ -1,6 +1,6 @@
-"""What cannot be measured by a run: `python -m rn50.diagnose.probe SECONDS EXPERIMENT`.
+"""The measurements that are not runs: `python -m rn50.diagnose.probe SECONDS EXPERIMENT`.
 
-Prints the device's peak, and the seconds per image of each stage of PyTorch's loader on one core,
+Prints the device's peak, and the seconds per image of the PyTorch loader's stages on one core,
 as one line of JSON.
 """
 

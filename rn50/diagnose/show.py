@@ -20,7 +20,7 @@ PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting
 
 @dataclass
 class Diagnosis:
-    """What was found. `stages` are seconds per image on one core, `peak` is the device's FLOP per
+    """The findings. `stages` are seconds per image on one core, `peak` is the device's FLOP per
     second; both are None if they do not apply."""
 
     resolved: Config

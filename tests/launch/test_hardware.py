@@ -104,7 +104,7 @@ def test_without_a_gpu_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch, fails=fails)
     assert hardware.driver() == hardware.Driver(problem=fails) and hardware.gpus() == ()
     fake.install(monkeypatch)
-    assert "no GPU" in hardware.driver().problem and hardware.gpus() == ()
+    assert "0 GPUs" in hardware.driver().problem and hardware.gpus() == ()
 
 
 def test_a_driver_without_its_package_is_an_error(tmp_path: Path, run_cli) -> None:

@@ -159,28 +159,19 @@ def diagnosed(run_cli: Callable, tmp_path: Path, *flags: str | os.PathLike) -> d
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
-def test_resnet50_on_a_processor_is_bound_by_the_model(
-    run_cli: Callable, tmp_path: Path, roadsigns_small: Any
+@pytest.mark.parametrize(
+    ("flags", "part", "lesson"),
+    [
+        ("--image-shape 64", COMPUTE, "06"),
+        ("--image-shape 224 --step paced:10263.2", INPUT, "05"),  # eight V100s
+    ],
+)
+def test_what_bounds_resnet50(
+    run_cli: Callable, tmp_path: Path, roadsigns_small: Any, flags: str, part: str, lesson: str
 ) -> None:
-    held = diagnosed(
-        run_cli, tmp_path, "--data-root", roadsigns_small.records, "--image-shape", "64", "-b", "8",
-    )  # fmt: skip
-    assert held["bound"]["part"] == COMPUTE
-    assert "06" in held["lesson"]
-    assert held["flops"]["share_of_peak"] < 1
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("torch")
-def test_a_v100_in_front_of_a_processor_is_bound_by_the_input(
-    run_cli: Callable, tmp_path: Path, roadsigns_small: Any
-) -> None:
-    held = diagnosed(
-        run_cli, tmp_path, "--data-root", roadsigns_small.records, "--image-shape", "224",
-        "-b", "8", "--step", "paced:10263.2",
-    )  # fmt: skip
-    assert held["bound"]["part"] == INPUT
-    assert "05" in held["lesson"]
+    data = ("--data-root", roadsigns_small.records, "-b", "8")
+    held = diagnosed(run_cli, tmp_path, *data, *flags.split())
+    assert held["bound"]["part"] == part and lesson in held["lesson"]
 
 
 @pytest.mark.acceptance
