@@ -170,7 +170,7 @@ def anywhere(given: Given) -> tuple[Resolved, list[str]]:
 
 def equipped(given: Given) -> Machine:
     """Return this machine with the GPUs that a run asks for: V100s, or what its precision needs."""
-    from rn50lib.hardware.nvidia import Gpu
+    from rn50lib.hardware import Gpu
 
     capability = max((7, 0), checks.NEEDS.get(given.get("dtype", ""), (7, 0)))
     gpus = [Gpu(i, "a GPU", 16 * 2**30, capability, "", "") for i in range(given.get("n", 8))]

@@ -1,13 +1,12 @@
-"""A checkpoint for other programs: ONNX, a TensorFlow SavedModel, or weights for torchvision.
+"""`rn50 export`: a checkpoint for other programs.
 
-    rn50 export PREFIX EPOCH -o model.onnx      # for ONNX Runtime, TensorRT, ...
-    rn50 export PREFIX EPOCH -o model           # a folder: TensorFlow's SavedModel
+    rn50 export PREFIX EPOCH -o model.onnx             # for ONNX Runtime, TensorRT, ...
+    rn50 export PREFIX EPOCH -o model                  # a folder: TensorFlow's SavedModel
     rn50 export torchvision PREFIX EPOCH -o model.pth  # a state dict; or model.safetensors
 
 The first two take images as validation prepares them, uint8 (N, size, size, 3) RGB, under the name
-`images`, and give float32 `logits` (N, classes): normalising is inside, so that nobody can forget
-it. Batch norm is folded into the convolutions. A state dict holds the weights as they are, under
-the names of torchvision and timm.
+`images`, normalise them, and return float32 `logits` (N, classes). A state dict holds the weights
+under the names of torchvision and timm.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ONNX_IR = 8  # the file format that went with that opset: older readers refuse a
 
 @dataclass(frozen=True)
 class Exported:
-    """A network with its folded weights: `convs` holds (weight OIHW, bias) by the conv's name."""
+    """A network with batch norm folded: `convs` maps a convolution to (weight OIHW, bias)."""
 
     net: Network
     size: int
@@ -43,7 +42,7 @@ class Exported:
 
 
 def folded(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> Exported:
-    """gamma (W x - mean) / std + beta is W' x + b' with W' = gamma / std W."""
+    """Fold batch norm: gamma (W x - mean) / std + beta is W' x + b' with W' = gamma / std W."""
     convs = {}
     for conv in net.convolutions():
         gamma, beta, mean, var = (
@@ -58,7 +57,7 @@ def folded(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> Exporte
 
 
 def to_onnx(model: Exported) -> bytes:
-    """The model as the bytes of an ONNX file. Raises UserError where onnx is not installed."""
+    """Return an ONNX file's content. Raises UserError if onnx is not installed."""
     try:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
@@ -113,9 +112,9 @@ def to_onnx(model: Exported) -> bytes:
 
 
 def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
-    """The weights as the content of a file for torchvision and timm, which have ResNets of v1.5.
+    """Return a file's content for torchvision and timm, which have ResNets of v1.5.
 
-    Raises UserError for a network that they have not, and where PyTorch is not installed.
+    Raises UserError for a network that they don't have, or if PyTorch is missing.
     """
     if net.name == "resnet-tiny" or (net.version == "v1" and net.block == "bottleneck"):
         raise UserError(
@@ -129,63 +128,63 @@ def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -
     return serialise({name: arrays[name] for name in net.arrays()}, suffix)
 
 
-def export(prefix: str | Path, epoch: int, output: Path) -> None:
-    """Write a checkpoint as `output`: ONNX where it ends in .onnx, weights for torchvision where in
-    one of `WEIGHTS`, else a SavedModel.
+def to_saved_model(net: Network, arrays: Mapping[str, np.ndarray], size: int, folder: Path) -> None:
+    """Write a SavedModel, whole or not at all. Raises UserError."""
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        from rn50.saved_model import save
 
-    A file that is there is replaced when the new one is whole. Raises UserError for a checkpoint
-    that is missing or damaged, a folder that is there, and a package that is missing.
+        save(net, arrays, size, draft)
+        draft.rename(folder)
+    except ImportError as error:
+        raise UserError(
+            f"a SavedModel needs TensorFlow, which does not import here ({error}): install it, or"
+            " use an output that ends in .onnx"
+        ) from error
+    except OSError as error:
+        raise UserError(f"--output {folder} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def export(prefix: str | Path, epoch: int, output: Path) -> None:
+    """Write a checkpoint in the format that the suffix of `output` names; none: a SavedModel.
+
+    Raises:
+        UserError: The checkpoint is missing or damaged, the output folder exists, or a package is
+            missing.
     """
     from rn50.predict import trained_as
 
     done = trained_as(prefix, epoch)
-    net = done.to_network()
-    found = checkpoint.load(prefix, epoch)
-    checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
+    net, source = done.to_network(), checkpoint.path(prefix, epoch)
+    arrays = checkpoint.load(prefix, epoch).arrays
+    checkpoint.check_shapes(arrays, net, source)
     if output.suffix in (".onnx", *WEIGHTS):
         check_writable(output, "--output")
-        if output.exists() and output.samefile(checkpoint.path(prefix, epoch)):
+        if output.exists() and output.samefile(source):
             raise UserError(f"--output {output} is the checkpoint itself: name another file")
-    elif output.exists():
-        raise UserError(f"--output {output} is there already: give a folder that is not")
-    else:
-        make_folder(output.absolute().parent, f"--output {output}")
-    if output.suffix in WEIGHTS:
-        checkpoint.write_atomic(output, to_state_dict(net, found.arrays, output.suffix))
+        if output.suffix == ".onnx":
+            content = to_onnx(folded(net, arrays, done.image_shape))
+        else:
+            content = to_state_dict(net, arrays, output.suffix)
+        checkpoint.write_atomic(output, content)
         return
-    model = folded(net, found.arrays, done.image_shape)
-    if output.suffix == ".onnx":
-        checkpoint.write_atomic(output, to_onnx(model))
-        return
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        from rn50.saved_model import save
-
-        save(model.net, model.convs, model.fc, model.size, beside)
-        beside.rename(output)
-    except ImportError as error:
-        raise UserError(
-            f"a SavedModel needs TensorFlow, which does not import here ({error}): install it, or"
-            " give an output that ends in .onnx"
-        ) from error
-    except OSError as error:
-        raise UserError(f"--output {output} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    if output.exists():
+        raise UserError(f"--output {output} is there already: name a new folder")
+    make_folder(output.absolute().parent, f"--output {output}")
+    to_saved_model(net, arrays, done.image_shape, output)
 
 
 def main(argv: list[str]) -> int:
-    """The program; returns the exit status. Raises UserError for bad input."""
+    """Run `rn50 export`; return the exit status."""
     from rn50.parser import Parser
 
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
     parser.add_argument(
-        "prefix", help="the --model-prefix of the training run; the word torchvision may stand"
-        " before it"
-    )  # fmt: skip
-    parser.add_argument(
-        "epoch", type=int, nargs="?", help="the epoch of the checkpoint (default: the last)"
+        "prefix", help="the --model-prefix of the training run, optionally after `torchvision`"
     )
+    parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")
     parser.add_argument(
         "-o", "--output", type=Path, required=True,
         help="FILE.onnx; FILE.pth or FILE.safetensors, weights for torchvision and timm; or a new"

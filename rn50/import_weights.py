@@ -1,12 +1,12 @@
-"""Weights that torchvision or timm has saved, as a checkpoint to score, export or begin with.
+"""`rn50 import`: weights of torchvision or timm as a checkpoint to score, export or start from.
 
     rn50 import torchvision resnet50-0676ba61.pth -o r50    # r50-symbol.json, r50-0000.safetensors
     rn50 score r50 0 --data-root imagenet                   # imagenet/val/n01440764/*.JPEG, ...
     rn50 run --init-from r50 --data-root photos             # transfer learning
     rn50 export torchvision r50 -o back.pth                 # the way back
 
-Both libraries use the same names for ResNet-18, 34, 50, 101 and 152, and scale pictures alike: by
-ImageNet's mean and deviation, as `rn50lib.recipe` has them.
+Both libraries use the same names for ResNet-18, 34, 50, 101 and 152, and normalise images like
+`rn50lib.recipe`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from rn50lib.files import make_folder
 from rn50lib.recipe import REFERENCE, val_resize
 from rn50lib.resnet import STAGES, Network, resnet
 
-SHOWN = 3  # names of a list that an error shows
 IMAGENET_CLASSES = 1000
 
 
 def network_of(arrays: Mapping[str, np.ndarray], file: Path) -> Network:
-    """The ResNet that these arrays, by torchvision's names, must be; its depth is found from the
-    names. Raises UserError where it is none of those that are known."""
+    """Return the ResNet of these arrays, by their names. Raises UserError for anything else."""
     blocks = [{n.split(".")[1] for n in arrays if n.startswith(f"layer{s}.")} for s in range(1, 5)]
     kind = "bottleneck" if "layer1.0.conv3.weight" in arrays else "basic"
     found = (kind, tuple(len(names) for names in blocks))
@@ -41,40 +39,40 @@ def network_of(arrays: Mapping[str, np.ndarray], file: Path) -> Network:
     counts = "-".join(map(str, found[1]))
     raise UserError(
         f"{file} is no ResNet-18, 34, 50, 101 or 152 with its last layer fc: it has stages of"
-        f" {counts} {kind} blocks and, among {len(arrays)} arrays, {shown(sorted(arrays))}"
+        f" {counts} {kind} blocks and, among {len(arrays)} arrays, {shortened(sorted(arrays))}"
     )
 
 
-def shown(names: list[str]) -> str:
-    """The first of these names, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(names[:SHOWN]) or "none") + more
+def shortened(names: list[str]) -> str:
+    """Return the first three of these names, and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (", ".join(names[:3]) or "none") + more
 
 
 def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[str, np.ndarray]:
-    """The arrays under our names. Raises UserError, once for all, where some are missing, are not
-    this network's, or have another shape."""
+    """Return the arrays under our names. Raises one UserError for all that do not match."""
     from rn50.state_dict import name_there
 
-    names = {name_there(name): name for name in net.arrays()}
-    missing = [name for name in names if name not in arrays]
-    unexpected = [name for name in arrays if name not in names]
-    shapes = [
-        f"{there} {arrays[there].shape} instead of {net.arrays()[name]}"
-        for there, name in names.items()
-        if there in arrays and arrays[there].shape != net.arrays()[name]
-    ]
-    problems = {"missing": missing, "not part of it": unexpected, "other shapes": shapes}
+    shapes = {name_there(name): shape for name, shape in net.arrays().items()}
+    problems = {
+        "missing": [name for name in shapes if name not in arrays],
+        "not part of it": [name for name in arrays if name not in shapes],
+        "other shapes": [
+            f"{name} {arrays[name].shape} instead of {shape}"
+            for name, shape in shapes.items()
+            if name in arrays and arrays[name].shape != shape
+        ],
+    }
     if any(problems.values()):
-        text = "; ".join(f"{what}: {shown(names)}" for what, names in problems.items() if names)
+        text = "; ".join(f"{what}: {shortened(names)}" for what, names in problems.items() if names)
         raise UserError(f"{file} is not torchvision's or timm's {net.name}: {text}")
-    return {name: arrays[there] for there, name in names.items()}
+    return {name: arrays[name_there(name)] for name in net.arrays()}
 
 
 def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Network:
-    """Write the checkpoint of epoch 0 under `prefix`; `scored` is how it is to be scored, by flag.
+    """Write the checkpoint of epoch 0 under `prefix`; `scored` has the settings of its validation.
 
-    Raises UserError for a file that is not such a network, and where a checkpoint is there.
+    Raises UserError for any other file, and if there are checkpoints already.
     """
     try:
         from rn50.state_dict import read
@@ -88,7 +86,7 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
     arrays = renamed(arrays, net, file)
     make_folder(output.absolute().parent, f"--output {prefix}")
     identity = {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
-    # in float32, as both libraries evaluate; where the classes are ImageNet's, on its pictures
+    # in float32, as both libraries evaluate; with ImageNet's classes, on its images
     scored = {"dtype": "float32", "recipe": REFERENCE.name, **scored}
     if net.num_classes == IMAGENET_CLASSES:
         scored["data_root"] = IMAGENET_ROOT
@@ -98,7 +96,7 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
 
 
 def main(argv: list[str]) -> int:
-    """The program; returns the exit status. Raises UserError for bad input."""
+    """Run `rn50 import`; return the exit status."""
     from rn50.parser import Parser, converter, image_shape, positive
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")
@@ -107,11 +105,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("-o", "--output", required=True, help="the prefix of the checkpoint")
     parser.add_argument(
         "--image-shape", type=converter(image_shape), default=REFERENCE.image_size,
-        help="size at which `rn50 score` and `predict` show it pictures (default: 224)",
+        help="size at which `rn50 score` and `predict` feed it images (default: 224)",
     )  # fmt: skip
     parser.add_argument(
         "--val-resize", type=converter(positive),
-        help="shorter side of a picture before the crop (default: size x 256 / 224; torchvision's"
+        help="shorter side of an image before the crop (default: size x 256 / 224; torchvision's"
         " IMAGENET1K_V2 weights: 232)",
     )  # fmt: skip
     args = parser.parse_args(argv)

@@ -1,14 +1,13 @@
-"""What a checkpoint says about pictures: class probabilities, prepared as validation prepares them.
+"""`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
-python -m rn50.predict PREFIX EPOCH a.jpg b.jpg            # three best classes of each
-python -m rn50.predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
-python -m rn50.predict PREFIX EPOCH --split val -o out.csv # the same as text
+python -m rn50.predict PREFIX EPOCH a.jpg b.jpg            # the three likeliest classes of each
+python -m rn50.predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays; or out.csv
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import io
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -22,15 +21,15 @@ from rn50.autoconfig import resolve, stored_values
 from rn50lib import checkpoint
 from rn50lib.config import Experiment
 from rn50lib.data.decode import SPARE, crop, open_image
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, status_of
 from rn50lib.files import check_output, replacing
 from rn50lib.recipe import center_crop_box
 
 SHOWN = 3  # classes that a line names
 
 
-class Pictures(Protocol):
-    """Encoded images by number: an opened data set (`records.source`), or `Files`."""
+class Images(Protocol):
+    """Encoded images by number: a data set from `open_source`, or `Files`."""
 
     def __len__(self) -> int: ...
 
@@ -41,7 +40,7 @@ class Pictures(Protocol):
 
 @dataclass(frozen=True)
 class Files:
-    """Image files as pictures."""
+    """Image files, to be predicted like a data set."""
 
     paths: tuple[Path, ...]
 
@@ -62,10 +61,7 @@ class Files:
 
 
 def trained_as(prefix: str | Path, epoch: int) -> Experiment:
-    """The resolved experiment that scores a checkpoint: its network, size, precision and batch.
-
-    Raises UserError when the checkpoint is missing or is not one.
-    """
+    """Return the resolved experiment that scores a checkpoint. Raises UserError if it has none."""
     from rn50lib.hardware import machine
 
     given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
@@ -73,36 +69,32 @@ def trained_as(prefix: str | Path, epoch: int) -> Experiment:
     return resolve({**given, **stored}, machine(), stored["num_classes"]).experiment
 
 
-def prepare(pictures: Pictures, i: int, done: Experiment) -> np.ndarray:
-    """Picture i as the network sees it in validation: uint8 (size, size, 3), resized and centred.
-
-    Raises UserError for one that does not decode.
-    """
-    name, size = pictures.name(i), done.image_shape
-    opened = open_image(pictures.read(i), name)
+def prepare(images: Images, i: int, done: Experiment) -> np.ndarray:
+    """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
+    name, size = images.name(i), done.image_shape
+    opened = open_image(images.read(i), name)
     return crop(opened, center_crop_box(*opened.size, size, done.val_resize), size, name, SPARE)
 
 
 def predict(
     prefix: str | Path,
     epoch: int,
-    pictures: Pictures,
+    images: Images,
     report: Callable[[int], None] = lambda finished: None,
     on_error: Callable[[int, UserError], None] | None = None,
 ) -> np.ndarray:
-    """Return the class probabilities of all pictures, float32 (pictures, classes).
+    """Return the class probabilities of all images, float32 (images, classes).
 
     Args:
         prefix: The --model-prefix of the checkpoint.
         epoch: Its epoch.
-        pictures: The images.
-        report: Called after every batch with the number of pictures done.
-        on_error: Called with the number of a picture that cannot be read or decoded, and the error.
-            The row of that picture is NaN. Without it, the error is raised.
+        images: The images.
+        report: Called after every batch with the number of images done.
+        on_error: Called with the number of an image that cannot be decoded, and the error. Its row
+            is NaN. Without it, the error is raised.
 
     Raises:
-        UserError: The checkpoint is missing or damaged, or a picture is bad and there is no
-            ``on_error``.
+        UserError: The checkpoint is missing or damaged, or an image is, without ``on_error``.
     """
     from rn50lib import distributed as comm
     from rn50lib.train_step import build_step
@@ -113,15 +105,15 @@ def predict(
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
     step = build_step(done, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
-    probabilities = np.empty((len(pictures), net.num_classes), np.float32)
+    probabilities = np.empty((len(images), net.num_classes), np.float32)
     # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
     batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
-    for start in range(0, len(pictures), done.batch_size):
-        rows = min(done.batch_size, len(pictures) - start)
+    for start in range(0, len(images), done.batch_size):
+        rows = min(done.batch_size, len(images) - start)
         bad = []
         for row in range(rows):
             try:
-                batch[row] = prepare(pictures, start + row, done)
+                batch[row] = prepare(images, start + row, done)
             except UserError as error:
                 if on_error is None:
                     raise
@@ -134,24 +126,58 @@ def predict(
 
 
 def best(probabilities: np.ndarray, classes: Sequence[str], count: int = SHOWN) -> str:
-    """The `count` likeliest classes of one picture: "stop 97.1 %, yield 1.2 %"."""
+    """Return the likeliest classes of one image: "stop 97.1 %, yield 1.2 %"."""
     likeliest = np.argsort(-probabilities, kind="stable")[:count]
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
 
 
 def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
-    """The names of a data set's classes; their numbers where it is gone or has other classes."""
+    """Return the names of a data set's classes, or their numbers if it does not have `count`."""
     from rn50lib.data.source import classes_of
 
-    try:
+    names: tuple[str, ...] = ()
+    with contextlib.suppress(UserError):  # the data set is gone
         names = classes_of(data_root) if data_root else ()
-    except UserError:
-        names = ()
     return names if len(names) == count else tuple(str(i) for i in range(count))
 
 
+def is_predictions(file: Path) -> bool:
+    """Return True if `write` wrote the file."""
+    try:
+        if file.suffix == ".csv":
+            with open(file, encoding="utf-8") as stream:
+                return stream.readline().startswith("name,label,")
+        with np.load(file) as arrays:
+            return "probabilities" in arrays
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
+        return False
+
+
+def write(file: Path, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequence[str]) -> None:
+    """Write (name, label, probabilities) of each image as .npz or .csv.
+
+    The .npz has the arrays names, labels, probabilities and classes. Without a data set the labels
+    are -1.
+    """
+    try:
+        with replacing(file) as draft:
+            if file.suffix == ".csv":
+                with open(draft, "w", encoding="utf-8", newline="") as stream:
+                    table = csv.writer(stream)
+                    table.writerow(["name", "label", *classes])
+                    table.writerows([name, label, *row] for name, label, row in rows)
+            else:
+                names, labels, probabilities = zip(*rows, strict=True)
+                np.savez(
+                    draft, names=names, labels=np.array(labels, np.int32), classes=classes,
+                    probabilities=np.stack(probabilities),
+                )  # fmt: skip
+    except OSError as error:
+        raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
+
+
 def main(argv: list[str]) -> int:
-    """The program; returns the exit status. Raises UserError for bad input."""
+    """Run `rn50 predict`; return the exit status."""
     from rn50.parser import Parser
 
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
@@ -165,90 +191,45 @@ def main(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
-        parser.error("give image files, or --split val: one of the two")
-    done = trained_as(args.prefix, args.epoch)
+        parser.error("name image files or use --split val: one of the two")
+    root = args.data_root or trained_as(args.prefix, args.epoch).data_root
     if args.output:
         check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
         if args.output.suffix not in (".csv", ".npz"):
             raise UserError(f"--output {args.output}: name a file that ends in .csv or .npz")
-    root = args.data_root or done.data_root
-    pictures: Pictures = Files(tuple(args.images))
+    images: Images = Files(tuple(args.images))
     if args.split:
         from rn50lib.data.source import open_source
 
-        pictures = open_source(root, args.split)
+        images = open_source(root, args.split)
+    bad: set[int] = set()
 
     def report(finished: int) -> None:
-        print(f"{finished} of {len(pictures)} pictures", file=sys.stderr, flush=True)
-
-    bad: set[int] = set()
+        print(f"{finished} of {len(images)} images", file=sys.stderr, flush=True)
 
     def on_error(i: int, error: UserError) -> None:
         bad.add(i)
         print(f"error: {error}", file=sys.stderr, flush=True)
 
-    probabilities = predict(args.prefix, args.epoch, pictures, report, on_error)
+    probabilities = predict(args.prefix, args.epoch, images, report, on_error)
     classes = class_names(root, probabilities.shape[1])
-    good = [i for i in range(len(pictures)) if i not in bad]
+    labels = getattr(images, "labels", np.full(len(images), -1))
+    rows = [
+        (images.name(i), int(labels[i]), probabilities[i])
+        for i in range(len(images))
+        if i not in bad
+    ]
     if not args.output:
-        for i in good:
-            print(f"{pictures.name(i)}: {best(probabilities[i], classes)}")
-    elif good:
-        write(args.output, probabilities, pictures, classes, good)
+        for name, _, row in rows:
+            print(f"{name}: {best(row, classes)}")
+    elif rows:
+        write(args.output, rows, classes)
         print(args.output)
     return 2 if bad else 0
-
-
-def is_predictions(file: Path) -> bool:
-    """Return True if `write` wrote the file."""
-    try:
-        if file.suffix == ".csv":
-            with open(file, newline="", encoding="utf-8") as stream:
-                header = next(csv.reader(stream), [])
-            return header[:2] == ["name", "label"] and len(header) > 2
-        with np.load(file) as arrays:
-            return "probabilities" in arrays
-    except (OSError, ValueError, AttributeError, TypeError, csv.Error, zipfile.BadZipFile):
-        return False
-
-
-def write(
-    file: Path,
-    probabilities: np.ndarray,
-    pictures: Pictures,
-    classes: Sequence[str],
-    rows: Sequence[int],
-) -> None:
-    """Write these rows as .npz (arrays probabilities, labels, classes, names) or as .csv.
-
-    A line of the .csv is name, label and a probability for each class. Without a data set the
-    labels are -1.
-    """
-    labels = getattr(pictures, "labels", np.full(len(pictures), -1, np.int32))[list(rows)]
-    names, probabilities = [pictures.name(i) for i in rows], probabilities[list(rows)]
-    try:
-        with replacing(file) as new, open(new, "wb") as stream:
-            if file.suffix == ".csv":
-                text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-                table = csv.writer(text)
-                table.writerow(["name", "label", *classes])
-                for name, label, row in zip(names, labels, probabilities, strict=True):
-                    table.writerow([name, label, *row])
-                text.detach()  # flushes, and leaves the file to `with`
-            else:
-                np.savez(
-                    stream, probabilities=probabilities, labels=labels, classes=classes, names=names
-                )
-    except OSError as error:
-        raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
 
 
 if __name__ == "__main__":
     from rn50lib.preemption import die_with_parent
 
     die_with_parent()
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(status_of(lambda: main(sys.argv[1:])))

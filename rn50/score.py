@@ -1,4 +1,4 @@
-"""`rn50 score PREFIX EPOCH`: validate a checkpoint as it was trained."""
+"""`rn50 score PREFIX EPOCH`: validate a checkpoint with the settings of its training."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from rn50 import launch
 from rn50.parser import config_parser, parse_given
 from rn50.run import launch_run
-from rn50lib.files import check_writable, is_stream
-from rn50lib.report import load, write_json
+from rn50lib.files import check_output
+from rn50lib.report import is_report, load, write_json
 
 
 def main(argv: list[str]) -> int:
-    """Score one checkpoint; prints its accuracy, and writes a report."""
+    """Score one checkpoint: print its accuracy and write a report."""
     parser = config_parser("score")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
@@ -23,17 +23,15 @@ def main(argv: list[str]) -> int:
     given |= {"model_prefix": extra.prefix, "load_epoch": extra.epoch, "only_inference": True}
     if extra.dry_run:
         return launch_run(given, dry_run=True)
+    report_file = given.pop("report", None)
+    if report_file:
+        check_output(report_file, "--report", "a report", is_report)
     folder = extra.run_dir or launch.new_run("score")
-    file = Path(given.get("report") or folder / "report.json")
-    read_back = not is_stream(file)
-    if not read_back:  # what is written there cannot be read again: write it when it is read
-        check_writable(file, "--report")
-        del given["report"]
     status = launch_run(given, folder)
     if status == 0 and not given.get("test_io"):
-        report = load(file if read_back else folder / "report.json")
-        if not read_back:
-            write_json(file, report)
+        report = load(folder / "report.json")
+        if report_file:
+            write_json(report_file, report)
         metrics = report["metrics"]
         print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
     return status

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from rn50lib.errors import UserError
@@ -20,7 +21,7 @@ COUNTER = "num_batches_tracked"  # of a batch norm: nothing depends on it
 
 
 def name_there(name: str) -> str:
-    """What an array of ours is called there: layer1.0.downsample.1.weight is our
+    """Return torchvision's name of an array: layer1.0.downsample.1.weight is our
     layer1.0.downsample_bn.gamma."""
     owner, _, part = name.rpartition(".")
     if owner.endswith("downsample"):
@@ -29,25 +30,23 @@ def name_there(name: str) -> str:
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file, float32, by their names there. Raises UserError where it is none."""
+    """Return the float32 arrays of a file by torchvision's names. Raises UserError."""
     try:
         if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
             found: object = load_file(file)
-        else:
-            # what a training was given, which is kept beside the weights: it runs no code
+        else:  # training scripts save their arguments with the weights; this runs no code
             torch.serialization.add_safe_globals([argparse.Namespace])
             found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{file} holds more than weights, and to load that could run any code; give a file of"
+            f"{file} holds more than weights, and loading it could run any code; use a file of"
             " `torch.save(model.state_dict(), FILE)`"
         ) from error
-    except Exception as error:  # zip, pickle and safetensors each have errors of their own
-        raise UserError(f"{file} is damaged, or holds no weights: {first(error)}") from error
+    except Exception as error:  # zip, pickle and safetensors each have their own errors
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{file} is damaged, or holds no weights: {why}") from error
     found = unwrapped(found)
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
         raise UserError(f"{file} holds no state dict: names, and a tensor for each")
@@ -59,7 +58,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 
 
 def unwrapped(found: object) -> object:
-    """The state dict in what a training has saved, without the names of what wrapped the model."""
+    """Return the state dict in a training script's file, without prefixes of DDP and compile."""
     while isinstance(found, dict):
         inner = next((found[w] for w in WRAPPERS if isinstance(found.get(w), dict)), None)
         prefix = next((p for p in PREFIXES if all(str(k).startswith(p) for k in found)), "")
@@ -73,21 +72,14 @@ def unwrapped(found: object) -> object:
 
 
 def serialise(arrays: dict[str, np.ndarray], suffix: str) -> bytes:
-    """A network's arrays as the content of a file that torchvision and timm load, all of it."""
+    """Return the content of a file of these arrays that torchvision and timm load strictly."""
     named = {}
     for name, array in arrays.items():
         named[name_there(name)] = torch.from_numpy(np.ascontiguousarray(array))
         if name.endswith(".running_var"):
             named[f"{name_there(name).rpartition('.')[0]}.{COUNTER}"] = torch.tensor(0)
     if suffix == ".safetensors":
-        from safetensors.torch import save
-
         return save(named, {"format": "pt"})
     content = io.BytesIO()
     torch.save(named, content)
     return content.getvalue()
-
-
-def first(error: Exception) -> str:
-    """The first line of an error, short."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -23,7 +23,7 @@ from rn50lib.config import Resolved
 from rn50lib.report import load
 from rn50lib.resnet import resnet, tiny
 from tests.conftest import ROOT, clean_environment
-from tests.launch import fake_nvidia_smi
+from tests.launch import fake_gpus
 from tests.support import LAPTOP, TINY, Photos, write_photo
 
 Run = Callable[..., Any]
@@ -217,8 +217,8 @@ def test_a_gpu_that_the_framework_is_not_built_for(
     (package / "__init__.py").touch()
     (package / file).write_text(build)
     env = {
-        "PATH": fake_nvidia_smi.install(tmp_path / "smi", [fake_nvidia_smi.V100]),
-        "PYTHONPATH": f"{package.parent}{os.pathsep}{ROOT}",
+        "FAKE_NVML": fake_gpus.environment([fake_gpus.V100])["FAKE_NVML"],
+        "PYTHONPATH": os.pathsep.join(map(str, (package.parent, fake_gpus.FOLDER, ROOT))),
         "CUDA_VISIBLE_DEVICES": "0",
     }
     flags = ("run", "--data-root", photos.root, "--backend", backend, "-n", "1")

@@ -1,5 +1,4 @@
-"""Where outputs go: a file is replaced whole, a link is followed, what is no file stays as it is; a
-prefix belongs to one run; a full disk is told in one line."""
+"""Output files are whole, links followed, devices written to; one run per prefix; full disks."""
 
 from __future__ import annotations
 
@@ -10,10 +9,8 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
-import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,100 +22,30 @@ from tests.support import TINY, Photos
 Run = Callable[..., Any]
 TRAIN = ("train", *TINY, "--benchmark-iters", "2", "--no-val", "--loader", "synthetic",
          "--num-classes", "6")  # fmt: skip
-IM2REC = "data_prep.im2rec"
 PNG = b"\x89PNG"
 
 
-class Stream:
-    """A FIFO or a terminal with somebody who reads it; `path` is a symlink to it."""
-
-    def __init__(self, folder: Path, kind: str) -> None:
-        self.received = b""
-        if kind == "fifo":
-            self.target = folder / "a-fifo"
-            os.mkfifo(self.target)
-            self.end = os.open(self.target, os.O_RDONLY | os.O_NONBLOCK)
-            os.set_blocking(self.end, True)
-            self.other = os.open(self.target, os.O_WRONLY)  # or the reader sees an end at once
-        else:
-            self.end, self.other = os.openpty()
-            tty.setraw(self.other)
-            self.target = Path(os.ttyname(self.other))
-        self.mode = stat.S_IFMT(self.target.stat().st_mode)
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def link(self, name: str) -> str:
-        Path(name).symlink_to(self.target)
-        return name
-
-    def read(self) -> None:
-        try:
-            while data := os.read(self.end, 1 << 16):
-                self.received += data
-        except OSError:  # a terminal's way to say that its other end is closed
-            pass
-
-    def close(self) -> bytes:
-        """What arrived; fails where the link or what it leads to was replaced."""
-        os.close(self.other)
-        self.reader.join()
-        os.close(self.end)
-        return self.received
-
-
-@pytest.fixture(params=["fifo", "terminal"])
-def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stream]:
-    made = Stream(tmp_path, request.param)
-    yield made
-    if made.reader.is_alive():
-        made.close()
-
-
-def assert_untouched(stream: Stream, name: str) -> None:
-    assert Path(name).is_symlink() and os.path.realpath(name) == str(stream.target)
-    assert stat.S_IFMT(stream.target.stat().st_mode) == stream.mode != stat.S_IFREG
-
-
-def test_an_output_goes_into_what_is_no_file(rn50: Run, stream: Stream) -> None:
-    assert rn50("scale", "-o", stream.link("s.png")).status == 0
-    assert_untouched(stream, "s.png")
-    assert stream.close().startswith(PNG)
-
-
-@pytest.mark.needs("torch")
-def test_a_report_goes_into_what_is_no_file_once(rn50: Run, stream: Stream) -> None:
-    ended = rn50(*TRAIN, "-e", "2", "--report", stream.link("r.json"))
-    assert ended.status == 0, ended.err
-    assert_untouched(stream, "r.json")
-    assert len(json.loads(stream.close())["metrics"]["train.loss"]) == 2
+def output(*argv: object) -> bytes:
+    """Return what `rn50` writes to standard output."""
+    command = [sys.executable, "-m", "rn50", *map(str, argv)]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, env=clean_environment(), check=True
+    ).stdout
 
 
 @pytest.mark.needs("torch")
 @pytest.mark.slow
-def test_a_trace_goes_into_what_is_no_file(rn50: Run, stream: Stream) -> None:
-    ended = rn50(*TRAIN, "-e", "1", "--profile-trace", stream.link("t.json"))
-    assert ended.status == 0, ended.err
-    assert_untouched(stream, "t.json")
-    assert json.loads(stream.close())["traceEvents"]
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.slow
-def test_scores_and_predictions_go_into_what_is_no_file(
-    rn50: Run, trained: Path, photos: Photos, stream: Stream
-) -> None:
-    """A FIFO cannot be read back by the one who wrote into it: `score` used to wait for ever."""
-    flags = ("--data-root", str(photos.root), *TINY)
-    scored = rn50("score", trained / "m", "2", *flags, "--report", stream.link("r.json"))
-    assert scored.status == 0 and "val.top1" in scored.out
-    picture = str(photos.files("val")[0])
-    assert rn50("predict", trained / "m", "2", picture, "-o", stream.link("p.npz")).status == 0
-    assert_untouched(stream, "r.json")
-    assert_untouched(stream, "p.npz")
-    report, end = json.JSONDecoder().raw_decode(stream.close().decode("latin-1"))
-    assert report["metrics"]["val.top1"]
-    assert stream.received[end:].lstrip().startswith(b"PK")
+def test_a_device_is_written_to(rn50: Run, trained: Path, photos: Photos) -> None:
+    Path("null").symlink_to("/dev/null")
+    assert rn50(*TRAIN, "-e", "1", "--report", "null").status == 0
+    assert Path("null").is_symlink() and stat.S_ISCHR(os.stat("null").st_mode)
+    Path("out.npz").symlink_to("/dev/stdout")
+    picture = photos.files("val")[0]
+    assert b"PK" in output("predict", trained / "m", "2", picture, "-o", "out.npz")
+    flags = ("--data-root", photos.root, *TINY)
+    scored = output("score", trained / "m", "2", *flags, "--report", "/dev/stdout").decode()
+    report, end = json.JSONDecoder().raw_decode(scored)
+    assert report["metrics"]["val.top1"] and "val.top1" in scored[end:]
 
 
 def test_a_link_is_followed_and_permissions_stay(rn50: Run, tmp_path: Path) -> None:
@@ -140,34 +67,12 @@ def test_a_link_is_followed_and_permissions_stay(rn50: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("file", ["m-symbol.json", "m-0001.safetensors"])
-def test_a_checkpoint_is_neither_written_into_a_fifo_nor_read_from_one(
-    rn50: Run, trained: Path, photos: Photos, file: str
-) -> None:
-    os.mkfifo(file)
-    assert file in rn50(*TRAIN, "-e", "1", "--model-prefix", "m").error
-    assert stat.S_ISFIFO(os.stat(file).st_mode)
-    if file != "m-symbol.json":
-        Path("m-symbol.json").write_bytes((trained / "m-symbol.json").read_bytes())
-    line = rn50("score", "m", "1", "--data-root", str(photos.root), *TINY).error
-    assert f"{file} is no regular file" in line
-
-
-def test_records_are_packed_through_a_link_and_not_into_a_fifo(
-    run_cli: Run, photos: Photos, tmp_path: Path
-) -> None:
-    prefix = tmp_path / "packed"
-    listed = ("--list", "--recursive", prefix, photos.root / "train")
-    assert run_cli(*listed, module=IM2REC).returncode == 0
-    os.mkfifo(tmp_path / "packed.idx")
-    pack = ("--pass-through", prefix, photos.root / "train")
-    line = run_cli(*pack, module=IM2REC).stderr
-    assert "packed.idx is no regular file" in line
-    (tmp_path / "packed.idx").unlink()
-    (tmp_path / "packed.rec").symlink_to("elsewhere.rec")
-    assert run_cli(*pack, module=IM2REC).returncode == 0
-    assert (tmp_path / "packed.rec").is_symlink()
-    assert (tmp_path / "elsewhere.rec").stat().st_size > 0
+def test_a_checkpoint_is_a_regular_file(rn50: Run, trained: Path) -> None:
+    os.mkfifo("m-0001.safetensors")
+    Path("m-symbol.json").write_bytes((trained / "m-symbol.json").read_bytes())
+    assert "m-0001.safetensors is no regular file" in rn50("score", "m", "1").error
+    os.mkfifo("n-symbol.json")
+    assert "n-symbol.json" in rn50(*TRAIN, "-e", "1", "--model-prefix", "n").error
 
 
 def test_shards_behind_a_link_are_replaced_there(

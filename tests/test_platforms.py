@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.doctor import machine as doctor
+from rn50 import doctor
 from workshop.course import catalogue
 
 
@@ -41,5 +41,5 @@ def test_where_the_workbook_was_not_tried(monkeypatch, system, machine, release,
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "release", lambda: release)
-    check = doctor.system()
+    check = doctor.check_system()
     assert (check.status == "ok") == tried and ("docs/platforms.md" in check.remedy) != tried

@@ -1,7 +1,7 @@
-"""Who holds GPU memory: other processes, as far as the driver tells.
+"""Which processes hold GPU memory.
 
-Another notebook's kernel keeps its memory until it is shut down, which is the usual reason why a
-first training run does not fit.
+The kernel of an open notebook keeps its memory until it is shut down, which is the usual reason why
+a first training run does not fit.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rn50lib.hardware import nvidia
+from rn50lib.hardware import Gpu
 
 
-def sentence(gpus: Sequence[nvidia.Gpu]) -> str:
-    """One line on what is taken and by whom."""
-    used, _ = nvidia.query("gpu", "uuid", "memory.used")
-    running, _ = nvidia.query("compute-apps", "gpu_uuid", "pid", "process_name", "used_memory")
-    holders = [row for row in running if row[1] != str(os.getpid())]
-    taken = {uuid: gib(memory) for uuid, memory in used if memory.isdigit()}
-    parts = []
-    for gpu in gpus:
-        if gpu.uuid not in taken:
-            continue
-        names = [
-            f"{os.path.basename(name)}, pid {pid}"
-            + (f", {gib(memory):.1f} GiB" if memory.isdigit() else "")
-            for uuid, pid, name, memory in holders if uuid == gpu.uuid
-        ]  # fmt: skip
-        by = f" ({', '.join(names)})" if names else ""
-        there = f"{taken[gpu.uuid]:.1f} of {gpu.memory / 2**30:.0f} GiB taken"
-        parts.append(f"GPU {gpu.index}: {there}{by}")
-    if holders:
-        parts.append("a notebook gives its memory back when its kernel is shut down")
-    return "; ".join(parts) or "the driver does not say"
+def sentence(gpus: Sequence[Gpu]) -> str:
+    """Return one line: how much memory of each GPU is in use, and by which processes."""
+    import pynvml as nvml
 
-
-def gib(mib: str) -> float:
-    """'812' MiB in GiB."""
-    return int(mib) / 1024
+    parts, others = [], False
+    try:
+        nvml.nvmlInit()
+        for gpu in gpus:
+            handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+            used = nvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30
+            holders = [
+                f"{os.path.basename(nvml.nvmlSystemGetProcessName(process.pid))}, pid {process.pid}"
+                + (f", {process.usedGpuMemory / 2**30:.1f} GiB" if process.usedGpuMemory else "")
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                if process.pid != os.getpid()
+            ]
+            others = others or bool(holders)
+            text = f"GPU {gpu.index}: {used:.1f} of {gpu.memory / 2**30:.0f} GiB in use"
+            parts.append(text + (f" ({', '.join(holders)})" if holders else ""))
+    except nvml.NVMLError:
+        return "the driver does not report it"
+    if others:
+        parts.append("shutting down a notebook's kernel frees its memory")
+    return "; ".join(parts)

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from rn50lib.hardware import nvidia
+from rn50lib import hardware
 from workshop import output
 
 POLL_S = 0.5
@@ -75,7 +75,7 @@ def gpu_handles(workers: int) -> list[Any]:
         import pynvml
 
         pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in nvidia.gpus()[:workers]]
+        return [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in hardware.gpus()[:workers]]
     return []
 
 

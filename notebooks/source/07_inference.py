@@ -644,7 +644,7 @@ if can["ONNX"]:
     print(f"{milliseconds('r.run(None, x)', r=runtime, x=one_picture):.2f} ms for one picture")
 
 # %% [markdown]
-# Look at what your file wants: pictures that are already normalised. Whoever forgets that gets answers, and wrong ones. `rn50 export` writes the folded network in two forms that others read: **ONNX**, one file, and TensorFlow's **SavedModel**, a folder. In both, normalising is inside, so that nobody can forget it: pixels in, logits out.
+# Look at what your file wants: pictures that are already normalised. Whoever forgets that gets answers, and wrong ones. `rn50 export` writes the network in two forms that other programs read: **ONNX**, one file, and TensorFlow's **SavedModel**, a folder. In both, normalising is inside, so that nobody can forget it: pixels in, logits out.
 
 # %%
 if can["ONNX"]:

@@ -1,25 +1,107 @@
-"""The verb `rn50 diagnose`: its flags, and where what was found is written."""
+"""The verb `rn50 diagnose`: measures an experiment and predicts what changes of it would gain."""
 
 from __future__ import annotations
 
-import time
+import shlex
+from dataclasses import fields
 
 from rn50 import launch, plot
-from rn50.autoconfig import prepare
+from rn50.autoconfig import Given, prepare
 from rn50.description import describe
-from rn50.diagnose import changes, show
-from rn50.diagnose.diagnosis import diagnose
+from rn50.diagnose import model, show
+from rn50.diagnose.measure import INPUT_ONLY, STEP_ONLY, Bench, measured, probe
+from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
+from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
+from rn50lib.hardware import Machine, machine
 from rn50lib.preemption import die_with_parent
 from rn50lib.report import write_json
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
+MAX_CANDIDATES = 2  # candidates that are measured: each takes as long as a part of the run
+
+
+def join_changes(argv: list[str]) -> list[str]:
+    """Write each `--change FLAGS` as `--change=FLAGS`: argparse rejects FLAGS such as '-b 64'."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] == "--change":
+            joined[-1] = f"--change={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def parse_change(text: str) -> Given:
+    """Parse '--loader dali' into the values that it sets. Raises UserError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--change {text!r}: {error}") from error
+    if not words:
+        raise UserError("--change is empty: name the flags to change, as in --change '-b 64'")
+    asked, _ = parse_given(config_parser("diagnose"), words)
+    if not asked:
+        raise UserError(f"--change {text!r} changes nothing")
+    return asked
+
+
+def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
+    """Return flags that might help a run limited by `part`, the most promising first."""
+    cores, gpu = max(1, machine.cores // done.n), bool(machine.gpus)
+    reduced = done.dtype in ("float32", "tf32") and (gpu or bool(machine.bfloat16))
+    table = {
+        INPUT: {
+            "--loader dali": done.loader != "dali",
+            f"--data-nthreads {cores}": done.data_nthreads < cores,
+            "--resample fast": done.backend == "tensorflow" and done.resample != "fast",
+        },
+        COMPUTE: {
+            f"--threads {cores}": done.threads < cores and not gpu,
+            "--dtype bfloat16": reduced,
+            "--dtype float16": reduced and gpu,
+            "--compile": gpu and not done.compile,
+        },
+        COMMUNICATION: {
+            f"-b {2 * done.batch_size}": True,
+            "--comm ddp --launcher torchrun": done.comm == "horovod" and done.backend == "torch",
+            "--comm horovod --launcher horovodrun": done.comm == "ddp",
+        },
+    }
+    if part == COMPUTE and done.step is not None:
+        return []
+    return [flags for flags, useful in table[part].items() if useful]
+
+
+def try_change(
+    bench: Bench, asked: Given, done: Experiment, part: str, text: str, verify: bool
+) -> Change | None:
+    """Predict, and if `verify` is set measure, a change; None if it changes nothing here."""
+    change = parse_change(text)
+    changed = {**asked, **change}
+    if "data_root" not in change and "num_classes" not in change:  # the same model
+        changed["num_classes"] = done.num_classes
+    other = measured(prepare(changed).experiment)
+    names = {f.name for f in fields(done) if getattr(done, f.name) != getattr(other, f.name)}
+    if not names:
+        return None
+    if names <= set(INPUT_ONLY) or names <= set(STEP_ONLY):
+        part = INPUT if names <= set(INPUT_ONLY) else COMPUTE
+    predicted = model.together(bench.loader(other), bench.step(other), formula(other))
+    found = bench.both(other) if verify else None
+    return Change(text, model.lesson(part, other.backend, text), predicted, found)
+
+
+def formula(done: Experiment) -> str:
+    """Return how the times of the loader and the step add up."""
+    on_processor = done.step is None and not machine().gpus
+    return model.SUM if on_processor else model.SLOWER
 
 
 def main(argv: list[str]) -> int:
-    """`rn50 diagnose`; returns the exit status."""
+    """Run `rn50 diagnose`; return the exit status."""
     parser = config_parser("diagnose")
     parser.add_argument(
         "--change", action="append", default=[], metavar="FLAGS",
@@ -27,37 +109,56 @@ def main(argv: list[str]) -> int:
         " (default: what is likely to help)",
     )  # fmt: skip
     parser.add_argument(
-        "--verify", action="store_true",
-        help="measure the changes too, and say how far the predictions were off",
-    )  # fmt: skip
+        "--verify", action="store_true", help="measure the changes too, and print the errors"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything that was found")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write a picture (.png, .svg, .pdf)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write a figure (.png, .svg, .pdf)")
     parser.add_argument(
         "--seconds", type=float, metavar="SECONDS",
         help=f"length of a measurement (default: {SECONDS:g})",
     )  # fmt: skip
-    asked, extra = parse_given(parser, changes.joined(argv))
+    asked, extra = parse_given(parser, join_changes(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
-        raise UserError(f"--seconds {extra.seconds:g}: give more than 0 and at most 120")
+        raise UserError(f"--seconds {extra.seconds:g}: use more than 0 and at most 120")
     for flag, file in (("--json", extra.json), ("--output", extra.output)):
         if file:
             check_writable(file, flag)
-    wanted = {text: changes.parse(text) for text in extra.change}
+    for text in extra.change:
+        parse_change(text)
     die_with_parent()
     resolved = prepare(asked)
     if resolved.experiment.load_epoch is not None:
         raise UserError("--load-epoch: speed does not depend on the weights; leave it out")
     launch.say(describe(resolved))
     usual = SECONDS_CI if resolved.experiment.profile == "ci" else SECONDS
-    folder = launch.new_run("diagnose")
-    begin = time.monotonic()
-    found = diagnose(resolved, asked, wanted, extra.verify, extra.seconds or usual, folder)
-    launch.say(f"measured in {time.monotonic() - begin:.0f} s; the runs are in {folder}")
-    print(show.text(found))
+    bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
+    done = measured(resolved.experiment)
+    found = probe(done, bench.seconds / 3)
+    loader, compute = bench.loader(done), bench.step(done)
+    single = bench.without_exchange(done, compute)
+    rates = model.Rates(loader, compute, single, bench.both(done), formula(done))
+    bound, changes = model.find_bound(rates), []
+    for text in extra.change or candidates(bound.part, done, machine()):
+        try:
+            change = try_change(bench, asked, done, bound.part, text, extra.verify)
+        except UserError as error:
+            if extra.change:
+                raise
+            launch.say(f"{text} is left out: {error}")
+            continue
+        if change is None and extra.change:
+            raise UserError(f"--change {text!r} changes nothing here: the run has it already")
+        changes += [change] if change else []
+        if not extra.change and len(changes) == MAX_CANDIDATES:
+            break
+    verdict = model.verdict(rates, bound, changes, done.backend)
+    diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, **found)
+    launch.say(f"the runs are in {bench.folder}")
+    print(show.text(diagnosis))
     if extra.json:
-        write_json(extra.json, show.content(found))
+        write_json(extra.json, show.content(diagnosis))
         launch.say(extra.json)
     if extra.output:
-        plot.save(show.bars(found), extra.output)
+        plot.save(show.bars(diagnosis), extra.output)
         launch.say(extra.output)
     return 0

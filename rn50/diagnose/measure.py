@@ -1,214 +1,179 @@
-"""Runs one part of an experiment at a time, as `rn50 run` would run it, and reads what it wrote.
+"""Times the parts of an experiment by runs of a few seconds.
 
-The loader alone is `--test-io`, the step alone is `--loader synthetic`, both together are the
-experiment itself; each is a run of a few seconds in processes of its own, with the threads and the
-allocator of every run.
+The loader alone runs with a simulated step that costs nothing, the step alone with synthetic
+images, both together as `rn50 run` would run them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rn50 import background, launch
-from rn50.autoconfig import Given
+from rn50.diagnose.model import FREE
 from rn50lib.config import Experiment
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
-MIN_STEPS, MAX_STEPS = 8, 400  # steps of a measurement
-LIMIT_S = 600.0  # a run of a few seconds that takes so long hangs
+LIMIT_S = 600.0  # a run of a few seconds that takes longer hangs
+POLL_S = 0.2
 BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
-POLL_S = 0.5  # a run that goes on is looked at so often
-LINE = re.compile(r"epoch \d+: ([0-9.]+) img/s")
-NO_FILES: dict[str, Any] = {  # what a measurement neither writes nor reads
+READINGS = 20  # of a simulated step, in a measurement
+INPUT_ONLY = (
+    "data_root", "data_format", "loader", "resample", "rotate", "flip_up_down", "data_nthreads",
+    "num_examples", "val_resize",
+)  # fmt: skip
+STEP_ONLY = (
+    "dtype", "network", "num_layers", "resnet_version", "step", "comm", "launcher", "threads",
+    "loss_scale", "compile", "cuda_graphs",
+)  # fmt: skip
+MEASURED: dict[str, Any] = {  # a run without outputs that goes on until it is stopped
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logger": (), "profile_trace": None, "timeline": None,
-    "max_restarts": 0, "checkpoint_steps": None, "test_io": False,
-    "no_metrics": True, "profile": "auto",
+    "logger": (), "profile_trace": None, "timeline": None, "max_restarts": 0,
+    "checkpoint_steps": None, "test_io": False, "no_metrics": True, "profile": "auto", "num_epochs": 100_000, "benchmark_iters": None,
 }  # fmt: skip
-ALONE: dict[str, Any] = {  # one worker of many, by itself
-    "n": 1, "comm": None, "launcher": None, "hosts": None, "bind": None, "comm_timeout": None,
+SINGLE: dict[str, Any] = {  # one worker of many, by itself
+    "n": 1, "comm": "local", "launcher": None, "hosts": None, "bind": None, "comm_timeout": None,
 }  # fmt: skip
 
 
-def bare(done: Experiment) -> Experiment:
-    """The experiment as it is measured: the same work, and no files."""
-    return replace(done, **NO_FILES, no_val=not done.only_inference)
+def measured(done: Experiment) -> Experiment:
+    """Return the same work as it is measured."""
+    return replace(done, **MEASURED, no_val=not done.only_inference)
 
 
-def steps_for(seconds: float, ips: float, batch: int) -> int:
-    """Steps that take so many seconds at an expected speed."""
-    return int(min(MAX_STEPS, max(MIN_STEPS, seconds * ips / batch)))
+class Bench:
+    """Times parts of experiments for about `seconds` each; rates are images/s over all workers.
 
-
-def loader_alone(done: Experiment, steps: int, epoch_steps: int, folder: Path) -> float:
-    """Images per second of `--test-io`: every worker's loader, without a step."""
-    each, epochs = spread(steps, epoch_steps)
-    asked = replace(bare(done), test_io=True, step=None, benchmark_iters=each, num_epochs=epochs)
-    with running(asked.to_dict(), folder) as ended:
-        text = ended()
-        rates = [float(rate) for rate in LINE.findall(text)]
-        if not rates:
-            raise UserError(f"the loader alone was too short to time: {last_line(text)}")
-        # a line per worker and epoch; the workers load at the same time
-        return done.n * len(rates) / sum(1 / rate for rate in rates)
-
-
-def together(
-    done: Experiment, steps: int, epoch_steps: int, folder: Path, limit_s: float = LIMIT_S
-) -> float:
-    """Images per second of the experiment itself, without the edges of its epochs.
-
-    The batches that were made ahead while an epoch's first step took its time are left out, and as
-    many at its end, when there is nothing left to load. A run that turns out to be slow is ended
-    when it has been timed for `limit_s` seconds.
+    Equal parts are timed once: an experiment that differs only in its input has the same step.
     """
-    each, epochs = spread(steps, epoch_steps)
-    asked = replace(
-        bare(done), benchmark_iters=each, num_epochs=epochs, disp_batches=max(1, each // 12)
-    )
-    with running(asked.to_dict(), folder) as ended:
-        edge = 1
-        if done.loader != "synthetic":
-            edge = min(BATCHES_AHEAD * max(1, done.data_nthreads), each // 3)
-        slow = functools.partial(timed_for, folder, edge, limit_s)
-        whole = ended(slow)
-        phase = "val" if done.only_inference else "train"
-        last = each - edge if whole else each
-        rates = steady(progress(folder, phase), edge, last, done.global_batch)
-        if whole and not rates:
-            report = json.loads((folder / "report.json").read_text())
-            rates = [rate for rate in report["metrics"].get(f"{phase}.total_ips", []) if rate]
-        if not rates:
-            raise UserError("the run was too short to time: give more --seconds, or a smaller -b")
-        return len(rates) / sum(1 / rate for rate in rates)
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.folder, self.seconds = folder, seconds
+        self.results: dict[str, float] = {}
+
+    def loader(self, done: Experiment) -> float:
+        """Return the rate of the loader alone, FREE for synthetic images."""
+        if done.loader == "synthetic":
+            return FREE
+        asked = replace(done, step=1e9)
+        return self.rate(f"the loader alone ({done.loader})", asked, ignored=STEP_ONLY)
+
+    def step(self, done: Experiment) -> float:
+        """Return the rate of the step alone, with its exchange of gradients."""
+        asked = replace(done, loader="synthetic", num_examples=None)
+        return self.rate(f"the step alone ({done.dtype})", asked, ignored=INPUT_ONLY)
+
+    def without_exchange(self, done: Experiment, compute: float) -> float:
+        """Return the rate of single workers that run at the same time and exchange nothing.
+
+        They share the machine like the workers of one run, so the difference is the exchange. With
+        GPUs one worker is enough.
+        """
+        if done.n == 1 or done.step is not None or done.only_inference:
+            return compute
+        copies = 1 if machine().gpus else done.n
+        asked = replace(done, **SINGLE, loader="synthetic", num_examples=None)
+        rate = self.rate("the same workers without an exchange", asked, (), copies)
+        return max(compute, rate * done.n / copies)
+
+    def both(self, done: Experiment) -> float:
+        """Return the rate of the whole experiment."""
+        if done.loader == "synthetic":
+            return self.step(done)
+        return self.rate(f"both together ({done.loader}, {done.dtype})", done)
+
+    def rate(
+        self, what: str, asked: Experiment, ignored: tuple[str, ...] = (), copies: int = 1
+    ) -> float:
+        """Return the summed rate of `copies` runs at the same time.
+
+        It is measured unless an experiment that differs only in `ignored` fields was measured.
+        """
+        fields = {name: value for name, value in asked.to_dict().items() if name not in ignored}
+        key = f"{copies} {ignored} {fields}"
+        if key not in self.results:
+            launch.say(f"measuring {what} …")
+            folders = [self.folder / f"{len(self.results):02d}-{copy}" for copy in range(copies)]
+            self.results[key] = self.time_runs(asked, folders)
+        return self.results[key]
+
+    def time_runs(self, asked: Experiment, folders: list[Path]) -> float:
+        """Start a run in each folder, and stop them all when each has been timed long enough."""
+        every = 2
+        if asked.step is not None:  # may be so fast that readings would take a part of the time
+            every += int(min(asked.step, 1e4) * self.seconds / asked.global_batch / READINGS)
+        asked = replace(asked, disp_batches=every)
+        begin = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            jobs = []
+            for folder in folders:
+                folder.mkdir(parents=True)
+                jobs.append(background.start(asked.to_dict(), folder, log=folder / "log.txt"))
+                stack.callback(jobs[-1].stop)
+            while True:
+                rates = [steady_rate(folder, asked, self.seconds) for folder in folders]
+                if all(rates):
+                    return sum(rates)
+                for job, folder in zip(jobs, folders, strict=True):
+                    if job.poll() is not None:
+                        error = last_line((folder / "log.txt").read_text(errors="replace"))
+                        raise UserError(f"a run to be measured failed: {error} (see {folder})")
+                if time.monotonic() - begin > LIMIT_S:
+                    raise UserError(f"{' '.join(jobs[0].command)} took over {LIMIT_S:g} s")
+                time.sleep(POLL_S)
 
 
-def without_exchange(done: Experiment, steps: int, folder: Path) -> float:
-    """Images per second of as many single workers, at the same time, which exchange nothing.
+def steady_rate(folder: Path, done: Experiment, seconds: float) -> float:
+    """Return a run's images per second, 0 before it has been timed for this long.
 
-    They share the machine as the workers of one run would: what is left of the difference to that
-    run is the exchange. With GPUs one worker stands for all.
+    Batches that were made ahead of an epoch's first step are left out, and as many at its end, when
+    nothing is left to load.
     """
-    asked = {**bare(done).to_dict(), **ALONE, "loader": "synthetic", "benchmark_iters": steps,
-             "num_epochs": 1}  # fmt: skip
-    copies = 1 if machine().gpus else done.n
-    with contextlib.ExitStack() as stack:
-        started = [
-            stack.enter_context(running(asked, folder / str(copy))) for copy in range(copies)
-        ]
-        total = 0.0
-        for copy, ended in enumerate(started):
-            ended()
-            report = json.loads((folder / str(copy) / "report.json").read_text())
-            phase = "val" if done.only_inference else "train"
-            total += report["metrics"][f"{phase}.total_ips"][0]
-    return total * done.n / copies
-
-
-def spread(steps: int, epoch_steps: int) -> tuple[int, int]:
-    """(steps of an epoch, epochs) for so many steps, with whole epochs where one is too short."""
-    each = min(steps, epoch_steps)
-    return each, max(1, -(-steps // each)) if each < steps else 1
-
-
-def timed_for(folder: Path, edge: int, limit_s: float) -> bool:
-    """Whether a run that still goes on has been timed for so many seconds, in a few readings."""
-    lines = [line for line in progress(folder) if line.get("step", 0) >= edge]
-    return len(lines) > 4 and lines[-1]["seconds"] - lines[0]["seconds"] > limit_s
-
-
-def progress(folder: Path, phase: str | None = None) -> list[dict[str, Any]]:
-    """The readings of a run so far: all of them, or of 'train' or 'val'."""
-    found = []
+    edge = 1 if done.loader == "synthetic" else BATCHES_AHEAD * max(1, done.data_nthreads)
+    phase, lines = "val" if done.only_inference else "train", []
     with contextlib.suppress(OSError):
         for text in (folder / "progress.jsonl").read_text().splitlines():
             with contextlib.suppress(ValueError):  # a line that is still being written
-                line = json.loads(text)
-                if phase is None or line["phase"] == phase:
-                    found.append(line)
-    return found
-
-
-def steady(lines: list[dict[str, Any]], first: int, last: int, batch: int) -> list[float]:
-    """Images per second between the steps `first` and `last` of each epoch, from the readings."""
-    rates = []
-    for epoch in sorted({line["epoch"] for line in lines}):
-        inside = [
-            line for line in lines if line["epoch"] == epoch and first <= line["step"] <= last
-        ]
-        if len(inside) > 1:
-            seconds = inside[-1]["seconds"] - inside[0]["seconds"]
-            if seconds > 0:
-                rates.append((inside[-1]["step"] - inside[0]["step"]) * batch / seconds)
-    return rates
-
-
-@contextlib.contextmanager
-def running(asked: Given, folder: Path) -> Iterator[Any]:
-    """A started run as its `ended`.
-
-    `ended()` waits and returns what the run printed. `ended(enough)` returns whether the run came
-    to its end: it is stopped when `enough()` says so. Raises UserError with the run's own error
-    where it fails; leaving early ends all of it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log.txt"
-    job = background.start(asked, folder, log=log)
-
-    def ended(enough: Callable[[], bool] | None = None) -> Any:
-        begin = time.monotonic()
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = job.wait(POLL_S)
-                break
-            if enough and enough():
-                job.stop()
-                return False
-            if time.monotonic() - begin > LIMIT_S:
-                job.stop()
-                raise UserError(f"{' '.join(job.command[3:])} took over {LIMIT_S:g} s")
-        text = log.read_text(errors="replace")
-        if status:
-            raise UserError(f"a run that was to be measured failed: {last_line(text)} (see {log})")
-        return True if enough else text
-
-    try:
-        yield ended
-    finally:
-        if job.poll() is None:
-            job.stop()
+                lines.append(json.loads(text))
+    epochs = [line[f"{phase}.total_ips"] for line in lines if line["phase"] == "epoch"]
+    lines = [line for line in lines if line["phase"] == phase]
+    images, total = 0.0, 0.0
+    for before, line in zip(lines, lines[1:], strict=False):
+        skipped = min(edge, line["steps"] // 3)
+        inside = before["epoch"] == line["epoch"] and before["step"] >= skipped
+        if inside and line["step"] <= line["steps"] - (skipped if skipped > 1 else 0):
+            images += (line["step"] - before["step"]) * done.global_batch
+            total += line["seconds"] - before["seconds"]
+    if not images and epochs:  # too short for readings inside
+        per_epoch = lines[-1]["steps"] * done.global_batch
+        images, total = per_epoch * len(epochs), sum(per_epoch / rate for rate in epochs if rate)
+    return images / total if total >= seconds else 0.0
 
 
 def last_line(text: str) -> str:
-    """The last line of a run: its error where there is one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
+    """Return the last error in a run's output, or its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if "error: " in line]
     message = errors[-1].split("error: ", 1)[1] if errors else lines[-1]
     return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
 
 
 def probe(done: Experiment, seconds: float) -> dict[str, Any]:
-    """What `rn50.diagnose.probe` finds: the device's peak, the stages of the input."""
-    try:
-        process = subprocess.run(
-            [sys.executable, "-m", "rn50.diagnose.probe", f"{seconds:g}",
-            json.dumps(bare(done).to_dict())],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
-            env=launch.rank_environment(done),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"the input cannot be measured: it took over {LIMIT_S:g} s") from error
+    """Return what `rn50.diagnose.probe` measures: the device's peak, the stages of the input."""
+    launch.say("measuring the stages of the input and the peak of the device …")
+    command = [sys.executable, "-m", "rn50.diagnose.probe", f"{seconds:g}"]
+    process = subprocess.run(
+        [*command, json.dumps(done.to_dict())],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        env=launch.rank_environment(done),
+    )  # fmt: skip
     if process.returncode:
         raise UserError(f"the input cannot be measured: {last_line(process.stderr)}")
     return json.loads(process.stdout.splitlines()[-1])

@@ -1,15 +1,15 @@
-"""A diagnosis as text, as the content of a JSON file, and as a picture."""
+"""A diagnosis as text, as JSON and as a figure."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rn50 import plot
 from rn50.diagnose import model
-from rn50.diagnose.diagnosis import Diagnosis, flops
+from rn50lib.config import Config
 from rn50lib.hardware import machine
 
 if TYPE_CHECKING:
@@ -18,12 +18,30 @@ if TYPE_CHECKING:
 PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting for input")
 
 
-def content(found: Diagnosis) -> dict[str, Any]:
-    """Everything that was found: rates in images per second, times in seconds, sizes in bytes.
+@dataclass
+class Diagnosis:
+    """The findings. `stages` are seconds per image on one core, `peak` is the device's FLOP per
+    second; both are None if they do not apply."""
 
-    What was not measured is null.
+    resolved: Config
+    rates: model.Rates
+    bound: model.Bound
+    changes: list[model.Change]
+    verdict: str
+    stages: dict[str, float] | None
+    peak: dict[str, float] | None
+
+    @property
+    def predicted(self) -> float:
+        """Return the images per second that follow from the loader and the step alone."""
+        return model.together(self.rates.loader, self.rates.compute, self.rates.formula)
+
+
+def content(found: Diagnosis) -> dict[str, Any]:
+    """Return the content of the JSON file; what was not measured is null.
+
+    Rates are in images per second, times in seconds, sizes in bytes.
     """
-    done = found.done
     return {
         "experiment": found.resolved.experiment.to_dict(),
         "caps": list(found.resolved.caps),
@@ -35,33 +53,49 @@ def content(found: Diagnosis) -> dict[str, Any]:
             "without_exchange": found.rates.without_exchange,
             "both": found.rates.both,
             "both_predicted": found.predicted,
-            "formula": found.sharing.formula,
+            "formula": found.rates.formula,
         },
         "stages": found.stages,
-        "exchange": found.exchange,
+        "exchange": exchange(found),
         "flops": speed(found),
         "bound": asdict(found.bound) | {"gain": finite(found.bound.gain)},
         "changes": [asdict(change) | {"error": change.error} for change in found.changes],
-        "lesson": model.lesson(found.bound.part, done.backend),
+        "lesson": model.lesson(found.bound.part, found.resolved.experiment.backend),
         "verdict": found.verdict,
     }
 
 
 def finite(value: float) -> float | None:
+    """Return None instead of infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
-def speed(found: Diagnosis) -> dict[str, Any] | None:
-    """The model's FLOP per second, and the share of what the device reaches at its best."""
-    each = flops(found.done)
-    if each is None:
+def exchange(found: Diagnosis) -> dict[str, float] | None:
+    """Return the size of the gradients, and the seconds that a step loses to exchanging them."""
+    done, rates = found.resolved.experiment, found.rates
+    if done.n == 1 or done.step is not None or done.only_inference:
         return None
-    rate = each * found.rates.both
-    peaks = found.peak or {}
-    fastest = max(peaks, key=lambda name: peaks[name], default=None)
-    peak = peaks[fastest] * found.done.n if fastest else None  # each worker has its device
     return {
-        "per_image": each,
+        "bytes": 4 * done.to_network().num_parameters,
+        "exchange_s": max(
+            0.0, done.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
+        ),
+        "step_s": done.global_batch / rates.compute,
+    }
+
+
+def speed(found: Diagnosis) -> dict[str, Any] | None:
+    """Return the model's FLOP per second, and its share of the device's peak."""
+    done = found.resolved.experiment
+    if done.step is not None:
+        return None
+    net, size = done.to_network(), done.image_shape
+    per_image = 2 * net.macs(size) if done.only_inference else net.train_flops(size)
+    rate, peaks = per_image * found.rates.both, found.peak or {}
+    fastest = max(peaks, key=lambda name: peaks[name], default=None)
+    peak = peaks[fastest] * done.n if fastest else None  # each worker has its device
+    return {
+        "per_image": per_image,
         "per_second": rate,
         "peaks": found.peak,
         "peak": peak,
@@ -71,115 +105,97 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
 
 
 def text(found: Diagnosis) -> str:
-    """The findings as lines, the sentence first."""
-    rates, done = found.rates, found.done
+    """Return the findings as lines, the verdict first."""
+    rates = found.rates
     lines = [found.verdict, "", f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
-    rows = [("loader alone", rates.loader), ("step alone", rates.compute)]
-    if rates.without_exchange != rates.compute:
-        rows.append(("step without exchange", rates.without_exchange))
-    if rates.loader != model.FREE:
-        rows += [("both together", rates.both), ("  predicted", found.predicted)]
+    rows = [
+        ("loader alone", rates.loader),
+        ("step alone", rates.compute),
+        ("step without exchange", rates.without_exchange),
+        ("both together", rates.both),
+        (f"  predicted ({found.rates.formula})", found.predicted),
+    ]
     for name, ips in rows:
-        if ips != model.FREE:
+        if ips != model.FREE and (ips != rates.compute or name == "step alone"):
             lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
-    if rates.loader != model.FREE:
-        lines[-1] += f"  {found.sharing.formula}: {percent(found.predicted / rates.both - 1)}"
     if found.stages:
         parts = ", ".join(f"{name} {1000 * s:.3g} ms" for name, s in found.stages.items())
         lines.append(f"  an image on one core: {parts}")
-    if found.exchange:
+    if lost := exchange(found):
         lines.append(
-            f"  a step of {1000 * found.exchange['step_s']:.0f} ms loses"
-            f" {1000 * found.exchange['exchange_s']:.0f} ms to the exchange of"
-            f" {found.exchange['bytes'] / 1e6:.1f} MB"
+            f"  a step of {1000 * lost['step_s']:.0f} ms loses {1000 * lost['exchange_s']:.0f} ms"
+            f" to the exchange of {lost['bytes'] / 1e6:.1f} MB"
         )
-    flop = speed(found)
-    if flop:
+    if flop := speed(found):
         line = f"  the model computes {flop['per_second'] / 1e9:,.0f} GFLOP/s"
         if flop["share_of_peak"]:
-            line += (
-                f", {100 * flop['share_of_peak']:.0f} % of the {flop['peak'] / 1e9:,.0f} that"
-                f" a {flop['fastest']} reaches here in {done.dtype}"
-            )
+            line += f", {100 * flop['share_of_peak']:.0f} % of the fastest {flop['fastest']} here"
         lines.append(line)
     for change in found.changes:
         line = f"  with {change.flags}: {change.predicted:,.1f} img/s predicted"
         if change.measured is not None and change.error is not None:
-            line += f", {change.measured:,.1f} measured ({percent(change.error)})"
+            line += f", {change.measured:,.1f} measured (error {100 * change.error:+.0f} %)"
         lines.append(line)
     return "\n".join(lines)
 
 
-def percent(error: float) -> str:
-    """How far a prediction is off."""
-    return f"{abs(100 * error):.0f} % too {'high' if error > 0 else 'low'}"
-
-
-# --- the picture ----------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 
 def bar_parts(found: Diagnosis) -> list[tuple[str, dict[str, float]]]:
-    """(bar, milliseconds per image by part): the input alone, the step alone, both together, and
-    what is predicted for each change.
+    """Return (bar, milliseconds per image by part) for the loader, the step and both together.
 
-    The stages share out the time that the loader took with all its workers.
+    The loader's time over all workers is divided among its stages.
     """
     rates, bars = found.rates, []
     if rates.loader != model.FREE:
         stages = found.stages or {"decode": 1.0}
-        whole = sum(stages.values())
-        split = {name: 1000 / rates.loader * s / whole for name, s in stages.items()}
-        bars.append(("loader alone", split))
-    plain = 1000 / rates.without_exchange
-    step = {"arithmetic": plain, "exchange": 1000 / rates.compute - plain}
+        scale = 1000 / rates.loader / sum(stages.values())
+        bars.append(("loader alone", {name: scale * s for name, s in stages.items()}))
+    arithmetic = 1000 / rates.without_exchange
+    step = {"arithmetic": arithmetic, "exchange": 1000 / rates.compute - arithmetic}
     bars.append(("step alone", step))
     both = 1000 / rates.both
     scale = min(1.0, both * rates.compute / 1000)
     inside = {name: scale * value for name, value in step.items()}
-    rest = max(0.0, both - sum(inside.values()))
-    bars.append(("both together", inside | {"waiting for input": rest}))
+    waiting = max(0.0, both - sum(inside.values()))
+    bars.append(("both together", inside | {"waiting for input": waiting}))
     return bars
 
 
 def bars(found: Diagnosis) -> Figure:
-    """Stacked bars in milliseconds per image; changes stand below, as they are predicted."""
+    """Return stacked bars in milliseconds per image; predicted changes are below, dashed."""
     from matplotlib.figure import Figure
 
-    stacked = bar_parts(found)
-    done = found.done
+    stacked, done = bar_parts(found), found.resolved.experiment
+    names = [name for name, _ in stacked] + [f"with {c.flags}" for c in found.changes]
     with plot.style():
-        figure = Figure(figsize=(9, 1.6 + 0.5 * (len(stacked) + len(found.changes))))
+        figure = Figure(figsize=(9, 1.6 + 0.5 * len(names)))
         axes = figure.subplots()
+        shown: set[str] = set()
         for at, (_, parts) in enumerate(stacked):
             left = 0.0
             for name, width in parts.items():
-                axes.barh(at, width, left=left, color=plot.COLOURS[PARTS.index(name)])
+                label = name if width > 0 and name not in shown else None
+                shown |= {label} if label else set()
+                colour = plot.COLOURS[PARTS.index(name)]
+                axes.barh(at, width, left=left, color=colour, label=label)
                 left += width
             axes.text(left, at, f"  {left:.3g} ms, {1000 / left:,.0f} img/s", va="center")
         for at, change in enumerate(found.changes, start=len(stacked)):
             width = 1000 / change.predicted
             axes.barh(at, width, color="none", edgecolor="black", linestyle="--")
             axes.text(width, at, f"  {width:.3g} ms, predicted", va="center")
-        shown = {name for _, parts in stacked for name, width in parts.items() if width > 0}
-        for name in PARTS:
-            if name in shown:
-                axes.barh(0, 0, color=plot.COLOURS[PARTS.index(name)], label=name)
-        names = [name for name, _ in stacked] + [f"with {c.flags}" for c in found.changes]
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.margins(x=0.3)
         axes.set_xlim(left=0)
         axes.grid(axis="y", visible=False)
+        computes = done.to_network().name if done.step is None else f"simulated {done.step:g} img/s"
         axes.set(
             title=f"{model.NAMES[found.bound.part]} bounds this run",
-            xlabel=f"ms per image ({model_name(found)}, {done.image_shape} px, {done.dtype},"
+            xlabel=f"ms per image ({computes}, {done.image_shape} px, {done.dtype},"
             f" {done.n} x {done.batch_size})",
         )
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.25), ncols=4)
     return figure
-
-
-def model_name(found: Diagnosis) -> str:
-    """What computes: the network, or the pace that stands for one."""
-    done = found.done
-    return done.to_network().name if done.step is None else f"paced at {done.step:g} img/s"

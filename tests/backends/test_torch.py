@@ -15,7 +15,7 @@ from rn50lib import train_step as backends
 from rn50lib.data import Batch
 from rn50lib.distributed import Local
 from rn50lib.errors import UserError
-from rn50lib.hardware.nvidia import Gpu
+from rn50lib.hardware import Gpu
 from rn50lib.resnet import Network, resnet, tiny
 from tests.support import LAPTOP, full
 

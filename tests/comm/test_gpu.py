@@ -13,7 +13,7 @@ import pytest
 
 from rn50lib.distributed.gpu import own_gpu
 from tests.conftest import clean_environment
-from tests.launch import fake_nvidia_smi as fake
+from tests.launch import fake_gpus as fake
 
 # PyTorch and TensorFlow of a machine with GPUs, as far as the choice of one goes: they take what
 # exists, and refuse the rest as the real ones do.
@@ -99,11 +99,11 @@ def test_nobody_else_says_which(repository: Path) -> None:
 @pytest.mark.slow
 def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
     slice_ = "MIG-7c3e4d5f-0000-1111-2222-333344445555"
-    path = fake.install(tmp_path / "bin", [fake.A100 | fake.slices(("3g.40gb", slice_))])
+    gpus = fake.environment([fake.A100 | fake.slices(("3g.40gb", 40, slice_))])
     words = "run --loader synthetic --backend torch --dtype float16 --dry-run".split()
     done = subprocess.run(
         [sys.executable, "-m", "rn50", *words],
-        env=clean_environment(PATH=path, CUDA_VISIBLE_DEVICES=slice_),
+        env=clean_environment(**gpus, CUDA_VISIBLE_DEVICES=slice_),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -118,7 +118,7 @@ def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
             "import json; from rn50lib.hardware import machine;"
             "print(json.dumps(machine().to_dict()['gpus']))",
         ],
-        env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": slice_},
+        env=os.environ | gpus | {"CUDA_VISIBLE_DEVICES": slice_},
         capture_output=True,
         text=True,
         check=True,
@@ -131,12 +131,12 @@ def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
 @pytest.mark.needs("horovod", "tensorflow")
 def test_gradients_of_gpus_do_not_go_through_the_host_unasked(tmp_path: Path) -> None:
     """Where Horovod has no NCCL: refused early, with what to do; `--comm horovod` is a wish."""
-    path = fake.install(tmp_path / "bin", gpus=[fake.H100, fake.H100])
+    gpus = fake.environment([fake.H100, fake.H100])
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "rn50", "run", "-n", "2", "--backend", "tensorflow",
                 "--loader", "synthetic", "--dry-run", *flags]  # fmt: skip
-        return subprocess.run(argv, env=clean_environment(PATH=path), cwd=tmp_path,
+        return subprocess.run(argv, env=clean_environment(**gpus), cwd=tmp_path,
                               capture_output=True, text=True, timeout=240)  # fmt: skip
 
     for flags in ((), ("--launcher", "horovodrun")):

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import clean_environment
-from tests.launch import fake_nvidia_smi as fake
+from tests.launch import fake_gpus
 from tests.support import write_photo
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_gpu_is_asked_for_what_the_commands_know(repository: Path, tmp_path: P
     )  # fmt: skip
     write_photo(tmp_path / "pictures" / "train" / "a" / "0.jpg", 0)
     write_photo(tmp_path / "pictures" / "val" / "a" / "0.jpg", 0)
-    env = clean_environment(PATH=fake.install(tmp_path / "bin", gpus=[fake.H100]))
+    env = clean_environment(**fake_gpus.environment([fake_gpus.H100]))
     seen = 0
     for words in json.loads(done.stdout):
         if words[3:4] in (["benchmark"], ["run"]):

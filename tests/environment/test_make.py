@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch import fake_nvidia_smi
+from tests.launch import fake_gpus
 
 
 def commands(repository: Path, target: str, **env: str) -> str:
@@ -45,18 +45,18 @@ def test_the_active_conda_environment_serves_if_it_is_the_projects(repository: P
 
 
 @pytest.mark.parametrize(
-    ("smi", "devices", "profile"),
+    ("driver", "devices", "profile"),
     [
-        ({"gpus": [fake_nvidia_smi.V100]}, "0", "gpu"),
-        ({"gpus": [fake_nvidia_smi.V100]}, "", "ci"),
+        ({"gpus": [fake_gpus.V100]}, "0", "gpu"),
+        ({"gpus": [fake_gpus.V100]}, "", "ci"),
         ({"fails": "Failed to initialize NVML: Driver/library version mismatch"}, "0", "ci"),
     ],
 )
 def test_a_run_takes_profile_gpu_only_with_a_gpu_that_answers(
-    repository: Path, tmp_path: Path, smi: dict[str, Any], devices: str, profile: str
+    repository: Path, tmp_path: Path, driver: dict[str, Any], devices: str, profile: str
 ) -> None:
-    path = fake_nvidia_smi.install(tmp_path, **smi)
-    here = {"PATH": path, "RN50_VENV": sys.prefix, "CUDA_VISIBLE_DEVICES": devices}
+    here = fake_gpus.environment(**driver)
+    here |= {"RN50_VENV": sys.prefix, "CUDA_VISIBLE_DEVICES": devices}
     assert f"--profile {profile} " in commands(repository, "run", **here)
     assert "--profile cpu " in commands(repository, "run", **here, PROFILE="cpu")
 

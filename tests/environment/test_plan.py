@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.environment import fake_site
-from tests.launch import fake_nvidia_smi
+from tests.launch import fake_gpus
 
 bare: list[Path] = []  # a Python without any package: the tests' own may have a CUDA framework
 
@@ -61,7 +61,7 @@ linux_x86_64 = pytest.mark.needs("linux_x86_64")
 def test_driver_chooses_dali_and_frameworks(
     setup: Path, tmp_path: Path, cuda: str, file: str, dali: str
 ) -> None:
-    plan = ask(setup, PATH=fake_nvidia_smi.install(tmp_path, cuda=cuda)).stdout
+    plan = ask(setup, PATH=fake_gpus.nvidia_smi(tmp_path, cuda=cuda)).stdout
     assert f"versions: {file}" in plan
     assert f"DALI: {dali} (driver for CUDA {cuda[:2]})" in plan
     assert ("the CPU builds are installed" in plan) == (cuda < "12")
@@ -88,7 +88,7 @@ def test_two_builds_of_one_package_never_share_an_environment(
 
 @linux_x86_64
 def test_broken_driver_counts_as_none(setup: Path, tmp_path: Path) -> None:
-    failing = fake_nvidia_smi.install(tmp_path, cuda="12.0", fails="CUDA Version: 12.0, no device")
+    failing = fake_gpus.nvidia_smi(tmp_path, cuda="12.0", fails="CUDA Version: 12.0, no device")
     plan = ask(setup, PATH=failing).stdout
     assert "no NVIDIA driver" in plan
     assert "nvidia-dali-cuda110==1.34.0" in plan
@@ -182,7 +182,7 @@ def test_tensorflow_image(setup: Path, base: Path, tmp_path: Path) -> None:
     info = tensorflow / "python" / "platform"
     info.mkdir(parents=True)
     (info / "build_info.py").write_text('build_info = {"cuda": 12, "is_cuda_build": True}\n')
-    driver = fake_nvidia_smi.install(tmp_path / "driver", cuda="12.8")
+    driver = fake_gpus.nvidia_smi(tmp_path / "driver", cuda="12.8")
     plan = ask(setup, python=base, WITH="torch", PATH=driver).stdout
     assert "already has TensorFlow for CUDA" in plan
     assert "kept: protobuf 4.24.4" in plan  # TensorFlow's dependency: pip must not shadow it

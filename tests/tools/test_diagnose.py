@@ -1,7 +1,8 @@
-"""`rn50 diagnose`: the model of how the parts add up, the sentence, and the verb on real runs."""
+"""`rn50 diagnose`: how the parts add up, what is advised, and the verb on real runs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,18 +16,15 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50.diagnose import changes, measure, model, show
-from rn50.diagnose.diagnosis import Diagnosis
-from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, Rates, Sharing
-from rn50lib.config import Config
-from rn50lib.hardware import Machine
-from rn50lib.hardware.nvidia import Gpu
+from rn50.diagnose import model
+from rn50.diagnose.command import candidates
+from rn50.diagnose.measure import steady_rate
+from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, SLOWER, SUM, Rates
+from rn50lib.hardware import Gpu, Machine
 from rn50lib.resnet import tiny
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Ended, Photos, full, strict_json
 
-CPU = Sharing(cores=2, loader=2, compute=2)  # both want all cores
-PACED = Sharing(cores=2, loader=2, compute=0)  # the step waits, and uses none
 WORKSTATION = Machine("a processor", 8, 2**35, "", (Gpu(0, "V100", 2**34, (7, 0), "535", "u"),))
 KEYS = {
     "experiment", "caps", "machine", "date", "rates", "stages", "exchange", "flops",
@@ -35,185 +33,69 @@ KEYS = {
 
 
 @pytest.mark.parametrize(
-    ("loader", "compute", "sharing", "expected"),
+    ("loader", "compute", "formula", "expected"),
     [
-        (1000, 100, CPU, 1 / (1 / 1000 + 1 / 100)),  # 1 ms and 10 ms of the same two cores
-        (100, 100, CPU, 50),
-        (1000, 1442.6, PACED, 1000),
-        (2000, 1442.6, PACED, 1442.6),
-        (FREE, 100, CPU, 100),
-        (FREE, 100, PACED, 100),
-        # one core each: they do not get into each other's way
-        (300, 200, Sharing(cores=2, loader=1, compute=1), 200),
-        # 10 ms of one core and 10 ms of two: 30 ms of cores, on two of them
-        (100, 100, Sharing(cores=2, loader=1, compute=2), 1000 / 15),
-        # nothing is loaded ahead: one waits for the other
-        (1000, 1000, Sharing(cores=2, loader=1, compute=0, ahead=False), 500),
+        (1000, 100, SUM, 1000 / 11),  # 1 ms and 10 ms of the same cores
+        (FREE, 100, SUM, 100),
+        (1000, 1442.6, SLOWER, 1000),
+        (2000, 1442.6, SLOWER, 1442.6),
     ],
 )
-def test_what_two_parts_reach_together(
-    loader: float, compute: float, sharing: Sharing, expected: float
-) -> None:
-    assert model.together(loader, compute, sharing) == pytest.approx(expected)
+def test_rate_of_two_parts_together(loader, compute, formula, expected) -> None:
+    assert model.together(loader, compute, formula) == pytest.approx(expected)
 
 
-def test_a_model_that_computes_on_the_cores_it_loads_with() -> None:
-    rates = Rates(loader=1000, compute=100, without_exchange=100, both=91)
-    bound, text = model.verdict(rates, CPU, [])
-    assert bound.part == COMPUTE and bound.gain == pytest.approx(11)
-    assert bound.shares == pytest.approx({INPUT: 1 / 11, COMPUTE: 10 / 11, COMMUNICATION: 0})
-    assert text.startswith(
-        "The model bounds this run: 91 % of an image's time is its arithmetic, 9 %"
-    )
-    assert "faster device" in text and "Notebook 06" in text
+@pytest.mark.parametrize(
+    ("rates", "part", "gain", "shares"),
+    [
+        (Rates(1000, 100, 100, 91), COMPUTE, 11, (1 / 11, 10 / 11, 0)),
+        (Rates(1000, 1442.6, 1442.6, 990, SLOWER), INPUT, 1.4426, (0.59061, 0.40939, 0)),
+        (Rates(3000, 1500, 1500, 1490, SLOWER), COMPUTE, 2, (1 / 3, 2 / 3, 0)),
+        (Rates(5000, 200, 800, 192), COMMUNICATION, 3.58621, (0.03846, 0.24038, 0.72115)),
+        (Rates(FREE, 180, 200, 180), COMPUTE, 10, (0, 0.9, 0.1)),
+    ],
+)  # fmt: skip
+def test_the_part_that_bounds_a_run(rates: Rates, part: str, gain: float, shares: Any) -> None:
+    bound = model.find_bound(rates)
+    assert bound.part == part and bound.gain == pytest.approx(gain, rel=1e-4)
+    assert list(bound.shares.values()) == pytest.approx(shares, abs=1e-4)
 
 
-def test_an_input_that_a_fast_device_waits_for() -> None:
-    rates = Rates(loader=1000, compute=1442.6, without_exchange=1442.6, both=990)
-    dali = model.Change("--loader dali", model.LESSONS[INPUT], 1400)
-    bound, text = model.verdict(rates, PACED, [dali])
-    assert bound.part == INPUT and bound.gain == pytest.approx(1.4426)
-    assert "delivers 1,000 img/s where the step could take 1,443" in text
-    assert "waits 31 % of the time" in text
-    assert "--loader dali would help most: 1.4 times as fast, 1,400 img/s predicted" in text
-    assert text.endswith("notebook 05 (input with DALI) teaches it.")
-
-
-def test_a_device_that_the_input_waits_for() -> None:
-    rates = Rates(loader=3000, compute=1500, without_exchange=1500, both=1490)
-    bound, text = model.verdict(rates, PACED, [])
-    assert bound.part == COMPUTE and bound.gain == pytest.approx(2)
-    assert "the input could deliver 3,000, 2 times as many" in text
-
-
-def test_workers_that_mostly_exchange() -> None:
-    rates = Rates(loader=5000, compute=200, without_exchange=800, both=192)
-    bound, text = model.verdict(rates, CPU, [])
-    assert bound.part == COMMUNICATION
-    assert bound.shares == pytest.approx(
-        {INPUT: 0.2 / 5.2, COMPUTE: 1.25 / 5.2, COMMUNICATION: 3.75 / 5.2}
-    )
-    assert "takes 72 % of an image's time" in text and "3.6 times as fast" in text
-    assert "Notebook 03" in text
-
-
-def test_workers_whose_exchange_costs_little_are_bound_by_the_model() -> None:
-    rates = Rates(loader=FREE, compute=180, without_exchange=200, both=180)
-    bound, text = model.verdict(rates, CPU, [])
-    assert bound.part == COMPUTE
-    assert "90 % of an image's time is its arithmetic" in text and "loading" not in text
-
-
-def test_a_change_that_gains_nothing_is_not_recommended() -> None:
-    rates = Rates(loader=1000, compute=100, without_exchange=100, both=91)
-    slower = model.Change("--dtype bfloat16", model.LESSONS[COMPUTE], 93)
-    assert "bfloat16" not in model.verdict(rates, CPU, [slower])[1]
-
-
-def test_tensorflows_input_is_another_lesson() -> None:
-    rates = Rates(loader=100, compute=1000, without_exchange=1000, both=100)
-    assert "Notebook 04" in model.verdict(rates, PACED, [], "tensorflow")[1]
+def test_the_verdict_recommends_what_gains() -> None:
+    rates = Rates(1000, 1442.6, 1442.6, 990, SLOWER)
+    bound = model.find_bound(rates)
+    dali = model.Change("--loader dali", model.lesson(INPUT, "torch"), 1400)
+    text = model.verdict(rates, bound, [dali])
+    assert "--loader dali" in text and "1,400" in text and "notebook 05" in text
+    useless = model.Change("--dtype bfloat16", model.lesson(COMPUTE, "torch"), 991)
+    assert "bfloat16" not in model.verdict(rates, bound, [useless])
+    assert "notebook 04" in model.verdict(rates, bound, [], "tensorflow")
 
 
 def test_candidates_follow_from_the_bound_and_the_machine() -> None:
     threads = {"threads": 2, "data_nthreads": 2}
     amx = Machine("a processor", 2, 2**33, "amx_bf16", ())
-    assert changes.candidates(COMPUTE, full(**threads), amx) == ["--dtype bfloat16"]
-    assert changes.candidates(COMPUTE, full(**threads), LAPTOP) == []
-    assert changes.candidates(COMPUTE, full(threads=1), LAPTOP) == ["--threads 2"]
-    # a V100 has no bfloat16
-    assert "--dtype float16" in changes.candidates(COMPUTE, full(**threads), WORKSTATION)
-    assert "--dtype bfloat16" not in changes.candidates(COMPUTE, full(**threads), WORKSTATION)
-    assert "--data-nthreads 2" in changes.candidates(INPUT, full(data_nthreads=1), LAPTOP)
-    assert changes.candidates(COMPUTE, full(step=100.0), amx) == []
-    two = full(n=2, comm="ddp", batch_size=8)
-    assert "-b 16" in changes.candidates(COMMUNICATION, two, LAPTOP)
+    assert candidates(COMPUTE, full(**threads), amx) == ["--dtype bfloat16"]
+    assert candidates(COMPUTE, full(**threads), LAPTOP) == []
+    assert candidates(COMPUTE, full(threads=1), LAPTOP) == ["--threads 2"]
+    assert "--dtype float16" in candidates(COMPUTE, full(**threads), WORKSTATION)
+    assert "--data-nthreads 2" in candidates(INPUT, full(data_nthreads=1), LAPTOP)
+    assert candidates(COMPUTE, full(step=100.0), amx) == []
+    assert "-b 16" in candidates(COMMUNICATION, full(n=2, comm="ddp", batch_size=8), LAPTOP)
 
 
-def test_what_a_change_touches() -> None:
-    one = full()
-
-    def touched(**fields: Any) -> str | None:
-        return changes.changed_part(one, full(**fields))
-
-    assert touched() is None
-    assert touched(loader="synthetic") == INPUT
-    assert touched(dtype="bfloat16") == COMPUTE
-    assert touched(batch_size=8) == changes.BOTH
-
-
-def test_the_largest_batch_is_shared_by_the_workers_of_a_machine() -> None:
-    one, two = changes.largest(full(), LAPTOP), changes.largest(full(n=2, comm="ddp"), LAPTOP)
-    assert one and two and two < one / 2
-    assert changes.largest(full(step=100.0), LAPTOP) is None
-    small = full(threads=1)
-    assert small.to_network() == tiny(6)
-
-
-def test_the_edges_of_an_epoch_are_left_out() -> None:
+def test_the_edges_of_an_epoch_are_left_out(tmp_path: Path) -> None:
     """Batches that were made ahead come too fast, and so do the last ones."""
-    seconds = {1: 0.1, 2: 0.2, 4: 1.2, 6: 2.2, 8: 3.2, 10: 3.3}
+    seconds = {2: 0.1, 4: 0.2, 6: 1.2, 8: 2.2, 10: 2.3, 12: 2.4}
     lines = [
-        {"phase": "train", "epoch": epoch, "step": step, "seconds": 10 * epoch + at}
+        {"phase": "train", "epoch": epoch, "step": step, "steps": 12, "seconds": 10 * epoch + at}
         for epoch in (0, 1)
         for step, at in seconds.items()
     ]
-    assert measure.steady(lines, 2, 8, batch=16) == pytest.approx([6 * 16 / 3] * 2)
-    assert measure.steady(lines, 5, 7, batch=16) == []  # one reading is no distance
-
-
-@pytest.mark.parametrize(
-    ("steps", "epoch", "expected"),
-    [(20, 100, (20, 1)), (100, 30, (30, 4)), (8, 8, (8, 1)), (8, 3, (3, 3))],
-)
-def test_steps_are_spread_over_whole_epochs(steps: int, epoch: int, expected: Any) -> None:
-    assert measure.spread(steps, epoch) == expected
-
-
-def test_the_last_words_of_a_run_that_failed() -> None:
-    assert measure.last_line("starting\nerror: --loader dali: not here\nbye") == (
-        "--loader dali: not here"
-    )
-    crash = "error: rank 0 ended with status 1:\nTraceback\n  File x\nValueError: too small\n"
-    assert measure.last_line(crash) == "rank 0 ended with status 1: ValueError: too small"
-    assert measure.last_line("") == "it said nothing"
-
-
-def found(rates: Rates, **fields: Any) -> Diagnosis:
-    """A diagnosis as it would come out of these rates."""
-    bound, text = model.verdict(rates, CPU, [])
-    given: dict[str, Any] = {
-        "resolved": Config(full(), {}), "sharing": CPU, "rates": rates, "predicted": rates.both,
-        "stages": None, "peak": None, "exchange": None,
-        "bound": bound, "verdict": text, "changes": [],
-    } | fields  # fmt: skip
-    return Diagnosis(**given)
-
-
-def test_the_content_of_the_file_is_json_whatever_was_measured(tmp_path: Path) -> None:
-    free = found(Rates(loader=FREE, compute=100, without_exchange=100, both=100))
-    held = json.loads(json.dumps(show.content(free), allow_nan=False))
-    assert held.keys() == KEYS
-    assert held["rates"]["loader"] is None and held["bound"]["part"] == COMPUTE
-    assert held["flops"]["per_second"] == pytest.approx(100 * tiny(6).train_flops(32))
-    assert held["flops"]["share_of_peak"] is None
-
-
-def test_the_bars_add_up_to_what_was_measured() -> None:
-    stages = {"read": 0.001, "decode": 0.006, "augment": 0.002, "copy": 0.001}
-    rates = Rates(loader=500, compute=100, without_exchange=125, both=80)
-    bars = dict(show.bar_parts(found(rates, stages=stages)))
-    assert bars["loader alone"] == pytest.approx(
-        {"read": 0.2, "decode": 1.2, "augment": 0.4, "copy": 0.2}
-    )
-    assert bars["step alone"] == pytest.approx({"arithmetic": 8, "exchange": 2})
-    assert bars["both together"] == pytest.approx(
-        {"arithmetic": 8, "exchange": 2, "waiting for input": 2.5}
-    )
-    faster = dict(
-        show.bar_parts(found(Rates(loader=FREE, compute=100, without_exchange=100, both=120)))
-    )
-    assert sum(faster["both together"].values()) == pytest.approx(1000 / 120)
+    (tmp_path / "progress.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    done = full(loader="native", batch_size=16, data_nthreads=1)
+    assert steady_rate(tmp_path, done, 1.0) == pytest.approx(4 * 16 / 2)
+    assert steady_rate(tmp_path, done, 60.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -252,7 +134,6 @@ def test_a_fast_device_in_front_of_a_loader(
         *("--json", "found.json", "-o", "bars.png"),
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("The input bounds this run:")
     assert ended.stderr.count("measuring") == 4  # stages, loader, step, both; the change needs none
     assert (tmp_path / "bars.png").stat().st_size > 10_000
     held = strict_json(tmp_path / "found.json")
@@ -278,28 +159,19 @@ def diagnosed(run_cli: Callable, tmp_path: Path, *flags: str | os.PathLike) -> d
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
-def test_resnet50_on_a_processor_is_bound_by_the_model(
-    run_cli: Callable, tmp_path: Path, roadsigns_small: Any
+@pytest.mark.parametrize(
+    ("flags", "part", "lesson"),
+    [
+        ("--image-shape 64", COMPUTE, "06"),
+        ("--image-shape 224 --step paced:10263.2", INPUT, "05"),  # eight V100s
+    ],
+)
+def test_what_bounds_resnet50(
+    run_cli: Callable, tmp_path: Path, roadsigns_small: Any, flags: str, part: str, lesson: str
 ) -> None:
-    held = diagnosed(
-        run_cli, tmp_path, "--data-root", roadsigns_small.records, "--image-shape", "64", "-b", "8",
-    )  # fmt: skip
-    assert held["bound"]["part"] == COMPUTE
-    assert "06" in held["lesson"]
-    assert held["flops"]["share_of_peak"] < 1
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("torch")
-def test_a_v100_in_front_of_a_processor_is_bound_by_the_input(
-    run_cli: Callable, tmp_path: Path, roadsigns_small: Any
-) -> None:
-    held = diagnosed(
-        run_cli, tmp_path, "--data-root", roadsigns_small.records, "--image-shape", "224",
-        "-b", "8", "--step", "paced:10263.2",
-    )  # fmt: skip
-    assert held["bound"]["part"] == INPUT
-    assert "05" in held["lesson"]
+    data = ("--data-root", roadsigns_small.records, "-b", "8")
+    held = diagnosed(run_cli, tmp_path, *data, *flags.split())
+    assert held["bound"]["part"] == part and lesson in held["lesson"]
 
 
 @pytest.mark.acceptance
@@ -325,19 +197,6 @@ def test_two_workers_with_little_to_compute_are_bound_by_communication(
     assert "03" in held["lesson"]
     assert held["exchange"]["bytes"] == 4 * tiny(1000).num_parameters
     assert 0 < held["exchange"]["exchange_s"] < held["exchange"]["step_s"]
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("torch")
-def test_decoding_a_photograph_takes_longest(
-    run_cli: Callable, tmp_path: Path, roadsigns_small: Any
-) -> None:
-    held = diagnosed(
-        run_cli, tmp_path, "--data-root", roadsigns_small.records, "--step", "paced:100000",
-        *("--image-shape", "64", "-b", "8", "--seconds", "1", "--change", "--loader synthetic"),
-    )  # fmt: skip
-    assert held["stages"].keys() == {"read", "decode", "augment", "copy"}
-    assert max(held["stages"], key=lambda name: held["stages"][name]) == "decode"
 
 
 @pytest.mark.acceptance
@@ -384,18 +243,16 @@ def test_a_diagnosis_that_is_ended_leaves_nothing_running(
     status = process.wait(60)
     assert status == (130 if number == signal.SIGINT else -number)
     deadline = time.monotonic() + 30
-    while left := mine(str(tmp_path)):
+    while left := processes_of(str(tmp_path)):
         assert time.monotonic() < deadline, left
         time.sleep(0.2)
 
 
-def mine(folder: str) -> list[str]:
-    """The command lines of the processes whose runs stand in a folder."""
-    told = []
+def processes_of(folder: str) -> list[list[str]]:
+    """Return the command lines of the processes whose runs go into a folder."""
+    found = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error, OSError):
             if folder in process.environ().get("RN50_RUNS", ""):
-                told.append(" ".join(process.cmdline()))
-        except (psutil.Error, OSError):
-            continue
-    return told
+                found.append(process.cmdline())
+    return found

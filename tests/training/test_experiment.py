@@ -19,8 +19,7 @@ from rn50.presets import PRESETS
 from rn50lib import resnet as networks
 from rn50lib.config import FIELDS, Resolved, TrainConfig, flag_name, flags_of, from_dict
 from rn50lib.errors import UserError
-from rn50lib.hardware import Machine
-from rn50lib.hardware.nvidia import Gpu
+from rn50lib.hardware import Gpu, Machine
 from tests.conftest import ROOT
 from tests.support import LAPTOP, full
 

@@ -12,7 +12,7 @@ import pytest
 
 from rn50 import cli
 from rn50lib import hardware
-from tests.launch import fake_nvidia_smi
+from tests.launch import fake_gpus
 
 MASTER = """# %% [markdown]
 # # 00 · Start here
@@ -47,12 +47,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine that has two GPUs, as far as one asks the driver; no framework reaches them."""
-    monkeypatch.setenv(
-        "PATH", fake_nvidia_smi.install(tmp_path / "driver", [fake_nvidia_smi.V100] * 2)
-    )
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_gpus.install(monkeypatch, [fake_gpus.V100] * 2)
     hardware.machine.cache_clear()
     yield
     hardware.machine.cache_clear()

@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from rn50lib.errors import UserError
-from tests.launch import fake_nvidia_smi
+from tests.launch import fake_gpus
 from workshop import RunFailed, live, runs, session, train
 
 SMALL = {
@@ -80,12 +79,9 @@ def test_memory_counts_shared_pages_once():
 
 
 def test_gpus_are_those_of_the_run(tmp_path, monkeypatch):
-    gpus = [fake_nvidia_smi.V100] * 4
-    monkeypatch.setenv("PATH", fake_nvidia_smi.install(tmp_path / "driver", gpus))
+    fake_gpus.install(monkeypatch, [fake_gpus.V100] * 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,0")
-    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: uuid[:6])
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # there is no driver here
-    assert live.gpu_handles(2) == ["GPU-3a", "GPU-1a"]
+    assert [handle["uuid"][:6] for handle in live.gpu_handles(2)] == ["GPU-3a", "GPU-1a"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert live.gpu_handles(1) == []
 

@@ -13,8 +13,9 @@ import pytest
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.hardware.nvidia import Gpu
+from rn50lib.hardware import Gpu
 from tests.conftest import clean_environment
+from tests.launch import fake_gpus
 from tests.support import bound_by_permissions
 from workshop import expected, gpu_memory, output, paths, session
 
@@ -135,18 +136,14 @@ def limit_memory():
 
 
 def test_gpu_memory_names_its_holders(monkeypatch):
-    answers = {
-        "compute-apps": [
-            ["GPU-1", "77", "/usr/bin/python3", "2048"],
-            ["GPU-1", "78", "other", "[N/A]"],
-        ],
-        "gpu": [["GPU-1", "3072"]],
-    }
-    monkeypatch.setattr(gpu_memory.nvidia, "query", lambda what, *fields: (answers[what], ""))
-    text = gpu_memory.sentence([GPU])
-    assert text.startswith("GPU 0: 3.0 of 16 GiB taken (python3, pid 77, 2.0 GiB, other, pid 78)")
-    monkeypatch.setattr(gpu_memory.nvidia, "query", lambda what, *fields: ([], "no driver"))
-    assert gpu_memory.sentence([GPU]) == "the driver does not say"
+    held = {"used": 3072, "processes": [(77, 2 << 30), (78, None)]}
+    fake_gpus.install(monkeypatch, [fake_gpus.V100 | held])
+    text = gpu_memory.sentence(hardware.gpus())
+    assert text.startswith(
+        "GPU 0: 3.0 of 16 GiB in use (program77, pid 77, 2.0 GiB, program78, pid 78)"
+    )
+    fake_gpus.install(monkeypatch, fails="Driver/library version mismatch")
+    assert "does not report it" in gpu_memory.sentence([GPU])
 
 
 def test_places_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):

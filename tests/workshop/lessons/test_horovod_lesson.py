@@ -14,7 +14,7 @@ import pytest
 from rn50lib import distributed as comm
 from rn50lib import hardware
 from tests.conftest import ROOT, SmallDataset
-from tests.launch import fake_nvidia_smi as fake
+from tests.launch import fake_gpus as fake
 from workshop import session
 from workshop.lessons import figures
 from workshop.lessons.horovod import scaling, scripts
@@ -145,8 +145,8 @@ def test_a_lone_gpu_is_hidden_and_this_is_said(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # and put back afterwards
-    monkeypatch.setenv("PATH", fake.install(tmp_path, [fake.V100] * count))
+    fake.install(monkeypatch, [fake.V100] * count)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # restored afterwards
     hardware.machine.cache_clear()
     try:
         assert len(hardware.machine().gpus) == count

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib.errors import UserError
-from tests.launch import fake_nvidia_smi as fake
+from tests.launch import fake_gpus
 from workshop.lessons.horovod import topology
 
 # As printed by drivers of 2018, 2023 and 2024 (for a terminal, underlined).
@@ -84,7 +84,7 @@ def test_what_is_no_matrix(text: str, words: str) -> None:
 
 
 def test_this_machine_s_own_matrix(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", fake.install(tmp_path / "bin", [fake.A100] * 4, topo=FOUR_A100S))
+    monkeypatch.setenv("PATH", fake_gpus.nvidia_smi(tmp_path / "bin", topo=FOUR_A100S))
     found, remark = topology.find()
     assert not remark and found.source == "this machine, by nvidia-smi topo -m"
     assert [found.links["GPU0", other] for other in found.devices[1:]] == (
@@ -106,7 +106,7 @@ def test_a_recorded_matrix_is_labelled(tmp_path, monkeypatch, topo, fails, why) 
     if topo is None:
         monkeypatch.setenv("PATH", os.fspath(tmp_path))
     else:
-        path = fake.install(tmp_path / "bin", [fake.V100], fails=fails, topo=topo)
+        path = fake_gpus.nvidia_smi(tmp_path / "bin", fails=fails, topo=topo)
         monkeypatch.setenv("PATH", path)
     found, remark = topology.find()
     assert why in remark

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rn50 import plot
 from rn50lib.errors import UserError
-from rn50lib.hardware import nvidia
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,11 +104,12 @@ def find() -> tuple[Topology, str]:
     """(topology, remark): this machine's; where it has none, the recorded one and the reason."""
     if shutil.which("nvidia-smi") is None:
         return recorded(), "This machine has no NVIDIA driver, so there is nothing to ask."
-    text, problem = nvidia.ask("topo", "-m")
-    if problem:
-        return recorded(), f"nvidia-smi topo -m gives no answer here: {problem}."
+    done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stdout + done.stderr).strip() or f"exit status {done.returncode}"
+        return recorded(), f"nvidia-smi topo -m fails here: {reason}."
     try:
-        here = parse(text, "this machine, by nvidia-smi topo -m")
+        here = parse(done.stdout, "this machine, by nvidia-smi topo -m")
     except UserError as error:
         return recorded(), f"{error}."
     if len(here.gpus) == 1:
