@@ -159,7 +159,7 @@ def test_a_run_is_the_experiment_that_it_should_be(told: dict) -> None:
 def test_a_benchmark_is_the_sweep_that_it_should_be(told: dict) -> None:
     own, asked = benchmark.parse(ours(told)[1:])
     assert asked.given() == meant(told)
-    assert (own.n_GPUs, own.batch_size, own.warmup) == (told["n"], told["b"], told["warmup"])
+    assert (own.workers, own.batches, own.warmup) == (told["n"], told["b"], told["warmup"])
     assert str(own.output) == told["output"]
 
 

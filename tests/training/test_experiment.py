@@ -135,7 +135,7 @@ def test_the_file_of_a_preset_is_that_preset(name: str) -> None:
         (own, asked), (own_file, asked_file) = (
             benchmark.parse(["--preset", name, *last]), benchmark.parse(["--config", file, *last])
         )  # fmt: skip
-        for field in ("n_GPUs", "batch_size", "benchmark_iters", "num_epochs", "warmup"):
+        for field in ("workers", "batches", "warmup"):
             assert getattr(own_file, field) == getattr(own, field), field
     else:
         parser = experiment_parser(verb)
@@ -153,7 +153,7 @@ def test_every_file_is_that_of_a_preset() -> None:
 def test_a_flag_beside_a_file_of_a_sweep_wins() -> None:
     file = str(ROOT / "configs" / "BENCHMARK_FP16.yaml")
     own, asked = benchmark.parse(["--config", file, "-b", "8", "--dtype", "float32", "-o", "x"])
-    assert (own.n_GPUs, own.batch_size, own.warmup) == ([1, 4, 8], [8], 1)
+    assert (own.workers, own.batches, own.warmup) == ([1, 4, 8], [8], 1)
     assert asked.dtype == "float32"
 
 
