@@ -38,11 +38,12 @@ class Recorder(Progress):
     """
 
     phases: ClassVar[list[dict[str, Any]]] = []
+    marks: list[tuple[float, float]]
 
     def start(self, *args: Any, **options: Any) -> None:
         """Begin a phase."""
         super().start(*args, **options)
-        self.marks: list[tuple[float, float]] = []
+        self.marks = []
 
     def step(self, data_s: float = 0.0) -> None:
         """Note the end of an iteration."""
@@ -50,7 +51,7 @@ class Recorder(Progress):
         self.marks.append((time.perf_counter(), data_s))
 
     def stop(self) -> None:
-        """End a phase."""
+        """End a phase; it may have ended already."""
         super().stop()
         times = [mark[0] for mark in self.marks]
         if times:
@@ -60,6 +61,7 @@ class Recorder(Progress):
                 "seconds": [b - a for a, b in zip(times, times[1:], strict=False)],
                 "data_s": self.marks[-1][1] - self.marks[0][1],
             })  # fmt: skip
+        self.marks = []
 
 
 def main() -> int:
