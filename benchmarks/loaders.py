@@ -1,7 +1,6 @@
 """Our loaders beside other people's scripts: images per second from 500 x 375 JPEGs, in turns.
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
-    python benchmarks/loaders.py --rounds 3 --side-by-side 30   # for a machine that others use
     python benchmarks/loaders.py --images 4800   # longer epochs: their start counts less
 
 Every contestant reads the same files (drawn on first use), crops 5 to 100 % of their area at
@@ -30,16 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import loader_images
-from rounds import (
-    DEFAULT_MALLOC,
-    MALLOCS,
-    environment,
-    print_table,
-    run_rounds,
-    stated_machine,
-    summarise,
-)
-from side_by_side import Program, seconds_a_share
+from rounds import DEFAULT_MALLOC, MALLOCS, environment, print_table, run_rounds, summarise
 
 HERE = Path(__file__).resolve().parent
 OURS = {  # name: loader, backend
@@ -59,12 +49,7 @@ NEEDS = {  # modules that may not be there, and how to get them
     "simplejpeg + OpenCV": ("cv2", "pip install opencv-python-headless"),
     "torchvision": ("torchvision", "pip install --no-deps torchvision==0.28.0"),
 }
-ANTIALIASED = (
-    "native, torch",
-    "simplejpeg + OpenCV",
-    "decoding alone",
-    "torchvision",
-)  # always antialiased
+ALWAYS_ANTIALIASED = ("native, torch", "simplejpeg + OpenCV", "decoding alone", "torchvision")
 PAIRS = (  # ours, what it is measured against
     ("native, torch", "simplejpeg + OpenCV"),
     ("native, torch", "torchvision"),
@@ -77,7 +62,7 @@ PAIRS = (  # ours, what it is measured against
 )
 
 
-def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str], dict[str, str]]:
+def command(args: argparse.Namespace, name: str) -> tuple[list[str], dict[str, str]]:
     """The command of a contestant, held to the cores, and its environment."""
     env = environment(name, 1)
     name = name.removesuffix(DEFAULT_MALLOC)
@@ -86,10 +71,10 @@ def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str]
     if name in PEERS:
         script, *flags = PEERS[name]
         call = [sys.executable, str(HERE / script), str(args.root), "--size", str(args.size),
-                "--workers", str(args.core_count), "--epochs", str(epochs), *flags]  # fmt: skip
+                "--workers", str(args.core_count), *flags]  # fmt: skip
         return held + call + ["--fast"] * args.fast, env
     loader, backend = OURS[name]
-    call = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", str(epochs),
+    call = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", "1",
             "--loader", loader, "--backend", backend, "--data-root", str(args.root),
             "--data-format", args.data_format, "--recipe", "reference", "--image-shape",
             str(args.size), "-b", "64", "--data-nthreads", str(args.core_count), "--threads",
@@ -99,7 +84,7 @@ def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str]
 
 def seconds_an_image(args: argparse.Namespace, name: str) -> float:
     """Of one epoch of a contestant that has the cores to itself."""
-    call, env = command(args, name, epochs=1)
+    call, env = command(args, name)
     said = subprocess.run(call, check=True, capture_output=True, text=True, env=env).stdout
     if name.removesuffix(DEFAULT_MALLOC) in PEERS:
         return json.loads(said.splitlines()[-1])["seconds"]
@@ -111,7 +96,7 @@ def seconds_an_image(args: argparse.Namespace, name: str) -> float:
 def contestants(args: argparse.Namespace) -> dict[str, Callable[[], float]]:
     found: dict[str, Callable[[], float]] = {}
     for name in (*OURS, *PEERS):
-        if args.fast and name in ANTIALIASED:
+        if args.fast and name in ALWAYS_ANTIALIASED:
             continue
         if args.only and not any(part in name for part in args.only):
             continue
@@ -130,28 +115,9 @@ def table(args: argparse.Namespace) -> None:
     what = f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}"
     pairs = [(a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS]
     print(what, flush=True)
-    if args.side_by_side:
-        with stated_machine():
-            beside(args, pairs, what)
-        return
     seconds = run_rounds(contestants(args), args.rounds)
     print_table(seconds, next(iter(seconds)), 1, "img")
     summarise(seconds, pairs, what)
-
-
-def beside(args: argparse.Namespace, pairs: list[tuple[str, str]], what: str) -> None:
-    """The pairs at the same time on the same cores: the ratio of their processor seconds."""
-    there = contestants(args)
-    for pair in pairs:
-        if set(pair) <= set(there):
-            seconds: dict[str, list[float]] = {name: [] for name in pair}
-            for _ in range(args.rounds):
-                marks = zip(pair, ("epoch ", "seconds"), strict=True)
-                programs = [Program(*command(args, name, 100_000), mark) for name, mark in marks]
-                taken = seconds_a_share(programs, args.side_by_side)
-                for name, value in zip(pair, taken, strict=True):
-                    seconds[name].append(value)
-            summarise(seconds, [pair], f"{what}, side by side")
 
 
 def main() -> None:
@@ -166,10 +132,6 @@ def main() -> None:
         "--fast", action="store_true", help="compare the variants of --resample fast"
     )
     parser.add_argument("--data-format", default="files", help="what ours read (default: files)")
-    parser.add_argument(
-        "--side-by-side", type=float, metavar="SECONDS",
-        help="run the pairs at the same time, for so long, and compare their processor time",
-    )  # fmt: skip
     parser.add_argument("--allocator", choices=tuple(MALLOCS), default="ours")
     parser.add_argument("--only", nargs="+", help="contestants by a part of their name")
     args = parser.parse_args()
