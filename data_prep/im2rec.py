@@ -29,7 +29,7 @@ from data_prep.packing import Bad, Packer, check_files, describe, record_bytes
 from data_prep.recordwriter import Writer
 from rn50lib import hooks as overrides
 from rn50lib.argparser import Parser
-from rn50lib.data.framing import checksum_path, crc32c
+from rn50lib.data.framing import checksum_path, crc32c, unpack_header
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
@@ -158,7 +158,8 @@ def rebuild_index(prefix: str) -> None:
     """
     from rn50lib.data.recordio import Reader
 
-    found = [(header.id, offset) for offset, header in Reader(f"{prefix}.rec").headers()]
+    records = Reader(f"{prefix}.rec").payloads()
+    found = [(unpack_header(record)[0].id, offset) for offset, record in records]
     if len({key for key, _ in found}) < len(found):
         found = [(number, offset) for number, (_, offset) in enumerate(found)]
         note(f"{prefix}.rec repeats ids; its records are numbered from 0")

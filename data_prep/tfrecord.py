@@ -27,6 +27,7 @@ from rn50lib.data.folder import read_class_rows
 from rn50lib.data.imageinfo import image_info
 from rn50lib.data.order import epoch_order
 from rn50lib.data.recordio import Reader
+from rn50lib.data.shards import write_sidecar
 from rn50lib.data.source import Source, open_source
 from rn50lib.data.tfrecord import (
     SPLIT_PREFIX,
@@ -42,7 +43,7 @@ from rn50lib.hardware import usable_cores
 SHARD_BYTES = 128e6  # about the size of a shard where no number is given
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
 SCHEMAS = ("imagenet", "slides")
-_OURS = re.compile(r"(train|validation)-\d{5}-of-\d{5}$|index$|classes\.txt$")
+_OURS = re.compile(r"(train|validation)(-\d{5}-of-\d{5}|\.labels)$|index$|classes\.txt$")
 
 
 def convert(
@@ -125,6 +126,10 @@ def convert(
         (folder.part / "classes.txt").write_text(
             "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
         )
+        for split, source in sources.items():
+            labels = source.labels[epoch_order(len(source), seed, 0)]
+            named = classes if schema == "imagenet" else ()
+            write_sidecar(folder.part, split, labels, named, schema == "slides")
         images = sum(len(task[2]) for task in tasks)
     if not quiet:
         print(

@@ -131,6 +131,11 @@ def _slow_link() -> bool:
     return subprocess.run(["unshare", "--net", *tried.split()], capture_output=True).returncode == 0
 
 
+def _bubblewrap() -> bool:
+    tried = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return bool(shutil.which("bwrap")) and not subprocess.run(tried, capture_output=True).returncode
+
+
 DETECTORS = {
     "gpu": _gpu,
     "torch": lambda: _module("torch"),
@@ -161,6 +166,7 @@ DETECTORS = {
     "simplejpeg": lambda: _module("simplejpeg"),
     "triton": lambda: _module("triton"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),
+    "bubblewrap": _bubblewrap,
     "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),
 }

@@ -18,7 +18,7 @@ from data_prep.checks.problems import Problem
 from data_prep.common import Progress, check_room
 from data_prep.output import OutputFolder
 from data_prep.recordwriter import Writer
-from rn50lib.data.framing import join, pack_header, unpack_header
+from rn50lib.data.framing import join, locate, pack_header, unpack_header
 from rn50lib.data.imageinfo import eight_bits
 from rn50lib.data.mapped import MappedFile
 from rn50lib.errors import UserError
@@ -105,7 +105,7 @@ def _copy_records(part: Part, target: Path, wrong: set[str], progress: Progress)
         names = iter(part.names)
         for _, (_, _, offsets) in part.runs:
             for offset, _ in offsets:
-                record = join(file.data(), file.locate(offset))
+                record = join(file.data(), locate(file.data(), offset, file.size))
                 header, image = unpack_header(record)
                 if next(names) in wrong:
                     record = pack_header(header.label, header.id, to_rgb_jpeg(image))

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from rn50lib.data.framing import HEADER, crc32c, unpack_header
+from rn50lib.data.framing import HEADER, crc32c, locate, unpack_header
 from rn50lib.data.framing import join as join_record
 from rn50lib.data.imageinfo import LFS_POINTER, ImageInfo, image_info
 from rn50lib.data.mapped import MappedFile
@@ -171,7 +171,7 @@ def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
 
 def _read_record(file: MappedFile, offset: int) -> bytes:
     """A record that was found whole before."""
-    return join_record(file.data(), file.locate(offset))
+    return join_record(file.data(), locate(file.data(), offset, file.size))
 
 
 def _check_sum(record: bytes, wanted: int | None) -> list[Finding]:

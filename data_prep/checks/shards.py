@@ -14,6 +14,7 @@ from data_prep.checks.images import check_image, digest
 from data_prep.checks.problems import Problem
 from rn50lib.data.example import parse_example
 from rn50lib.data.framing import RecordError
+from rn50lib.data.index import read_pairs
 from rn50lib.data.tfrecord import Shard, TFRecordReader, find_shards, index_path
 from rn50lib.errors import UserError
 
@@ -92,22 +93,30 @@ def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
                 walked.append(offset)
                 _check_example(answer, path, offset, data)
         except RecordError as error:
-            text = str(error).removeprefix(f"{path}: ")
+            text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
+            text = f"after {len(walked):,} good records: {text}"
             lost = os.path.getsize(path) - (error.offset or 0) if os.path.exists(path) else 0
             text += f"; {lost:,} bytes from there on were not read"
             answer["problems"].append(["damage", path, error.offset, text])
             return answer
-        if path_index:
-            try:
-                fits = TFRecordReader(path, path_index).offsets.tolist() == walked
-                text = "its entries are not where the records are"
-            except RecordError as error:
-                fits, text = False, str(error).removeprefix(f"{path_index} ")
-            if not fits:
-                answer["problems"].append(["index", path_index, None, text])
+        if path_index and (problem := _check_index(path, path_index, walked)):
+            answer["problems"].append(["index", path_index, None, problem])
         return answer
 
     return check
+
+
+def _check_index(path: str, path_index: str, offsets: list[int]) -> str | None:
+    """Return what is wrong with the index of a shard whose records start at these offsets."""
+    try:
+        pairs = read_pairs(path_index)
+    except ValueError as error:
+        return f"the index {error}"
+    ends = [*offsets[1:], os.path.getsize(path)]
+    sizes = [end - offset for offset, end in zip(offsets, ends, strict=True)]
+    if pairs.tolist() != [list(pair) for pair in zip(offsets, sizes, strict=True)]:
+        return f"its {len(pairs):,} entries are not those of the {len(offsets):,} records"
+    return None
 
 
 def _check_example(answer: dict[str, Any], path: str, offset: int, data: bytes) -> None:

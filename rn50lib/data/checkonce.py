@@ -1,7 +1,6 @@
-"""Record files whose reader looks at no checksum are checked before it reads them, once.
+"""Record files that DALI reads are checked before, once: DALI trains on whatever decodes.
 
-DALI trains on whatever decodes. So each file is read through before, which is kept (see `kept`)
-beside its index as `NAME.checked`.
+The result is kept (see `kept`) next to the index as `NAME.checked`.
 """
 
 from __future__ import annotations
@@ -20,45 +19,35 @@ from rn50lib.data.tfrecord import TFRecordReader
 def check_once(files: Sequence[tuple[Path, Path]], rank: int, size: int) -> None:
     """Check record files or shards, each given with its index, unless that was done before.
 
-    All ranks of a machine call this; they begin at different files, and one that finds a file in
-    another one's hands waits for its result. Record files without checksums are left out: nothing
-    could be seen there. Raises RecordError for the first damaged record.
+    All ranks of a machine call this; they begin at different files, and wait for each other's
+    results. Record files without checksums are left out. Raises RecordError for the first damaged
+    record.
     """
-    left = [pair for pair in files if not _is_known(*pair)]
-    stored = sum(path.stat().st_size for path, _ in left)
+    left = []
+    for path, index in files:
+        sums = [checksum_path(path)] if path.suffix == ".rec" else []
+        if all(file.exists() for file in sums):
+            note, used = index.with_suffix(".checked"), [path, *sums]
+            if kept.load(note, kept.state(used)) is None:
+                left.append((note, used))
+    stored = sum(used[0].stat().st_size for _, used in left)
     if rank == 0 and stored >= kept.LARGE:
         print(
-            f"{left[0][0].parent}: looking at the checksums of {len(left)} files, "
+            f"{left[0][1][0].parent}: looking at the checksums of {len(left)} files, "
             f"{stored / 1e9:.1f} GB, because DALI does not; this is done once",
             file=sys.stderr,
         )
     first = len(left) * rank // size
-    for path, index in [*left[first:], *left[:first]]:
-        kept.kept(_note(index), _files(path), partial(_read_through, path))
-
-
-def _note(index: Path) -> Path:
-    return index.with_suffix(".checked")
-
-
-def _files(path: Path) -> list[Path]:
-    """What must be as it was, for a result to hold."""
-    return [path, checksum_path(path)] if path.suffix == ".rec" else [path]
-
-
-def _is_known(path: Path, index: Path) -> bool:
-    """Whether there is nothing left to find out about a file."""
-    if path.suffix == ".rec" and not checksum_path(path).exists():
-        return True
-    return kept.load(_note(index), kept.state(_files(path))) is not None
+    for note, used in [*left[first:], *left[:first]]:
+        kept.kept(note, used, partial(_read_through, used[0]))
 
 
 def _read_through(path: Path) -> kept.Arrays:
-    """Nothing. Raises RecordError if a record is damaged."""
+    """Return nothing. Raises RecordError if a record is damaged."""
     if path.suffix == ".rec":
         reader = Reader(path)
         for position in reader.offsets.argsort().tolist():
-            reader[position]
+            reader.read(position)
     else:
         for _ in TFRecordReader(path).records():
             pass

@@ -8,36 +8,24 @@ of bytes (1), floats (2) or ints (3), whose values are its field 1.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 
 Feature = list[bytes] | list[int] | list[float]
 
-_KINDS = {1: "bytes", 2: "floats", 3: "ints"}
 
+def parse_example(
+    data: Any, names: Collection[str] = (), start: int = 0, stop: int | None = None
+) -> dict[str, Feature]:
+    """Return name → list of bytes, ints or floats of the Example in ``data[start:stop]``.
 
-class FeatureSpan(NamedTuple):
-    """Where the list of a feature stands in a buffer; ``kind`` is bytes, floats, ints, or empty
-    where there is no list."""
-
-    kind: str
-    start: int
-    stop: int
-
-
-def parse_example(data: bytes) -> dict[str, Feature]:
-    """Name → list of bytes, ints or floats. Raises ValueError if the bytes are no Example."""
-    return {name: values(data, span) for name, span in find_features(data, 0, len(data)).items()}
-
-
-def find_features(data: Any, start: int, stop: int) -> dict[str, FeatureSpan]:
-    """Name → position of each feature of the Example in ``data[start:stop]``; images stay unread.
-
-    ``data`` may be any buffer whose items are numbers. Raises ValueError if it holds no Example.
+    If ``names`` are given, the values of the other features are not read, and are []. ``data`` may
+    be any buffer whose items are numbers. Raises ValueError if it holds no Example.
     """
-    found: dict[str, FeatureSpan] = {}
+    found: dict[str, Feature] = {}
+    stop = len(data) if stop is None else stop
     for _, features_start, features_stop in _parts(data, start, stop, 1):
         for _, entry_start, entry_stop in _parts(data, features_start, features_stop, 1):
             key, feature = "", (entry_stop, entry_stop)
@@ -46,19 +34,19 @@ def find_features(data: Any, start: int, stop: int) -> dict[str, FeatureSpan]:
                     key = bytes(data[at:end]).decode("utf-8", "replace")
                 elif field == 2:
                     feature = (at, end)
-            lists = (part for part in _parts(data, *feature) if part[0] in _KINDS)
-            field, at, end = next(lists, (0, entry_stop, entry_stop))
-            found[key] = FeatureSpan(_KINDS.get(field, ""), at, end)
+            lists = (part for part in _parts(data, *feature) if part[0] in (1, 2, 3))
+            kind, at, end = next(lists, (1, entry_stop, entry_stop))
+            found[key] = _values(data, kind, at, end) if not names or key in names else []
     return found
 
 
-def values(data: Any, span: FeatureSpan) -> Feature:
-    """The values of a feature; numbers may be packed in one piece, or stand one by one."""
-    bodies = [bytes(data[at:end]) for _, at, end in _parts(data, span.start, span.stop, 1)]
-    if span.kind == "bytes":
+def _values(data: Any, kind: int, start: int, stop: int) -> Feature:
+    """Return the values of a list; numbers may be packed in one piece, or stand one by one."""
+    bodies = [bytes(data[at:end]) for _, at, end in _parts(data, start, stop, 1)]
+    if kind == 1:
         return bodies
     body = b"".join(bodies)
-    if span.kind == "floats":
+    if kind == 2:
         if len(body) % 4:
             raise ValueError(f"a list of floats of {len(body)} bytes")
         return list(struct.unpack(f"<{len(body) // 4}f", body))
@@ -91,7 +79,7 @@ def _parts(data: Any, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int,
 
 
 def _read_varint(data: Any, at: int) -> tuple[int, int]:
-    """(a number of seven bits a byte, the lowest first; where it ends)."""
+    """Return a number of seven bits a byte, the lowest first, and where it ends."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]
@@ -106,81 +94,55 @@ def _read_varint(data: Any, at: int) -> tuple[int, int]:
 # -- many examples at once -----------------------------------------------------------------------
 
 
-class Spans(NamedTuple):
-    """Where something stands in a buffer for each of many examples, int64; -1 where it does not."""
+def find_numbers(data: np.ndarray, starts: np.ndarray, stops: np.ndarray, name: str) -> np.ndarray:
+    """Return the one whole number of a feature in each of many Examples of a buffer (uint8), int64.
 
-    start: np.ndarray
-    stop: np.ndarray
-
-
-def find_features_of_all(
-    data: np.ndarray, examples: Spans, names: Sequence[str]
-) -> tuple[np.ndarray, dict[str, Spans]]:
-    """As `find_features`, for many Examples of one buffer (uint8) step by step side by side.
-
-    Which of them are written in the usual way, as bool of shape (examples,), and where the features
-    of these names stand in those. The others are left to `find_features`.
+    It is -1 if the Example is not written in the usual way; that is left to `parse_example`.
+    Reads the Examples side by side, one feature of all of them in each step.
     """
-    features = _bodies(data, examples.start, 0x0A)
-    usual = features.stop == examples.stop
-    count = len(usual)
-    found = {name: Spans(np.full(count, -1), np.full(count, -1)) for name in names}
-    at = features.start.copy()
-    while len(rows := np.flatnonzero(usual & (at < features.stop))):
-        entry = _bodies(data, at[rows], 0x0A)
-        key = _bodies(data, entry.start, 0x0A)
-        value = _bodies(data, key.stop, 0x12)
-        good = (key.stop >= 0) & (value.stop == entry.stop) & (entry.stop <= features.stop[rows])
-        for name, spans in found.items():
-            text = np.frombuffer(name.encode(), np.uint8)
-            same = np.flatnonzero(good & (key.stop - key.start == len(text)))
-            same = same[(_bytes(data, key.start[same], len(text)) == text).all(axis=1)]
-            spans.start[rows[same]], spans.stop[rows[same]] = value.start[same], value.stop[same]
-        usual[rows[~good]] = False
-        at[rows] = entry.stop
-    return usual, found
+    key = np.frombuffer(name.encode(), np.uint8)
+    found = np.full(len(starts), -1, np.int64)
+    at, ends = _field(data, starts, 0x0A)  # Features
+    rows = np.flatnonzero(ends == stops)
+    at = at[rows]
+    while len(rows):
+        entry, entry_stop = _field(data, at, 0x0A)
+        text, text_stop = _field(data, entry, 0x0A)
+        same = np.flatnonzero((text_stop - text == len(key)) & (text >= 0))
+        same = same[(_bytes_at(data, text[same, None] + np.arange(len(key))) == key).all(axis=1)]
+        value, usual = text_stop[same], np.ones(len(same), bool)
+        for tag in (0x12, 0x1A, 0x0A):  # Feature, list of ints, packed
+            value, value_stop = _field(data, value, tag)
+            usual &= value_stop == entry_stop[same]
+        number, number_stop = _varints(data, value)
+        found[rows[same]] = np.where(usual & (number_stop == entry_stop[same]), number, -1)
+        left = (entry_stop >= 0) & (entry_stop < stops[rows])
+        left[same] = False
+        rows, at = rows[left], entry_stop[left]
+    return found
 
 
-def whole_numbers(data: np.ndarray, features: Spans) -> np.ndarray:
-    """The one number of each feature, int64; -1 where it is written in another way."""
-    numbers = _bodies(data, features.start, 0x1A)
-    packed = _bodies(data, numbers.start, 0x0A)
-    value, stop = _varints(data, packed.start)
-    ends = numbers.stop, packed.stop, stop
-    return np.where(np.all([end == features.stop for end in ends], axis=0), value, -1)
-
-
-def texts(data: np.ndarray, features: Spans) -> Spans:
-    """The one text of each feature."""
-    texts = _bodies(data, features.start, 0x0A)
-    text = _bodies(data, texts.start, 0x0A)
-    good = (texts.stop == features.stop) & (text.stop == features.stop)
-    return Spans(text.start, np.where(good, text.stop, -1))
-
-
-def _bytes(data: np.ndarray, starts: np.ndarray, count: int) -> np.ndarray:
-    """The `count` bytes from each place on, uint8 of shape (places, count)."""
-    return _byte(data, starts[:, None] + np.arange(count))
-
-
-def _byte(data: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The byte at each place, uint8; that at the end for places behind it."""
+def _bytes_at(data: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the byte at each place, uint8; the last one for places after the end."""
     return data.take(at, mode="clip")
 
 
-def _bodies(data: np.ndarray, at: np.ndarray, tag: int) -> Spans:
-    """Where the bytes of the field with this tag stand that begins at each place."""
-    has = (_byte(data, at) == tag) & (at >= 0)
+def _field(data: np.ndarray, at: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the bytes of the field start and stop that begins with this tag at each place.
+
+    The stop is -1 if there is none.
+    """
     size, start = _varints(data, at + 1)
-    return Spans(start, np.where(has & (size >= 0), start + size, -1))
+    has = (_bytes_at(data, at) == tag) & (at >= 0) & (size >= 0)
+    return start, np.where(has, start + size, -1)
 
 
 def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the number at each place, -1 where it is none of at most five bytes; where it ends)."""
+    """Return the number at each place, -1 if it has more than five bytes, and where it ends."""
     value, stop = np.zeros(len(at), np.int64), at.copy()
     more = np.ones(len(at), bool)
     for shift in range(0, 35, 7):
-        byte = _byte(data, stop).astype(np.int64)
+        byte = _bytes_at(data, stop).astype(np.int64)
         value += np.where(more, (byte & 0x7F) << shift, 0)
         stop += more
         more &= byte >= 0x80

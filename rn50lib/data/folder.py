@@ -14,8 +14,8 @@ from rn50lib.data.imageinfo import refuse_no_image
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")
 """Extensions of image files, in small letters; capitals count as well. im2rec has the same list."""
 
-OTHER_PICTURES = (".avif", ".bmp", ".gif", ".heic", ".jfif", ".tif", ".tiff", ".webp")
-"""Pictures that no loader here reads; a run tells that they are left out."""
+OTHER_IMAGES = (".avif", ".bmp", ".gif", ".heic", ".jfif", ".tif", ".tiff", ".webp")
+"""Images that no loader here reads; a run says that they are left out."""
 
 
 @dataclass
@@ -53,19 +53,21 @@ class FileSource:
 
 
 def open_folders(root: Path, split: str) -> FileSource:
-    """Open ROOT/SPLIT/CLASS/. Raises UserError, which names the folder and the remedy, if that is
-    not there, holds no images, or if train and val do not have the same classes."""
+    """Open ROOT/SPLIT/CLASS/.
+
+    Raises UserError, which names the folder and the remedy, if it is missing, holds no images, or
+    if train and val do not have the same classes.
+    """
     classes = _class_folders(root, split)
     other = "val" if split == "train" else "train"
     if (root / other).is_dir():
         _check_same_classes(root, split, classes, other, _class_folders(root, other))
     names: list[bytes] = []
-    counts = []
-    passed: list[str] = []
+    counts, left_out = [], []
     for class_name in classes:
         before = len(names)
         folder = os.path.join(root, split, class_name)
-        passed += _collect(folder, os.fsencode(class_name), names)
+        left_out += _collect(folder, os.fsencode(class_name), names)
         counts.append(len(names) - before)
     if not names:
         raise UserError(
@@ -74,14 +76,14 @@ def open_folders(root: Path, split: str) -> FileSource:
     ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
     empty = [name for name, count in zip(classes, counts, strict=True) if not count]
-    remarks = _remarks(root / split, empty, passed)
+    remarks = _remarks(root / split, empty, left_out)
     source = FileSource(root, root / split, labels, classes, b"".join(names), ends, remarks=remarks)
     source.read(0)  # a folder of git-LFS pointers is seen here, not in a worker
     return source
 
 
 def _class_folders(root: Path, split: str) -> tuple[str, ...]:
-    """The names of a split's class folders, sorted by code point, as im2rec sorts them."""
+    """Return the names of a split's class folders, sorted by code point, as im2rec sorts them."""
     folder = root / split
     if not folder.is_dir():
         raise UserError(
@@ -105,18 +107,15 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
 def _check_same_classes(
     root: Path, split: str, classes: tuple[str, ...], other: str, other_classes: tuple[str, ...]
 ) -> None:
-    if classes == other_classes:
-        return
-    here, there = set(classes) - set(other_classes), set(other_classes) - set(classes)
-    if here:
-        name, inside, lacking = min(here), split, other
-    else:
-        name, inside, lacking = min(there), other, split
-    raise UserError(
-        f"{root}: train and val do not have the same class folders ({split} has {len(classes)}, "
-        f"{other} has {len(other_classes)}): {name!r} is in {inside} and not in {lacking}, so a "
-        "label would mean one class in training and another in validation. Make them the same"
-    )
+    only_here, only_there = set(classes) - set(other_classes), set(other_classes) - set(classes)
+    if only_here or only_there:
+        inside, lacking = (split, other) if only_here else (other, split)
+        raise UserError(
+            f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
+            f" {other} has {len(other_classes)}): {min(only_here or only_there)!r} is in {inside} "
+            f"and not in {lacking}, so a label would mean one class in training and another in "
+            "validation. Make them the same"
+        )
 
 
 def compare_labels(
@@ -142,47 +141,47 @@ def compare_labels(
         if len(only_val):
             text = f"class {only_val[0]} (counted from 0) has images in val, none in train"
             return (f"note: {root}: {text}",)
-    count = int(used[-1]) + 1
-    if len(used) == count:
+    missing = np.setdiff1d(np.arange(used[-1] + 1), used)
+    if not len(missing):
         return ()
-    first = np.setdiff1d(np.arange(count), used)[0]
     return (
-        f"note: {root}: {count - len(used):,} of the {count:,} classes have no image in {split}; "
-        f"the first is class {first} (from 0); the largest label decides how many there are",
+        f"note: {root}: {len(missing):,} of the {used[-1] + 1:,} classes have no image in {split}; "
+        f"the first is class {missing[0]} (from 0); the largest label decides how many there are",
     )
 
 
-def _remarks(folder: Path, empty: list[str], passed: list[str]) -> tuple[str, ...]:
-    """A line where classes have no images, and one where pictures are passed over."""
+def _remarks(folder: Path, empty: list[str], left_out: list[str]) -> tuple[str, ...]:
+    """Return a line if classes have no images, and one if images are left out."""
     remarks = []
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
         remarks.append(f"note: {folder / empty[0]}{more}: a class without images")
-    if passed:
-        more = f" (and {len(passed) - 1} more)" if len(passed) > 1 else ""
+    if left_out:
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         why = f"not one of {', '.join(IMAGE_EXTENSIONS)}"
-        if min(passed).lower().endswith(IMAGE_EXTENSIONS):
-            why = "a link to nothing" if os.path.islink(min(passed)) else "no regular file"
-        remarks.append(f"note: left out: {min(passed)}{more}, {why}")
+        if min(left_out).lower().endswith(IMAGE_EXTENSIONS):
+            why = "a link to nothing" if os.path.islink(min(left_out)) else "no regular file"
+        remarks.append(f"note: left out: {min(left_out)}{more}, {why}")
     return tuple(remarks)
 
 
 def _collect(folder: str, relative: bytes, names: list[bytes]) -> list[str]:
-    """Add the paths of a class folder's images, sorted; returns the pictures that are left out.
-    Raises UserError if some lie deeper."""
-    files, passed = [], []
+    """Add the paths of a class folder's images, sorted; returns the images that are left out.
+
+    Raises UserError if some are in folders deeper down.
+    """
+    files, left_out = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.lower().endswith(IMAGE_EXTENSIONS) and entry.is_file():
+            name = entry.name.lower()
+            if name.endswith(IMAGE_EXTENSIONS) and entry.is_file():
                 files.append(entry.name)
-            elif entry.name.startswith("."):
-                continue
-            elif entry.is_dir():
+            elif entry.is_dir() and not name.startswith("."):
                 _refuse_nested(entry.path)
-            elif entry.name.lower().endswith(IMAGE_EXTENSIONS + OTHER_PICTURES):
-                passed.append(entry.path)
+            elif name.endswith(IMAGE_EXTENSIONS + OTHER_IMAGES) and not name.startswith("."):
+                left_out.append(entry.path)
     names.extend(relative + b"/" + os.fsencode(name) for name in sorted(files))
-    return passed
+    return left_out
 
 
 def _refuse_nested(folder: str) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 from rn50lib.errors import UserError
 
 MAGIC = 0xCED7230A
-"""The 32-bit number that stands at the start of every part of a record (little-endian in the file).
-"""
+"""The 32-bit number at the start of every part of a record, little-endian."""
 
 MAGIC_BYTES = struct.pack("<I", MAGIC)
 HEADER = struct.Struct("<IfQQ")
@@ -32,31 +31,21 @@ MAX_PAYLOAD = (1 << _LENGTH_BITS) - 1
 WHOLE, FIRST, MIDDLE, LAST = range(4)
 """The 3-bit flag above the length: a record in one part, or the place of a part in its record."""
 
-FIRST_FLAGS, LATER_FLAGS = (WHOLE, FIRST), (MIDDLE, LAST)
-
 
 class RecordError(UserError):
     """A record file that is damaged or does not fit its index.
 
-    Attributes: ``path`` of the file, byte ``offset`` of the record in question and ``good``, the
-    number of whole records that stand before it in the file; each is None where it has no meaning.
+    Attributes: ``path`` of the file and byte ``offset`` of the record; None if not known.
     """
 
-    def __init__(
-        self,
-        message: str,
-        path: object = None,
-        offset: int | None = None,
-        good: int | None = None,
-    ) -> None:
+    def __init__(self, message: str, path: object = None, offset: int | None = None) -> None:
         super().__init__(message)
         self.path = path
         self.offset = offset
-        self.good = good
 
     def __reduce__(self) -> tuple:
         # An exception that a loader's worker raises travels to the main process by pickle.
-        return type(self), (str(self), self.path, self.offset, self.good)
+        return type(self), (str(self), self.path, self.offset)
 
 
 @functools.cache
@@ -75,8 +64,7 @@ def checksum_path(path_rec: str | os.PathLike) -> Path:
 class Header(NamedTuple):
     """The header of an image record, as MXNet's ``IRHeader``.
 
-    ``flag`` is 0 for one label, else the number of labels; ``label`` is a float or a tuple of
-    floats.
+    ``flag`` is the number of labels, or 0 for one; ``label`` is a float or a tuple of floats.
     """
 
     flag: int
@@ -86,10 +74,9 @@ class Header(NamedTuple):
 
 
 def pack_header(label: float | Sequence[float], index: int, payload: bytes) -> bytes:
-    """The record for one image: the 24-byte header, extra labels if there are several, the image.
+    """Return the record for one image: header, labels (float32) if they are a sequence, image.
 
-    A number as label gives flag 0. A sequence of n labels gives flag n and label 0, and the n
-    labels follow the header as float32. ``index`` is the key of the ``.idx`` and ``.lst``.
+    ``index`` is the key of the ``.idx`` and ``.lst``.
     """
     if isinstance(label, (int, float)) or not hasattr(label, "__len__"):
         return HEADER.pack(0, float(label), index, 0) + payload  # type: ignore[arg-type]
@@ -98,23 +85,18 @@ def pack_header(label: float | Sequence[float], index: int, payload: bytes) -> b
 
 
 def unpack_header(record: bytes) -> tuple[Header, bytes]:
-    """Take a record apart into its header and the encoded image.
+    """Return the header and the encoded image of a record.
 
-    Raises RecordError if the record is too short to hold the header, or the labels that it
-    announces.
+    Raises RecordError if the record is too short for the header, or for the labels it announces.
     """
     if len(record) < HEADER.size:
-        raise RecordError(
-            f"a record of {len(record)} bytes is too short for the {HEADER.size}-byte image header"
-        )
+        raise RecordError(f"a record of {len(record)} bytes is too short for the image header")
     flag, label, id_, id2 = HEADER.unpack_from(record)
     if flag == 0:
         return Header(0, label, id_, id2), record[HEADER.size :]
     end = HEADER.size + 4 * flag
     if end > len(record):
-        raise RecordError(
-            f"a record announces {flag:,} labels but holds only {len(record) - HEADER.size:,} bytes"
-        )
+        raise RecordError(f"a record of {len(record):,} bytes announces {flag:,} labels")
     labels = struct.unpack_from(f"<{flag}f", record, HEADER.size)
     return Header(flag, labels, id_, id2), record[end:]
 
@@ -122,94 +104,75 @@ def unpack_header(record: bytes) -> tuple[Header, bytes]:
 def frame(payload: bytes) -> bytes:
     """Frame one record: magic, flag and length, the payload, zeros up to a multiple of four bytes.
 
-    Where the payload itself holds the magic at an offset divisible by four, a part ends there and
-    those four bytes are left out; the reader puts them back between the parts. Raises UserError if
-    the payload is longer than the length field can say.
+    If the payload holds the magic at an offset divisible by four, a part ends there and those four
+    bytes are left out; the reader puts them back. Raises UserError for more than MAX_PAYLOAD bytes.
     """
     if len(payload) > MAX_PAYLOAD:
         raise UserError(
             f"an image of {len(payload):,} bytes does not fit into RecordIO, which holds at most "
             f"{MAX_PAYLOAD:,} bytes in a record: make the image smaller or leave it out"
         )
-    cuts = aligned_magics(payload)
+    words = np.frombuffer(payload, "<u4", len(payload) // 4)
+    cuts = (4 * np.flatnonzero(words == MAGIC)).tolist()
     pieces: list[bytes] = []
     start = 0
-    for number, cut in enumerate(cuts):
+    for number, stop in enumerate([*cuts, len(payload)]):
         flag = FIRST if number == 0 else MIDDLE
-        pieces += [PART.pack(MAGIC, (flag << _LENGTH_BITS) | (cut - start)), payload[start:cut]]
-        start = cut + 4
-    flag = LAST if cuts else WHOLE
-    rest = payload[start:]
-    pieces += [PART.pack(MAGIC, (flag << _LENGTH_BITS) | len(rest)), rest]
+        if stop == len(payload):
+            flag = LAST if cuts else WHOLE
+        pieces += [PART.pack(MAGIC, (flag << _LENGTH_BITS) | (stop - start)), payload[start:stop]]
+        start = stop + 4
     pieces.append(bytes(-len(payload) % 4))
     return b"".join(pieces)
 
 
-def aligned_magics(payload: bytes) -> list[int]:
-    """Offsets in ``payload``, divisible by four, at which the whole magic stands."""
-    words = np.frombuffer(payload, "<u4", len(payload) // 4)
-    return [4 * int(word) for word in (words == MAGIC).nonzero()[0]]
-
-
 class Span(NamedTuple):
-    """Where a record stands in its file: its parts as (start, end) of their bytes, and the end of
-    all.
-    """
+    """Where a record is in its file: its parts as (start, stop), and the end of it all."""
 
     parts: tuple[tuple[int, int], ...]
     end: int
 
 
 class Damage(Exception):
-    """What is wrong at one offset, in words; the caller adds the file's name and the remedy."""
+    """What is wrong with a record, in words; the caller adds the file, the place and the remedy."""
 
-    def __init__(self, offset: int, reason: str) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.offset = offset
         self.reason = reason
 
 
 def locate(data: bytes, offset: int, size: int) -> Span:
-    """Find the parts of the record that starts at ``offset`` of a buffer that is ``size`` bytes
-    long.
+    """Return where the parts of the record are that starts at ``offset``.
 
-    ``data`` may be any buffer (bytes, mmap, memoryview). Raises Damage where the bytes are no
-    record.
+    ``data`` may be any buffer (bytes, mmap, memoryview) of ``size`` bytes. Raises Damage if there
+    is no record.
     """
     parts: list[tuple[int, int]] = []
-    at, allowed = offset, FIRST_FLAGS
+    at = offset
     while True:
         if at + 8 > size:
-            there = max(0, size - at)
-            raise Damage(offset, f"only {there} of the 8 bytes of part {len(parts) + 1} are there")
+            raise Damage(
+                f"only {max(0, size - at)} of the 8 bytes of part {len(parts) + 1} are there"
+            )
         magic, lrec = PART.unpack_from(data, at)
         flag, length = lrec >> _LENGTH_BITS, lrec & MAX_PAYLOAD
+        start, stop = at + 8, at + 8 + length
+        at = stop + -length % 4
         if magic != MAGIC:
-            raise Damage(
-                offset,
-                f"0x{MAGIC:08x} should stand at offset {at:,}, but 0x{magic:08x} stands there",
-            )
-        if flag not in allowed:
-            raise Damage(offset, f"part {len(parts) + 1} of a record cannot have the flag {flag}")
-        start = at + 8
-        stop = start + length
-        at = stop + (-length % 4)
+            raise Damage(f"0x{MAGIC:08x} should be at {start - 8:,}, but 0x{magic:08x} is there")
+        if flag not in ((MIDDLE, LAST) if parts else (WHOLE, FIRST)):
+            raise Damage(f"part {len(parts) + 1} of a record cannot have the flag {flag}")
         if at > size:
             raise Damage(
-                offset,
-                f"the record says {length:,} bytes, but the file ends after {size - start:,}",
+                f"the record says {length:,} bytes, but the file ends after {size - start:,}"
             )
         parts.append((start, stop))
-        if flag == WHOLE or flag == LAST:
+        if flag in (WHOLE, LAST):
             return Span(tuple(parts), at)
-        allowed = LATER_FLAGS
-        if stop != at:  # parts end where the magic stood, so only the last may need padding
-            raise Damage(offset, f"part {len(parts)} of the record has an odd length")
+        if stop != at:  # parts end where the magic was, so only the last may need padding
+            raise Damage(f"part {len(parts)} of the record has an odd length")
 
 
 def join(data: bytes, span: Span) -> bytes:
-    """The payload of a located record as bytes of its own, the magic back between parts."""
-    if len(span.parts) == 1:
-        start, stop = span.parts[0]
-        return data[start:stop]
+    """Return the payload of a located record, with the magic between its parts."""
     return MAGIC_BYTES.join(data[start:stop] for start, stop in span.parts)

@@ -1,7 +1,7 @@
-"""What takes long to find out about large files is found out once, and kept beside them.
+"""What takes long to find out about large files is found out once, and kept next to them.
 
-It is kept with the files' sizes, times and inodes, so that it is found out again where a file was
-written or copied since; and in the user's cache where nothing can be written beside them.
+It is kept with the files' sizes, times and inodes, so that it is found out again if a file was
+written or copied since; and in the user's cache if nothing can be written next to them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +20,21 @@ import numpy as np
 from rn50lib.files import write_file
 
 Arrays = dict[str, np.ndarray]
-LARGE = 500_000_000
+LARGE = 100_000_000
 """Bytes from which on finding out takes long enough to keep the result, or to say what is done."""
 
 
-def kept(path: Path, files: Iterable[Path], find_out: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept at `path` about `files`, else those that `find_out` gives, which are kept.
+def kept(path: Path, files: Sequence[Path], find_out: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays kept at `path` about `files`, or those that `find_out` gives.
 
-    One process of this machine finds out while the others wait for it (each for itself where the
-    file system has no locks).
+    One process of this machine finds out while the others wait for it (each for itself if the file
+    system has no locks).
     """
-    files = list(files)
     found = load(path, state(files))
     if found is None:
-        with held(files[0]):
+        with open(files[0], "rb") as file:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
             before = state(files)
             found = load(path, before)
             if found is None:
@@ -43,14 +44,28 @@ def kept(path: Path, files: Iterable[Path], find_out: Callable[[], Arrays]) -> A
     return found
 
 
-def state(files: Iterable[Path]) -> str:
-    """What changes when one of the files is written again or copied."""
+def state(files: Sequence[Path]) -> str:
+    """Return what changes when one of the files is written again or copied."""
     found = [file.stat() for file in files]
     return "".join(f"{s.st_size} {s.st_mtime_ns} {s.st_ino}\n" for s in found)
 
 
+def sizes(files: Sequence[Path]) -> str:
+    """Return what a writer knows of its files wherever they are copied."""
+    return "".join(f"{file.stat().st_size}\n" for file in files)
+
+
+def load_sidecar(path: Path, files: Sequence[Path]) -> Arrays | None:
+    """Return what the writer of `files` left, unless one of them is newer or of another size."""
+    with contextlib.suppress(OSError):
+        written = path.stat().st_mtime_ns
+        if all(file.stat().st_mtime_ns <= written for file in files):
+            return load(path, sizes(files))
+    return None
+
+
 def load(path: Path, state: str) -> Arrays | None:
-    """What was kept while the files were in this state; None where nothing was."""
+    """Return what was kept while the files were in this state, or None."""
     for place in _places(path):
         with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
             with np.load(place, allow_pickle=False) as stored:
@@ -64,18 +79,9 @@ def save(path: Path, state: str, arrays: Arrays) -> None:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, state=np.array(state), **arrays)
     for place in _places(path):
-        with contextlib.suppress(OSError):  # a folder that is only to be read, a full disk
+        with contextlib.suppress(OSError):  # a read-only folder, a full disk
             write_file(place, content.getvalue())
             return
-
-
-@contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Keep the other ranks of this machine waiting, by a lock on a file that all of them read."""
-    with open(path, "rb") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _places(path: Path) -> Iterator[Path]:

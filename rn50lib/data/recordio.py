@@ -6,6 +6,7 @@ starts.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from collections.abc import Iterator
@@ -18,55 +19,44 @@ from rn50lib.data import kept
 from rn50lib.data.framing import (
     HEADER,
     MAGIC,
-    MAGIC_BYTES,
     PART,
     Damage,
-    Header,
     RecordError,
-    Span,
     checksum_path,
     crc32c,
     join,
+    locate,
     unpack_header,
 )
-from rn50lib.data.index import (
-    checksum_remedy,
-    checksums_at,
-    index_remedy,
-    pack_remedy,
-    prefix_of,
-    read_index,
-)
+from rn50lib.data.index import checksum_remedy, checksums_at, prefix_of, read_index
 from rn50lib.data.mapped import MappedFile
 
-PLAIN = struct.Struct(PART.format + HEADER.format[1:])
-"""The start of a record: of a whole one the kind, above the length, is 0."""
+PLAIN = struct.Struct("<III20x")
+"""The start of a record: magic, length (the kind above it is 0 in one part), the header's flag."""
 
 Labels = int | float | np.ndarray
 """A record's label: an int where it is whole, as classes are; an array where there are several."""
 
 
 class Index(NamedTuple):
-    """Keys of the records, where they start and where they stop, int64 of shape (records,)."""
+    """Keys of the records, where they start and where they stop, int64 of shape (records,), and
+    their checksums, if there are any."""
 
     keys: np.ndarray
     offsets: np.ndarray
     stops: np.ndarray
+    checksums: np.ndarray | None
 
 
 class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
     ``reader[position]`` is (label, image bytes); iterating gives the same for all records in the
-    file's own order and needs no index. The file is mapped into memory when a process first reads
-    from it, so that a Reader can be pickled or inherited by workers (fork, spawn, forkserver) and
-    no two processes share a handle. All returned bytes are copies of their own.
+    file's own order and needs no index. It can be pickled or inherited by workers.
 
-    Where im2rec has left checksums (`PREFIX.crc`), each record that is read is compared with its
-    own. ``unchecked`` says why that cannot be done although there are some, else "".
-
-    Raises RecordError, with file, offset, number of good records before it and remedy, where the
-    file is damaged, cut short or changed meanwhile, or where the index belongs to another file.
+    If there are checksums (`PREFIX.crc`), each record that is read is compared with its own; if
+    they cannot be used, ``unchecked`` says why. Raises RecordError, with file, offset and remedy,
+    if the file is damaged or was changed, or if the index does not fit.
     """
 
     def __init__(
@@ -74,195 +64,126 @@ class Reader:
     ) -> None:
         self.path_rec = os.fspath(path_rec)
         self.path_idx = os.fspath(path_idx) if path_idx else prefix_of(path_rec) + ".idx"
-        self._file = MappedFile(self.path_rec)
-        self._index: Index | None = None
-        self._checksums: np.ndarray | None = None
         self.unchecked = ""
-        if path_idx is not None or os.path.exists(self.path_idx):
-            self._load_index()
+        self._file = MappedFile(self.path_rec)
 
-    def close(self) -> None:
-        """Let go of the mapped file; a later read opens it again."""
-        self._file.close()
-
-    # -- the index ------------------------------------------------------------------------------
-
-    def _load_index(self) -> Index:
-        if self._index is None:
-            keys, offsets = read_index(self.path_idx, self.path_rec)
-            by_offset = np.argsort(offsets, kind="stable")
-            stops = np.empty_like(offsets)
-            stops[by_offset] = np.append(offsets[by_offset[1:]], self._file.size)
-            self._index = Index(keys, offsets, stops)
-            # Indexes that were made from a .rec alone number the records as they stand there.
-            self._counted = bool(np.array_equal(keys[by_offset], np.arange(len(keys))))
-            self._check_index(self._index, by_offset)
-            try:
-                self._checksums = checksums_at(self.path_rec, offsets)
-            except RecordError as error:
-                self.unchecked = str(error)
-        return self._index
-
-    def _check_index(self, index: Index, by_offset: np.ndarray) -> None:
-        """Refuse at once an index whose offsets cannot be right; the rest is seen when reading."""
-        data = self._file.data()
-        if data[:4] != MAGIC_BYTES:
-            is_pointer = data[:7] == b"version"
-            hint = " (a git-LFS pointer: `git lfs pull` fetches it)" if is_pointer else ""
-            raise RecordError(
-                f"{self.path_rec}: this is not a record file, for it does not start with the "
-                f"magic{hint}: {pack_remedy(self.path_rec)}",
-                self.path_rec,
-                0,
-                0,
-            )
-        if index.offsets[by_offset[0]] != 0:
-            raise self._misfit(0, "it has no entry for the record at offset 0")
-        for position in np.flatnonzero(index.stops - index.offsets < 8):
-            raise self._misfit(
-                int(index.offsets[position]),
-                f"its entry for key {index.keys[position]} leaves no room for a record",
-            )
-        for position in {*by_offset[:: max(1, len(by_offset) // 16)].tolist(), int(by_offset[-1])}:
-            self._locate(position)
-
-    def _misfit(self, offset: int, reason: str) -> RecordError:
-        """The error where file and index do not fit: which of the two is wrong?
-
-        A walk from the file's start meets what is damaged there, and raises that instead.
-        """
-        there = [start for start, _ in self._file.spans()]
-        listed = np.sort(self.offsets)
-        if len(there) < len(listed) and np.array_equal(listed[: len(there)], there):
-            return RecordError(
-                f"{self.path_rec}: the file ends after {len(there):,} good records, but "
-                f"{self.path_idx} lists {len(listed):,}: {pack_remedy(self.path_rec)}",
-                self.path_rec,
-                offset,
-                len(there),
-            )
-        return RecordError(
-            f"{self.path_idx} does not belong to {self.path_rec}: {reason}: "
-            f"{index_remedy(self.path_rec)}",
-            self.path_rec,
-            offset,
-        )
+    @functools.cached_property
+    def index(self) -> Index:
+        """The index and the checksums."""
+        keys, offsets = read_index(self.path_idx, self.path_rec)
+        by_offset = np.argsort(offsets, kind="stable")
+        if offsets[by_offset[0]] != 0:
+            raise self._misfit(0, "the index does not list the record there")
+        stops = np.empty_like(offsets)
+        stops[by_offset] = np.append(offsets[by_offset[1:]], self._file.size)
+        try:
+            return Index(keys, offsets, stops, checksums_at(self.path_rec, offsets))
+        except RecordError as error:
+            self.unchecked = str(error)
+            return Index(keys, offsets, stops, None)
 
     @property
     def keys(self) -> np.ndarray:
         """The keys of the records, int64 of shape (records,), in the order of the index."""
-        return self._load_index().keys
+        return self.index.keys
 
     @property
     def offsets(self) -> np.ndarray:
         """Where the records start, int64 of shape (records,), in the order of the index."""
-        return self._load_index().offsets
+        return self.index.offsets
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.index.keys)
 
     # -- records --------------------------------------------------------------------------------
 
-    def _locate(self, position: int) -> Span:
-        index = self._index or self._load_index()
-        offset = int(index.offsets[position])
-        try:
-            span = self._file.locate(offset)
-        except Damage as damage:
-            raise self._misfit(offset, f"at offset {offset:,}, {damage.reason}") from None
-        if span.end == index.stops[position]:
-            return span
-        raise self._misfit(
-            offset,
-            f"the record at offset {offset:,} ends at {span.end:,}, "
-            f"but the index goes on at {index.stops[position]:,}",
-        )
+    def __getitem__(self, position: int) -> tuple[Labels, bytes]:
+        """Return (label, encoded image) of the record at a position of the index."""
+        head, image = self._pieces(position)
+        if not image:
+            return self._unpack(int(self.index.offsets[position]), head)
+        label = HEADER.unpack(head)[1]
+        return (int(label) if label.is_integer() else label), image
 
     def read(self, position: int) -> bytes:
-        """The record at a position of the index: its header and the encoded image."""
-        record = join(self._file.data(), self._locate(position))
-        if self._checksums is not None:
-            wanted, found = int(self._checksums[position]), crc32c()(0, record)
-            if found != wanted:
-                raise self._changed(position, wanted, found)
-        return record
+        """Return the record at a position of the index: its header and the encoded image."""
+        return b"".join(self._pieces(position))
 
-    def _changed(self, position: int, wanted: int, found: int) -> RecordError:
-        offset = int(self.offsets[position])
-        return RecordError(
-            f"{self.path_rec}: the record with key {self.keys[position]} at offset {offset:,} "
-            f"is not as it was packed: its checksum is 0x{found:08x}, but "
-            f"{checksum_path(self.path_rec)} says 0x{wanted:08x}: {pack_remedy(self.path_rec)}; if "
-            f"it is meant to be so, {checksum_remedy(self.path_rec)}",
-            self.path_rec,
-            offset,
-        )
+    def _pieces(self, position: int) -> tuple[bytes, bytes]:
+        """Return header and image of a record with one part and one label, as nearly all are.
 
-    def __getitem__(self, position: int) -> tuple[Labels, bytes]:
-        """(label, encoded image) of the record at a position of the index."""
-        keys, offsets, _ = self._index or self._load_index()
-        if not -len(keys) <= position < len(keys):
-            raise IndexError(f"{self.path_rec} holds {len(keys)} records, not {position}")
-        offset, key = int(offsets[position]), int(keys[position])
-        header, image = self._plain(position) or self._unpack(offset, self.read(position))
-        if header.id != key and not self._counted:
-            raise self._misfit(
-                offset,
-                f"the record at offset {offset:,} has the id {header.id}, the index says {key}",
-            )
-        return _label(header), image
-
-    def _plain(self, position: int) -> tuple[Header, bytes] | None:
-        """A record as nearly all are: in one part, with one label, undamaged. None for any other.
-
-        The image is copied once, and no page of the file is read but its own.
+        Their image is copied once, and no page of the file is read but its own. Any other record is
+        returned as (the whole record, b"").
         """
-        _, offsets, stops = self._index or self._load_index()
-        offset, stop = int(offsets[position]), int(stops[position])
-        head = self._file.read(offset, offset + PLAIN.size)
-        if len(head) < PLAIN.size:
-            return None
-        magic, length, flag, label, id_, id2 = PLAIN.unpack(head)
-        end = offset + PART.size + length
-        if magic != MAGIC or flag != 0 or length < HEADER.size or end + -length % 4 != stop:
-            return None
-        image = self._file.read(offset + PLAIN.size, end)
-        if self._checksums is not None:
-            extend = crc32c()
-            if extend(extend(0, head[PART.size :]), image) != self._checksums[position]:
-                return None
-        return Header(0, label, id_, id2), image
-
-    def _unpack(self, offset: int, record: bytes) -> tuple[Header, bytes]:
-        try:
-            return unpack_header(record)
-        except RecordError as error:
-            raise self._file.damaged(Damage(offset, str(error))) from None
-
-    def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
-        """(label, encoded image) of all records in the order of the file; needs no index."""
-        for offset, record in self.payloads():
-            header, image = self._unpack(offset, record)
-            yield _label(header), image
+        _, offsets, stops, checksums = self.index
+        start, stop = int(offsets[position]), int(stops[position])
+        head, image = b"", b""
+        if PLAIN.size <= stop - start and stop <= self._file.size:
+            head = self._file.read(start, start + PLAIN.size)
+            magic, length, flag = PLAIN.unpack(head)
+            end = start + PART.size + length
+            if magic == MAGIC and flag == 0 and length > HEADER.size and end + -length % 4 == stop:
+                head, image = head[PART.size :], self._file.read(start + PLAIN.size, end)
+        if not image:
+            try:
+                span = locate(self._file.data(), start, self._file.size)
+            except Damage as damage:
+                raise self._misfit(start, damage.reason) from None
+            if span.end != stop:
+                ends = f"the record ends at {span.end:,}, by the index at {stop:,}"
+                raise self._misfit(start, ends)
+            head = join(self._file.data(), span)
+        if checksums is not None:
+            wanted, found = int(checksums[position]), crc32c()(crc32c()(0, head), image)
+            if found != wanted:
+                raise self._file.damaged(
+                    start,
+                    f"the record with key {self.keys[position]} is not as it was packed: its "
+                    f"checksum is 0x{found:08x}, {checksum_path(self.path_rec)} says "
+                    f"0x{wanted:08x} (if the change was meant, {checksum_remedy(self.path_rec)})",
+                )
+        return head, image
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
-        """(offset, header and image) of all records in the order of the file; needs no index."""
-        for offset, span in self._file.spans():
-            yield offset, join(self._file.data(), span)
+        """Yield (offset, header and image) in the order of the file; this needs no index."""
+        offset = 0
+        with self._file.scan() as data:
+            while offset < self._file.size:
+                try:
+                    span = locate(data, offset, self._file.size)
+                except Damage as damage:
+                    raise self._file.damaged(offset, damage.reason) from None
+                yield offset, join(data, span)
+                offset = span.end
 
-    def headers(self) -> Iterator[tuple[int, Header]]:
-        """(offset, header) of all records in the order of the file; needs no index."""
+    def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
         for offset, record in self.payloads():
-            yield offset, self._unpack(offset, record)[0]
+            yield self._unpack(offset, record)
+
+    def _unpack(self, offset: int, record: bytes) -> tuple[Labels, bytes]:
+        try:
+            header, image = unpack_header(record)
+        except RecordError as error:
+            raise self._file.damaged(offset, str(error)) from None
+        if isinstance(header.label, tuple):
+            return np.array(header.label, dtype=np.float32), image
+        return (int(header.label) if header.label.is_integer() else header.label), image
+
+    def _misfit(self, offset: int, reason: str) -> RecordError:
+        """Return the error if file and index do not fit: which is wrong is not known."""
+        return self._file.damaged(
+            offset,
+            f"{reason} (or {self.path_idx} does not belong to it: `python -m data_prep.im2rec "
+            f"--index {prefix_of(self.path_rec)}` writes the index again)",
+        )
 
     def labels(self) -> np.ndarray:
-        """The class of every record, int32 of shape (records,), in the order of the index.
+        """Return the class of every record, int32 of shape (records,), in the order of the index.
 
-        Only the headers are read, and of a large file once: they are kept (see `kept`) as
+        Only the headers are read, and those of a large file once: they are kept (see `kept`) as
         `PREFIX.labels`. Raises RecordError if a record is damaged, has several labels, or has one
         that is no class (a whole number from 0 on).
         """
-        self._load_index()
         if self._file.size < kept.LARGE:
             return self._find_labels()["labels"]
         note = Path(prefix_of(self.path_rec) + ".labels")
@@ -270,14 +191,15 @@ class Reader:
         return kept.kept(note, files, self._find_labels)["labels"]
 
     def _find_labels(self) -> kept.Arrays:
-        _, offsets, stops = self._load_index()
+        _, offsets, stops, _ = self.index
         # A header in one piece starts 8 bytes into its record; the few others are read one by one.
-        fits = (offsets % 4 == 0) & (stops - offsets >= 8 + HEADER.size)
-        at = np.where(fits, offsets, 0) // 4 if self._file.size >= 32 else np.zeros(0, np.int64)
-        with self._file.read_starts_of(len(offsets)) as mapped:
+        fits = (offsets % 4 == 0) & (stops - offsets >= PLAIN.size) & (stops <= self._file.size)
+        if self._file.size < PLAIN.size:
+            _ = self[0]  # raises
+        at = np.where(fits, offsets, 0) // 4
+        with self._file.scan(len(offsets)) as mapped:
             words = np.frombuffer(mapped, "<u4", count=self._file.size // 4)
             magic, length, flag, label = (words[at + i] for i in range(4))
-            del words  # else the map could not be closed
         plain = fits & (magic == MAGIC) & (flag == 0)
         # a part's flag, above its length, would make it longer
         plain &= offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4 == stops
@@ -289,17 +211,10 @@ class Reader:
         is_class = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
         if not is_class.all():
             position = int(np.argmin(is_class))
-            raise RecordError(
-                f"{self.path_rec}: the record with key {self.keys[position]} at offset "
-                f"{offsets[position]:,} has the label {self[position][0]}, which is no class; "
-                "a class is one whole number from 0 on",
-                self.path_rec,
+            raise self._file.error(
+                f"the record with key {self.keys[position]} at offset {offsets[position]:,} has the"
+                f" label {self[position][0]}, which is no class; a class is one whole number from 0"
+                " on",
                 int(offsets[position]),
             )
         return {"labels": labels.astype(np.int32)}
-
-
-def _label(header: Header) -> Labels:
-    if isinstance(header.label, tuple):
-        return np.array(header.label, dtype=np.float32)
-    return int(header.label) if header.label.is_integer() else header.label

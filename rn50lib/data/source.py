@@ -163,14 +163,15 @@ def _open_records(root: Path, split: str) -> RecordSource:
     labels = reader.labels()
     if reader.unchecked:
         print(f"{reader.unchecked}; records are read without checksums", file=sys.stderr)
-    names = read_class_names(root)
-    other = path.with_name("val.rec" if split == "train" else "train.rec")
-    others = Reader(other).labels() if other.exists() else None
+    names, count = read_class_names(root) or (), int(labels.max()) + 1
+    named = len(names) >= count
+    others, other = None, path.with_name("val.rec" if split == "train" else "train.rec")
+    if other.exists() and (split == "train" or not named):  # scoring reads no training data
+        others = Reader(other).labels()
     remarks = compare_labels(root, split, labels, others)
-    count = int(labels.max()) + 1
-    if names is None or len(names) < count:
+    if not named:
         count = max(count, int(others.max()) + 1) if others is not None else count
-        names = tuple(str(label) for label in range(count))
+        names = tuple(map(str, range(count)))
     return RecordSource(root, path, labels, names, reader, remarks=remarks)
 
 

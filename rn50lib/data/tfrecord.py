@@ -6,19 +6,18 @@ is records one behind the other, and `index/SHARD.idx` says `offset size` of eac
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.data.framing import Damage, RecordError, Span, crc32c
+from rn50lib.data.framing import RecordError, crc32c
 from rn50lib.data.index import read_pairs
 from rn50lib.data.mapped import MappedFile
 
@@ -31,7 +30,6 @@ SPLIT_PREFIX = {"train": "train", "val": "validation"}
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
-_REMEDY = "copy the file again, or write the shards again with `python -m data_prep.tfrecord ROOT`"
 
 
 def mask(crc: int) -> int:
@@ -44,142 +42,91 @@ def masked_crc(data: bytes) -> int:
     return mask(crc32c()(0, data))
 
 
-def locate(data: Any, offset: int, size: int) -> Span:
-    """Where the data of the record at an offset stands. Raises Damage if there is none."""
-    if offset + 12 > size:
-        raise Damage(offset, f"only {size - offset} of the 12 bytes of a record's start are there")
-    length, stored = _HEAD.unpack_from(data, offset)
-    crc = masked_crc(bytes(data[offset : offset + 8]))
-    if stored != crc:
-        raise Damage(offset, f"the checksum of the length is 0x{stored:08x}, not 0x{crc:08x}")
-    start = offset + 12
-    stop = start + length
-    if stop + 4 > size:
-        raise Damage(
-            offset, f"the record says {length:,} bytes, but the file ends after {size - start:,}"
-        )
-    return Span(((start, stop),), stop + 4)
-
-
 class TFRecordReader:
-    """The records of one shard, in order or, with an index, at random; every checksum is checked.
+    """The records of one shard, in order or at random; every checksum is checked.
 
-    Like ``recordio.Reader`` it maps the file in each process anew and can be pickled. Raises
-    RecordError, with file, offset, number of good records before it and remedy, where the file is
-    damaged or cut short, or where the index belongs to another file.
+    An index saves going through the shard to find its records. A reader can be pickled or inherited
+    by workers. Raises RecordError, with file, offset and remedy, if the file is damaged.
     """
 
     def __init__(
         self, path: str | os.PathLike, path_index: str | os.PathLike | None = None
     ) -> None:
         self.path = os.fspath(path)
-        self.path_index = os.fspath(path_index) if path_index else None
-        self._file = MappedFile(self.path, _REMEDY, locate)
-        self._offsets = self._read_index(self.path_index) if self.path_index else None
+        self.path_index = path_index
+        self.file = MappedFile(self.path)
 
-    def close(self) -> None:
-        """Let go of the mapped file; a later read opens it again."""
-        self._file.close()
-
-    @property
+    @functools.cached_property
     def offsets(self) -> np.ndarray:
-        """Where the records start, int64: by the index, or found by going from one to the next."""
-        if self._offsets is None:
-            self._offsets = np.array([offset for offset, _ in self._file.spans()], np.int64)
-        return self._offsets
+        """Where the records start, int64."""
+        if self.path_index is None:
+            return self.spans[:, 0] - _HEAD.size
+        try:
+            return np.ascontiguousarray(read_pairs(self.path_index)[:, 0])
+        except ValueError as error:
+            raise RecordError(
+                f"{self.path_index}: the index {error}; `python -m data_prep.tfrecord --index "
+                f"{os.path.dirname(self.path)}` writes the indexes again",
+                self.path_index,
+            ) from None
+
+    @functools.cached_property
+    def spans(self) -> np.ndarray:
+        """Where the data of the records start and stop, int64 (records, 2): found without index."""
+        found, at = [], 0
+        with self.file.scan() as data:
+            while at < self.file.size:
+                start, stop = self._locate(data[at : at + _HEAD.size], at)
+                found.append((start, stop))
+                at = stop + CRC.size
+        return np.array(found, np.int64)
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def read(self, position: int) -> bytes:
-        """The data of the record at a position."""
+        """Return the data of the record at a position."""
         if not 0 <= position < len(self):
             raise IndexError(f"{self.path} holds {len(self)} records, not {position}")
-        offset = int(self.offsets[position])
-        data = self.read_at(offset)
-        end = offset + len(data) + FRAMING_BYTES
-        is_last = position + 1 == len(self)
-        following = self._file.size if is_last else int(self.offsets[position + 1])
-        if end != following:
-            raise self._misfit(
-                offset,
-                f"the record at offset {offset:,} has {end - offset:,} bytes, not "
-                f"{following - offset:,}",
-            )
-        return data
+        return self.read_at(int(self.offsets[position]))
 
     def read_at(self, offset: int) -> bytes:
-        """The data of the record that starts at an offset."""
-        head = self._file.read(offset, offset + _HEAD.size)
-        try:
-            ((_, stop),) = locate(head, 0, self._file.size - offset).parts
-        except Damage as damage:
-            raise self._file.damaged(Damage(offset, damage.reason)) from None
-        found = self._file.read(offset + _HEAD.size, offset + stop)
+        """Return the data of the record that starts at an offset."""
+        start, stop = self._locate(self.file.read(offset, offset + _HEAD.size), offset)
+        found = self.file.read(start, stop)
         crc = masked_crc(found)
-        (stored,) = CRC.unpack(self._file.read(offset + stop, offset + stop + CRC.size))
+        (stored,) = CRC.unpack(self.file.read(stop, stop + CRC.size))
         if stored != crc:
             reason = f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
-            raise self._file.damaged(Damage(offset, reason))
+            raise self.file.damaged(offset, reason)
         return found
 
-    def span_at(self, offset: int) -> tuple[Any, int, int]:
-        """The mapped file, and where in it the data of the record at an offset starts and stops.
-
-        The checksum of the data is not looked at: that would read all of it.
-        """
-        try:
-            ((start, stop),) = self._file.locate(offset).parts
-        except Damage as damage:
-            raise self._file.damaged(damage) from None
-        return self._file.data(), start, stop
-
-    def spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the data of the records start and stop, int64; stop is -1 where the length that
-        stands there is not that of the index."""
-        starts = self.offsets + 12
-        stops = np.append(self.offsets[1:], self._file.size) - 4
-        with self.starts() as data:
-            words = np.frombuffer(data, np.uint8)[self.offsets[:, None] + np.arange(8)]
-        lengths = words.view("<u8")[:, 0]
-        return starts, np.where(lengths == (stops - starts).astype(np.uint64), stops, -1)
-
-    def starts(self) -> AbstractContextManager[Any]:
-        """The shard as a buffer, for who looks at the start of each of its records."""
-        return self._file.read_starts_of(len(self))
-
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """(offset, data) of all records in the order of the file; needs no index."""
-        for offset, _ in self._file.spans():
-            yield offset, self.read_at(offset)
+        """Yield (offset, data) of all records in the order of the file; this needs no index."""
+        offset = 0
+        while offset < self.file.size or not offset:
+            data = self.read_at(offset)
+            yield offset, data
+            offset += len(data) + FRAMING_BYTES
 
     def __iter__(self) -> Iterator[bytes]:
         for _, data in self.records():
             yield data
 
-    def _misfit(self, offset: int, reason: str) -> RecordError:
-        return RecordError(
-            f"{self.path_index} does not belong to {self.path}: {reason}: write the indexes again "
-            f"with `python -m data_prep.tfrecord --index {os.path.dirname(self.path) or '.'}`",
-            self.path,
-            offset,
-        )
-
-    def _read_index(self, path_index: str) -> np.ndarray:
-        try:
-            offsets, sizes = read_pairs(path_index, "index", "offset size").T
-        except ValueError as error:
-            raise self._misfit(0, str(error)) from None
-        ends = np.cumsum(sizes)
-        for line in np.flatnonzero(offsets != ends - sizes):
-            end = int(ends[line] - sizes[line])
-            text = f"line {line + 1} has the offset {offsets[line]:,}, not {end:,}"
-            raise self._misfit(end, text)
-        if (end := int(ends[-1])) != self._file.size:
-            for _ in self.records():  # tells a file that was cut short from a wrong index
-                pass
-            raise self._misfit(end, f"it ends at {end:,}, the file at {self._file.size:,}")
-        return np.ascontiguousarray(offsets)
+    def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
+        """Return where the data of the record start and stop that has this head."""
+        if len(head) < _HEAD.size:
+            raise self.file.damaged(offset, f"the file ends after {len(head)} bytes of a record")
+        length, stored = _HEAD.unpack(head)
+        crc = masked_crc(head[:8])
+        if stored != crc:
+            reason = f"the checksum of the length is 0x{stored:08x}, not 0x{crc:08x}"
+            raise self.file.damaged(offset, reason)
+        start = offset + _HEAD.size
+        if start + length + CRC.size > self.file.size:
+            reason = f"the record says {length:,} bytes, but the file ends after "
+            raise self.file.damaged(offset, f"{reason}{self.file.size - start:,}")
+        return start, start + length
 
 
 @dataclass(frozen=True)
@@ -196,7 +143,7 @@ def shard_name(split: str, number: int, count: int) -> str:
 
 
 def index_path(shard: Path) -> Path:
-    """Where the index of a shard stands: in a folder that `train-*` does not match."""
+    """Return the path of the index of a shard, in a folder that `train-*` does not match."""
     return shard.parent / "index" / f"{shard.name}.idx"
 
 
@@ -226,7 +173,8 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Shard]:
     if missing:
         raise UserError(
             f"{folder}: {shard_name(split, missing[0], count)} is missing ({len(numbers)} of "
-            f"{count} shards are there); {_REMEDY}"
+            f"{count} shards are there); copy it again, or write the shards again with "
+            f"`python -m data_prep.tfrecord`"
         )
     shards = []
     for number in range(count):

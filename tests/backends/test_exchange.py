@@ -17,7 +17,7 @@ from tests.conftest import clean_environment
 WORKER = """
 import sys
 import numpy as np
-from rn50lib import comm
+from rn50lib import distributed as comm
 from rn50lib.train_step import build_step
 from rn50lib.data import Batch
 from rn50lib.preemption import end_with

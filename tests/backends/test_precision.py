@@ -61,7 +61,7 @@ def velocities(step: Any) -> dict[str, np.ndarray]:
 
 FLAGS = """
 import torch
-from rn50lib.torch import precision
+from rn50lib.torch import amp as precision
 cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 torch.set_float32_matmul_precision("high")  # as an NGC container may
 torch.backends.fp32_precision = "tf32"
@@ -375,7 +375,7 @@ def test_a_resumed_run_goes_on_with_its_scale(
 WORKER = """
 import json, sys
 import numpy as np
-from rn50lib import comm
+from rn50lib import distributed as comm
 from rn50lib.train_step import build_step
 from tests.backends.test_torch import batch, busy_arrays
 from tests.support import full

@@ -111,7 +111,9 @@ def test_shards_have_equal_size_and_all_classes(shards):
         "classes.txt",
         "index",
         *(f"train-{i:05}-of-00004" for i in range(4)),
+        "train.labels",
         *(f"validation-{i:05}-of-00002" for i in range(2)),
+        "validation.labels",
     ]
 
 

@@ -662,7 +662,7 @@ def test_two_workers_that_are_asked_to_end_leave_a_checkpoint(
 ASKED_TO_END = """
 import os, signal
 from pathlib import Path
-from rn50lib import stop
+from rn50lib import preemption as stop
 from rn50lib.recipe import learning_rate
 
 stop.LOOK_S = 0  # the workers ask each other after every update

@@ -327,7 +327,7 @@ def test_a_damaged_record_is_named(textured: Path, tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(UserError) as caught:
         read(open_source(tmp_path, "train"))
-    assert f"{path}: damaged at offset {offset:,}, after 2 good records" in str(caught.value)
+    assert f"{path}: damaged at offset {offset:,}: " in str(caught.value)
 
 
 def test_a_file_removed_meanwhile_is_named(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_header_comes_back(label, index, image):
     [
         (b"", "0 bytes is too short"),
         (b"x" * 23, "23 bytes is too short"),
-        (struct.pack("<IfQQ", 2, 0, 1, 0) + b"1234", "announces 2 labels but holds only 4"),
+        (struct.pack("<IfQQ", 2, 0, 1, 0) + b"1234", "of 28 bytes announces 2 labels"),
     ],
 )
 def test_short_records_are_refused(record, message):
@@ -94,7 +94,7 @@ def test_payload_beyond_the_length_field_is_refused():
     ("hexed", "reason"),
     [
         ("0a23d7", "only 3 of the 8 bytes"),
-        ("0a23d7cf 00000000", "but 0xcfd7230a stands there"),
+        ("0a23d7cf 00000000", "but 0xcfd7230a is there"),
         ("0a23d7ce 05000000 61626364", "says 5 bytes, but the file ends after 4"),
         ("0a23d7ce 00000060", "part 1 of a record cannot have the flag 3"),
         ("0a23d7ce 00000080", "part 1 of a record cannot have the flag 4"),
@@ -106,12 +106,11 @@ def test_payload_beyond_the_length_field_is_refused():
 )
 def test_damage_is_told_with_its_reason(hexed, reason):
     data = bytes.fromhex(hexed)
-    with pytest.raises(framing.Damage, match=reason) as caught:
+    with pytest.raises(framing.Damage, match=reason):
         framing.locate(data, 0, len(data))
-    assert caught.value.offset == 0
 
 
 def test_the_error_survives_the_way_from_a_worker():
-    error = framing.RecordError("what happened", "train.rec", 12, 3)
+    error = framing.RecordError("what happened", "train.rec", 12)
     back = pickle.loads(pickle.dumps(error))
-    assert (str(back), back.path, back.offset, back.good) == ("what happened", "train.rec", 12, 3)
+    assert (str(back), back.path, back.offset) == ("what happened", "train.rec", 12)

@@ -13,7 +13,7 @@ import pytest
 
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib.data import kept
+from rn50lib.data import kept, shards
 from rn50lib.data.framing import pack_header
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import index_path, shard_name
@@ -58,6 +58,7 @@ def note(root: Path) -> Path:
 @pytest.fixture(autouse=True)
 def all_files_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "LARGE", 1)
+    monkeypatch.setattr(shards, "LARGE", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

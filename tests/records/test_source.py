@@ -274,7 +274,7 @@ def test_missing_record_file_says_how_to_make_it(root):
 
 def test_missing_index(packed):
     (packed / "records/val.idx").unlink()
-    assert refused(packed, "val").startswith(f"{packed}/records/val.idx: the index of")
+    assert refused(packed, "val").startswith(f"{packed}/records/val.idx: the index cannot be read")
 
 
 def test_unknown_names(root):

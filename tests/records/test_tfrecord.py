@@ -57,45 +57,38 @@ def test_reading(shard, with_index):
         reader.read(3)
 
 
-@pytest.mark.parametrize("cut", range(1, len(SHARD)))
-def test_cut_at_any_byte(shard, cut):
-    shard.path.write_bytes(SHARD[:cut])
+def test_cut_at_any_byte(shard):
     starts = [0, 19, 35]
-    good = sum(end <= cut for end in starts[1:])
-    if cut in starts:
-        assert len(list(TFRecordReader(shard.path))) == good  # nothing says that more was there
-        with pytest.raises(RecordError, match="does not belong to"):
-            TFRecordReader(shard.path, shard.index)
-        return
-    for attempt in (
-        lambda: list(TFRecordReader(shard.path)),
-        lambda: TFRecordReader(shard.path, shard.index),
-    ):
+    for cut in range(1, len(SHARD)):
+        shard.path.write_bytes(SHARD[:cut])
+        good = sum(end <= cut for end in starts[1:])
+        if cut in starts:
+            assert len(list(TFRecordReader(shard.path))) == good  # nothing says there was more
+            continue
+        for attempt in (lambda: list(TFRecordReader(shard.path)),
+                        lambda: TFRecordReader(shard.path).offsets):  # fmt: skip
+            with pytest.raises(RecordError, match=f"^{shard.path}: damaged at offset") as caught:
+                attempt()
+            assert caught.value.offset == starts[good]
+
+
+def test_every_changed_byte_is_seen(shard):
+    for at in range(len(SHARD)):
+        damaged = bytearray(SHARD)
+        damaged[at] ^= 0x10
+        shard.path.write_bytes(damaged)
+        found = 0 if at < 19 else 1 if at < 35 else 2
+        got = []
         with pytest.raises(RecordError) as caught:
-            attempt()
-        assert (caught.value.offset, caught.value.good) == (starts[good], good)
-        text = f"{shard.path}: damaged at offset {starts[good]}, after {good} good records"
-        assert str(caught.value).startswith(text)
-
-
-@pytest.mark.parametrize("at", range(len(SHARD)))
-def test_every_changed_byte_is_seen(shard, at):
-    damaged = bytearray(SHARD)
-    damaged[at] ^= 0x10
-    shard.path.write_bytes(damaged)
-    found = 0 if at < 19 else 1 if at < 35 else 2
-    got = []
-    with pytest.raises(RecordError) as caught:
-        for record in TFRecordReader(shard.path):
-            got.append(record)
-    assert got == RECORDS[:found]
-    assert (caught.value.offset, caught.value.good) == ([0, 19, 35][found], found)
-    reader = TFRecordReader(shard.path, shard.index)
-    for position in range(3):
-        if position != found:
-            assert reader.read(position) == RECORDS[position]
-    with pytest.raises(RecordError):
-        reader.read(found)
+            for record in TFRecordReader(shard.path):
+                got.append(record)
+        assert got == RECORDS[:found] and caught.value.offset == [0, 19, 35][found]
+        reader = TFRecordReader(shard.path, shard.index)
+        for position in range(3):
+            if position != found:
+                assert reader.read(position) == RECORDS[position]
+        with pytest.raises(RecordError):
+            reader.read(found)
 
 
 @settings(max_examples=150, deadline=None)
@@ -111,37 +104,24 @@ def test_random_damage_is_told(tmp_path_factory, data):
         got.extend(data for _, data in TFRecordReader(path).records())
     except RecordError as error:
         assert error.offset is not None
-        assert error.good is not None
         return
     # Without an index, a whole record that is gone, or a whole one more, cannot be told.
     whole = iter(RECORDS)
     assert all(record in whole for record in got)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "the index is empty"),
-        ("0 19\n19 16\n", "it ends at 35, the file at 72"),
-        ("0 19\n19 16\n35 38\n", "it ends at 73, the file at 72"),
-        ("0 19\n20 16\n", "line 2 has the offset 20, not 19"),
-        ("0 19\nx 16\n", "line 2 is 'x 16', not `offset size`"),
-        ("0\t19\t3\n", "line 1 is"),
-    ],
-)
-def test_index_that_does_not_fit(shard, text, reason):
+@pytest.mark.parametrize("text", ["", "0 19\nx 16\n35 37\n", "0\t19\t3\n"])
+def test_index_that_cannot_be_read(shard, text):
     shard.index.write_text(text)
-    with pytest.raises(RecordError, match=reason) as caught:
-        TFRecordReader(shard.path, shard.index)
-    message = str(caught.value)
-    assert message.startswith(f"{shard.index} does not belong to {shard.path}: ")
-    assert f"`python -m data_prep.tfrecord --index {shard.path.parent}`" in message
+    with pytest.raises(RecordError, match=f"^{shard.index}: the index ") as caught:
+        len(TFRecordReader(shard.path, shard.index))
+    assert f"`python -m data_prep.tfrecord --index {shard.path.parent}`" in str(caught.value)
 
 
 def test_index_with_other_borders(shard):
     shard.index.write_text("0 16\n16 19\n35 37\n")
-    with pytest.raises(RecordError, match="has 19 bytes, not 16"):
-        TFRecordReader(shard.path, shard.index).read(0)
+    with pytest.raises(RecordError, match="damaged at offset 16"):
+        TFRecordReader(shard.path, shard.index).read(1)
 
 
 def test_missing_shards(tmp_path):

@@ -31,7 +31,8 @@ FILES = ("--model-prefix", "m", "--report", "r.json", "--run-dir", "run")
 # Kills its own process at a point that no clock would hit; then goes on as the command line does.
 DRIVER = """
 import builtins, os, signal, sys
-from rn50lib import cli, files, report, training
+from rn50 import cli
+from rn50lib import files, report, training
 
 point, argv = sys.argv[1], sys.argv[2:]
 
@@ -143,7 +144,8 @@ def test_a_run_killed_at_a_chosen_point(
 
 TERM = """
 import os, signal, sys
-from rn50lib import cli, training
+from rn50 import cli
+from rn50lib import training
 
 number, phase, step, argv = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
 done = training.Timer.step_done

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +28,9 @@ def parser() -> Parser:
     build.add_argument("--check", action="store_true", help="change nothing; fail on drift or lint")
     build.add_argument(
         "--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR"
+    )
+    build.add_argument(
+        "--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR"
     )
     lint = verbs.add_parser("lint", help="check the masters against the house rules")
     lint.add_argument("masters", nargs="*", type=Path, help="masters to check (default: all)")
@@ -104,66 +106,30 @@ def _try(verbs: Any) -> None:
 
 
 def _classroom(verbs: Any) -> None:
-    """What an instructor's class needs: the learners' copy, handing in, grading."""
-    release = verbs.add_parser("release", help="write the learners' copy of the course")
+    """Add the verbs for a class: the learners' copy, handing in, grading."""
+    release = verbs.add_parser("release", help="write the learners' copy, without solutions")
     release.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
-    release.add_argument(
-        "--no-solutions",
-        action="store_true",
-        required=True,
-        help="leave the solutions out; hints and checks stay",
-    )
     submit = verbs.add_parser("submit", help="pack your exercises into a zip to hand in")
-    submit.add_argument("--name", help="yours (default: $RN50_LEARNER, else the account's)")
+    submit.add_argument("--name", help="your name (default: $RN50_LEARNER)")
     submit.add_argument("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
     submit.add_argument(
         "--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)"
     )
-    export = verbs.add_parser("export", help="the exercises for a platform that grades them itself")
-    export.add_argument(
-        "platform", choices=("nbgrader", "gradescope"),
-        help="a course folder of nbgrader, or the zip of an autograder for Gradescope",
-    )  # fmt: skip
-    export.add_argument("target", type=Path, metavar="PATH", help="a new folder, or a new zip")
-    export.add_argument(
-        "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
-    )
-    grade = verbs.add_parser("grade", help="grade what a class has handed in")
+    grade = verbs.add_parser("grade", help="run what a class has handed in; write a CSV and a page")
     grade.add_argument(
-        "submissions", type=Path, nargs="+", metavar="SUBMISSIONS",
-        help="a folder, or the zip of a class: LEARNER/ex03.ipynb, rn50-LEARNER.zip,"
-        " ex03_LEARNER.ipynb, or as Moodle, Canvas, nbgrader and Gradescope write it",
+        "folder", type=Path, metavar="DIR",
+        help="one entry per learner, named after the learner: a folder, a zip or a notebook",
     )  # fmt: skip
     grade.add_argument(
         "-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
-        help="the page; class-marks.csv, class.csv, class-feedback/, points.csv and overrides.csv"
-        " stand beside it",
+        help="the page; the CSV is written next to it (class.html)",
     )  # fmt: skip
+    grade.add_argument("--jobs", type=count, default=1, metavar="N", help="notebooks at a time (1)")
     grade.add_argument(
-        "--points", type=Path, metavar="CSV", help="what each exercise is worth (points.csv)"
-    )
-    grade.add_argument(
-        "--overrides", type=Path, metavar="CSV",
-        help="points and remarks of yours for single learners (overrides.csv)",
+        "--time-limit", type=seconds, default=120.0, metavar="S",
+        help="per exercise (120); in proportion more for one of over 20 minutes",
     )  # fmt: skip
-    grade.add_argument(
-        "--due", type=moment, metavar="TIME",
-        help="count days late from here: 2026-11-23, or 2026-11-23T18:00 with or without +01:00",
-    )  # fmt: skip
-    grade.add_argument(
-        "--marks", action="append", default=[], choices=("moodle", "canvas", "gradescope"),
-        help="write the marks as this platform takes them, too; may be given again",
-    )  # fmt: skip
-    grade.add_argument(
-        "--roster", type=Path, metavar="CSV", help="the class (id,name,e-mail): a row for everybody"
-    )
-    grade.add_argument("--jobs", type=count, metavar="N", help="submissions at a time (all cores)")
-    grade.add_argument(
-        "--time-limit", type=seconds, default=20.0, metavar="S", help="for each exercise (20)"
-    )
-    grade.add_argument(
-        "--memory", type=seconds, default=2.0, metavar="GIB", help="for each exercise (2)"
-    )
+    grade.add_argument("--memory", type=seconds, default=4.0, metavar="GIB", help="per process (4)")
 
 
 def seconds(text: str) -> float:
@@ -171,15 +137,6 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
     return value
-
-
-def moment(text: str) -> datetime:
-    """A time, of this machine's time zone where none is given; a day alone is meant to its end."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-23T18:00") from None
-    return (when + timedelta(days=len(text) == len("2026-11-23"))).astimezone()
 
 
 def count(text: str) -> int:

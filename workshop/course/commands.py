@@ -35,7 +35,6 @@ def main(argv: list[str]) -> int:
         "try": try_script,
         "release": release_course,
         "submit": submit_work,
-        "export": export_exercises,
         "grade": grade_class,
     }
     status: int = verbs[args.verb](args)
@@ -61,12 +60,16 @@ def list_notebooks(args: argparse.Namespace) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     from workshop import paths
-    from workshop.course import backup, build, lint
+    from workshop.course import backup, build, lint, nbgrader
 
     root = paths.need_checkout()
     if args.solutions:
         for path in build.build_solutions(root, args.solutions):
             print(path)
+        return 0
+    if args.nbgrader:
+        nbgrader.export(root, args.nbgrader)
+        print(f"Next: cd {args.nbgrader} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
         return 0
     if args.check:
         lines = build.drift(root) + lint.lint(root)
@@ -238,7 +241,7 @@ def try_script(args: argparse.Namespace) -> int:
 
 def release_course(args: argparse.Namespace) -> int:
     from workshop import paths
-    from workshop.classroom import release
+    from workshop.course import release
 
     names = release.release(paths.need_checkout(), args.folder)
     notebooks = sum(name.endswith(".ipynb") for name in names)
@@ -248,46 +251,27 @@ def release_course(args: argparse.Namespace) -> int:
 
 def submit_work(args: argparse.Namespace) -> int:
     from workshop import paths
-    from workshop.classroom import submit
+    from workshop.course import submit
 
     root = paths.need_checkout()
     print(submit.submit(root, args.notebooks or root / "exercises", args.name, args.out))
     return 0
 
 
-def export_exercises(args: argparse.Namespace) -> int:
-    from workshop import paths
-    from workshop.classroom import nbgrader, points, release
-
-    root, given = paths.need_checkout(), args.points or Path("points.csv")
-    worth, notes = points.load(given)
-    if args.platform == "nbgrader":
-        nbgrader.export(root, args.target, worth)
-        print(f"Next: cd {args.target} and nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
-    else:
-        release.autograder(root, args.target, given)
-        print(f"Next: give {args.target} to Gradescope, under Configure Autograder")
-    for note in notes:
-        print(f"note: {note}")
-    return 0
-
-
 def grade_class(args: argparse.Namespace) -> int:
-    from rn50lib.hardware import machine
-    from workshop.classroom import box, command
+    from rn50lib.files import check_writable
+    from workshop import paths
+    from workshop.course import grade
 
-    limits = box.Limits(seconds=args.time_limit, memory=int(args.memory * 2**30))
-    beside = args.out.absolute().parent
-    wanted = command.Wanted(
-        submissions=[path.absolute() for path in args.submissions],
-        out=args.out.absolute(),
-        points=args.points or beside / "points.csv",
-        overrides=args.overrides or beside / "overrides.csv",
-        roster=args.roster,
-        due=args.due,
-        marks=args.marks,
-        jobs=args.jobs or machine().cores,
-        limits=limits,
-        command=shlex.join(["rn50", "workshop", *args.argv]),
-    )
-    return command.grade(wanted, say)
+    folder, out = args.folder.absolute(), args.out.absolute()
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    if out.suffix != ".html" or out.parent == folder:
+        raise UserError(f"-o {args.out}: name an .html file outside {folder}")
+    check_writable(out, "-o")
+    hidden = (folder, paths.need_checkout() / "exercises" / "source")
+    memory, bubblewrap = int(args.memory * 2**30), grade.bubblewrap_works()
+    settings = grade.Settings(args.time_limit, memory, hidden, bubblewrap)
+    grade.grade(folder, out, settings, args.jobs)
+    print(f"{out}\n{out.with_suffix('.csv')}")
+    return 0

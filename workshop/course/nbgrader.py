@@ -1,9 +1,7 @@
-"""The exercises for a university that already runs nbgrader: its metadata in their cells.
+"""`rn50 workshop build --nbgrader DIR`: the exercises as a course folder of nbgrader.
 
-    rn50 workshop export nbgrader course && cd course && nbgrader generate_assignment rn50
-
-The markers of the solutions are nbgrader's own. Each check is a grade cell whose last value is the
-points, which nbgrader takes, parts of them too; an answer that earns none ends in an error.
+Each check becomes a grade cell whose last value is its points, which nbgrader accepts, partial
+credit included. An answer that earns nothing ends the cell with an error.
 """
 
 from __future__ import annotations
@@ -21,53 +19,49 @@ from workshop.course import build, solutions
 from workshop.errors import show_user_errors_plainly
 
 ASSIGNMENT = "rn50"
-CONFIG = """c = get_config()  # noqa: F821 - nbgrader's
+POINTS = {"easy": 1, "medium": 2, "hard": 3}  # by the difficulty of an exercise
+CONFIG = """c = get_config()  # noqa: F821 - defined by nbgrader
 c.ClearSolutions.code_stub = {"python": "..."}
-c.ExecutePreprocessor.timeout = 300  # of a cell: checks that start ranks take longer than 30 s
+c.ExecutePreprocessor.timeout = 300  # seconds per cell: some checks start processes
 """
 
 
-def export(root: Path, folder: Path, worth: dict[str, float]) -> None:
-    """Write a course folder of nbgrader. Raises UserError where `folder` is there already."""
+def export(root: Path, folder: Path) -> None:
+    """Write a course folder for nbgrader. Raises UserError if there is one already."""
     source = folder / "source" / ASSIGNMENT
     try:
         source.mkdir(parents=True)
-        (folder / "nbgrader_config.py").open("x", encoding="utf-8").write(CONFIG)
+        (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
         for master in filter(build.is_exercise, build.masters(root)):
-            text = json.dumps(notebook(root, master, worth), indent=1, ensure_ascii=False)
+            text = json.dumps(notebook(root, master), indent=1, ensure_ascii=False)
             (source / f"{master.stem}.ipynb").write_text(text + "\n", encoding="utf-8")
     except OSError as problem:
-        raise UserError(f"{folder}: {problem}. Give a new folder") from None
+        raise UserError(f"{folder}: {problem.strerror}. Name a new folder") from None
 
 
-def notebook(root: Path, master: Path, worth: dict[str, float]) -> dict[str, Any]:
-    """An exercise notebook as nbgrader's formgrader would save it, with solutions."""
+def notebook(root: Path, master: Path) -> dict[str, Any]:
+    """Return an exercise notebook with nbgrader's metadata and the solutions in it."""
     book: dict[str, Any] = json.loads(build.build(root, master).text)
     for cell, given in zip(book["cells"], build.read_master(master), strict=False):
         kind, name = (*given["tags"], "", "")[:2]
         if kind not in ("answer", "check"):
             continue
-        item, grade_id = table.find(name), name.replace(".", "-")  # it takes no dots
-        about: dict[str, Any] = {
-            "schema_version": 3,
-            "task": False,
-            "grade": False,
-            "solution": False,
-        }
+        item, grade_id = table.find(name), name.replace(".", "-")  # nbgrader accepts no dots
+        about = {"schema_version": 3, "task": False, "grade_id": grade_id, "grade": kind == "check"}
+        about |= {"solution": kind == "answer", "locked": kind == "check"}
         if kind == "answer":
             cell["source"] = with_stub(given["source"])
-            about |= {"solution": True, "locked": False, "grade_id": f"{grade_id}-answer"}
+            about["grade_id"] = f"{grade_id}-answer"
         else:
-            call = f'points("{name}", {item.answer}, {worth[name]:g})'
-            cell["source"] = f"from workshop.classroom.nbgrader import points\n\n{call}"
-            about |= {"grade": True, "locked": True, "grade_id": grade_id}
-            about["points"] = worth[name]
+            about["points"] = POINTS[item.difficulty]
+            call = f'points("{name}", {item.answer}, {about["points"]})'
+            cell["source"] = f"from workshop.course.nbgrader import points\n\n{call}"
         cell["metadata"]["nbgrader"] = about
     return book
 
 
 def with_stub(source: str) -> str:
-    """A cell that names what is to be written also when nbgrader has taken the solution out."""
+    """Return an answer cell that still defines its names after nbgrader removed the solution."""
     lines: list[str] = []
     for indent, part, is_solution in solutions.regions(source, "exercise"):
         if is_solution and not indent:
@@ -77,9 +71,9 @@ def with_stub(source: str) -> str:
 
 
 def points(exercise: str, answer: Any, worth: float) -> float:
-    """Check an answer, say how it went, and return its points.
+    """Check an answer, print the result, and return its points.
 
-    Raises CheckFailed where it earns none, whatever RN50_CHECK says.
+    Raises CheckFailed if it earns none, also with RN50_CHECK=record.
     """
     with no_stderr():
         result = engine.judge(exercise, answer)
@@ -93,8 +87,7 @@ def points(exercise: str, answer: Any, worth: float) -> float:
 
 @contextlib.contextmanager
 def no_stderr() -> Iterator[None]:
-    """Drop what is written to standard error: any of it, such as a framework's warning, means no
-    points to nbgrader."""
+    """Discard standard error: nbgrader counts any of it, such as a warning, as a failure."""
     kept = os.dup(2)
     with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
         os.dup2(null.fileno(), 2)

@@ -1,0 +1,354 @@
+"""A class: the learners' copy, handing in, grading here and with nbgrader."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import capabilities
+from tests.conftest import ROOT
+from tests.support import leaving_nothing
+from tests.workshop.conftest import MASTER
+from workshop.checks import table
+from workshop.course import build, release, solutions
+from workshop.course.nbgrader import POINTS
+
+Book = dict[str, Any]
+TELLING = 24  # characters; shorter lines such as `return x` reveal nothing
+
+
+def book(name: str, solved: bool) -> Book:
+    """An exercise notebook of the course, such as ex01."""
+    (master,) = (path for path in build.masters(ROOT) if path.stem.startswith(name))
+    found: Book = json.loads(build.build(ROOT, master, solved=solved).text)
+    return found
+
+
+def cell(book: Book, *tags: str) -> dict[str, Any]:
+    (found,) = (c for c in book["cells"] if c["metadata"].get("tags") == list(tags))
+    return found
+
+
+def answered(exercise: str, source: str) -> Book:
+    """A solved notebook in which one answer is `source`."""
+    made = book(exercise[:4], solved=True)
+    cell(made, "answer", exercise)["source"] = source
+    return made
+
+
+# --- release --------------------------------------------------------------------------------------
+
+
+def secrets() -> set[str]:
+    """The telling lines of all solutions, without those the exercises show to the learner."""
+    found, given = set(), set()
+    for master in build.masters(ROOT):
+        for part in build.read_master(master):
+            if part["cell_type"] == "code":
+                for _, lines, secret in solutions.regions(part["source"], str(master)):
+                    (found if secret else given).update(map(str.strip, lines))
+                given.update(map(str.strip, solutions.stub(part["source"]).splitlines()))
+            else:
+                given.update(map(str.strip, part["source"].splitlines()))
+    return {line for line in found - given if len(line) >= TELLING and not line.startswith('"""')}
+
+
+def library() -> str:
+    """Return what every learner may read: library, lessons, checks, hints, pages and scripts."""
+    folders = (
+        "rn50lib",
+        "rn50",
+        "data_prep",
+        "workshop",
+        "notebooks/source",
+        "benchmarks",
+        "scripts",
+    )
+    found = [path for name in folders for path in (ROOT / name).rglob("*.py")]
+    found += [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("exercises/*/*.md")]
+    found += [ROOT / "workshop/checks/hints.md"]
+    found += [path for path in ROOT.glob("exercises/*/*.py") if path.parent.name != "source"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in found)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("release") / "course"
+    release.release(ROOT, target)
+    return target
+
+
+@pytest.mark.slow
+def test_no_line_of_a_solution_is_in_the_learners_copy(copy: Path) -> None:
+    known = library()
+    hidden = {line for line in secrets() if line not in known}
+    assert len(hidden) > 60  # the search has something to find
+    found = []
+    for path in copy.rglob("*"):
+        if path.suffix in (".py", ".ipynb", ".md", ".json", ".txt", ".toml"):
+            text = path.read_text(encoding="utf-8").replace('\\"', '"')
+            found += [(str(path.relative_to(copy)), line) for line in hidden if line in text]
+    assert not found
+    assert not [path for path in copy.rglob("*") if path.name in ("solutions", "instructor.md")]
+    assert {path.name for path in copy.iterdir()}.isdisjoint({"tests", "answers", "runs", ".git"})
+
+
+@pytest.mark.slow
+def test_learners_copy_is_a_working_course(copy: Path) -> None:
+    assert build.drift(copy) == []
+    for page in copy.glob("*.md"):
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            if "://" not in link and not link.startswith("../../actions/"):
+                assert (copy / link).exists(), (page.name, link)
+    program = (
+        "import workshop as w, rn50.cli; print(rn50.cli.__file__)\n"
+        "try: w.solution('ex03.shard', now=True)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=copy, env={"PYTHONPATH": str(copy), "PATH": "/bin"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    where, said = done.stdout.splitlines()
+    assert Path(where).is_relative_to(copy) and "your instructor" in said, done
+
+
+def test_release_refuses_a_folder_in_use(rn50, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    status, _, err = rn50(ROOT, "workshop", "release", tmp_path)
+    assert status == 2 and "is not empty" in err
+    status, _, err = rn50(ROOT, "workshop", "release", ROOT / "notebooks/x")
+    assert status == 2 and "is inside the course" in err
+
+
+# --- submit ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def course(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small course with two exercises."""
+    (checkout / "exercises" / "source").mkdir(parents=True)
+    (checkout / "notebooks" / "source" / "00_start_here.py").write_text(MASTER)
+    for name in ("ex01_numbers", "ex02_words"):
+        text = f"# %% [markdown]\n# # {name}\n\n# %%\n### BEGIN SOLUTION\na = 6\n### END SOLUTION\n"
+        (checkout / "exercises" / "source" / f"{name}.py").write_text(text)
+    for master in build.masters(checkout):
+        build.write(build.build(checkout, master))
+    monkeypatch.delenv("RN50_RUNS", raising=False)
+    monkeypatch.delenv("RN50_LEARNER", raising=False)
+    return checkout
+
+
+def work_on(course: Path) -> None:
+    """Solve a cell, with an output and a setting that show paths."""
+    path = course / "exercises" / "ex01_numbers.ipynb"
+    made = json.loads(path.read_text())
+    (code,) = [c for c in made["cells"] if c["cell_type"] == "code"]
+    code["source"] = "a = 42"
+    code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "/home/anna"}]
+    made["metadata"]["widgets"] = {"path": "/home/anna"}
+    path.write_text(json.dumps(made))
+
+
+def test_zip_has_the_work_and_nothing_else(course: Path, rn50) -> None:
+    work_on(course)
+    for name in ("answers/ex01.py", "answers/ex01.json", "data/a.jpg", "runs/x/report.json"):
+        (course / name).parent.mkdir(parents=True, exist_ok=True)
+        (course / name).write_text("x = 1")
+    status, out, err = rn50(course, "workshop", "submit", "--name", "Anna Äpfel")
+    assert status == 0 and "ex01_numbers.ipynb, answers/ex01.py" in out, err
+    with zipfile.ZipFile(course / "rn50-Anna-Äpfel.zip") as opened:
+        found = {name: opened.read(name).decode() for name in opened.namelist()}
+    assert list(found) == ["ex01_numbers.ipynb", "answers/ex01.py"]
+    assert "a = 42" in found["ex01_numbers.ipynb"] and "/home/anna" not in str(found)
+
+
+def test_submit_says_what_is_missing(course: Path, rn50) -> None:
+    status, _, err = rn50(course, "workshop", "submit", "--name", "anna")
+    assert status == 2 and "nothing to hand in" in err and len(err.splitlines()) == 1
+    work_on(course)
+    status, _, err = rn50(course, "workshop", "submit", "--name", "///")
+    assert status == 2 and "--name" in err
+    (course / "exercises" / "ex02_words.ipynb").write_text("{")
+    status, _, err = rn50(course, "workshop", "submit", "--name", "anna")
+    assert status == 2 and "rn50 workshop reset ex02_words" in err
+    assert not list(course.glob("*.zip*"))
+
+
+# --- grade ----------------------------------------------------------------------------------------
+
+LOOP = "def index(shard):\n    while True:\n        pass\n"
+MEMORY = "def index(shard):\n    return [bytearray(2**26) for _ in range(160)]\n"
+ENDS = "import os\ndef index(shard):\n    os._exit(0)\n"
+ODD = "def index(shard):\n    raise ValueError('=1+1\\n<script>half \\ud800 of\\x1b[2J')\n"
+READS = """
+import pathlib, socket
+def index(shard):
+    seen = [name for name in pathlib.Path(PLACE).rglob("*")]
+    try:
+        return seen or socket.create_connection(("127.0.0.1", PORT), 2)
+    except OSError as error:
+        raise ValueError("closed in") from error
+"""
+ESCAPES = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+"""
+
+
+def graded(uploads: Path, *flags: str, **env: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """Run the command; what it printed, and the rows of the table by learner."""
+    out = uploads.parent / "class.html"
+    command = [sys.executable, "-m", "rn50", "workshop", "grade", uploads, "-o", out, *flags]
+    with leaving_nothing():
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=1800
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with out.with_suffix(".csv").open(encoding="utf-8-sig", newline="") as file:
+        return done.stdout, {row["learner"]: row for row in csv.DictReader(file)}
+
+
+def save(folder: Path, made: Book) -> None:
+    folder.mkdir(parents=True)
+    (folder / "ex01.ipynb").write_text(json.dumps(made), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None:
+    where = tmp_path / "in"
+    right = book("ex01", solved=True)
+    save(where / "Anna Äpfel", right)
+    for name, source in {"loop": LOOP, "memory": MEMORY, "ends": ENDS, "=odd<script>": ODD}.items():
+        save(where / name, answered("ex01.index", source))
+    helped = answered("ex01.index", "def index(shard):\n    return walk(shard)")
+    own = "".join(cell(right, "answer", "ex01.index")["source"]).replace("def index", "def walk")
+    helper = {"cell_type": "code", "id": "x", "metadata": {}, "source": f"explode()\n{own}"}
+    at = helped["cells"].index(cell(helped, "answer", "ex01.index"))
+    helped["cells"].insert(at, helper)
+    cell(helped, "check", "ex01.leak")["source"] = "print('passed')"
+    (where / "helped.ipynb").write_text(json.dumps(helped))
+    save(where / "untouched", book("ex01", solved=False))
+    (where / "empty").mkdir()
+    os.mkfifo(where / "empty" / "ex01.ipynb")
+    (where / "deep.ipynb").write_text("[" * 100_000)
+    (where / "not-a-book.ipynb").write_text('{"cells": [{"cell_type": "code", "source": 7}]}')
+    with zipfile.ZipFile(where / "rn50-ben.zip", "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("../../escaped.ipynb", json.dumps(right))
+        out.writestr("/large.ipynb", bytes(41 * 2**20))
+    data = bytearray((where / "rn50-ben.zip").read_bytes())
+    data[60:200] = bytes(140)
+    (where / "damaged.zip").write_bytes(data)
+    Path(os.fsdecode(os.fsencode(where) + b"/M\xfcller")).mkdir()
+
+    printed, found = graded(where, "--time-limit", "20", "--memory", "2", "--jobs", "2")
+    full = {"ex01.frame": "2", "ex01.crc": "2", "ex01.index": "1", "ex01.leak": "2"}
+    for who in ("Anna Äpfel", "helped", "ben"):
+        assert full.items() <= found[who].items(), (printed, found[who])
+    for who in ("loop", "memory", "'=odd<script>"):  # one answer costs its own points alone
+        assert (full | {"ex01.index": "0"}).items() <= found[who].items(), (printed, found[who])
+    assert found["ends"]["ex01.crc"] == "2" and found["ends"]["ex01.index"] == "0"
+    for who, said in {"empty": "no exercise notebook", "deep": "cannot be read", "M?ller": "no ex",
+                      "not-a-book": "cannot be read", "damaged": "cannot be read",
+                      "ben": "larger than 40 MiB", "untouched": ""}.items():  # fmt: skip
+        (row,) = (row for name, row in found.items() if re.fullmatch(who.replace("?", "."), name))
+        assert said in row["notes"] and (who == "ben" or row["points"] == "0"), row
+    assert len(found) == len(list(where.iterdir())) and not list(tmp_path.rglob("*escaped*"))
+    page = (tmp_path / "class.html").read_text(encoding="utf-8")
+    for said in ("the time limit of 20 s", "MemoryError", "Python ended", "can forge"):
+        assert said in page, said
+    assert "<script" not in page and "\x1b" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "boxed", [pytest.param(True, marks=[pytest.mark.needs("bubblewrap")]), False]
+)
+def test_page_says_whether_bubblewrap_was_used(tmp_path: Path, boxed: bool) -> None:
+    """Bubblewrap keeps uploads and network out of reach. No process is left with or without it."""
+    where = tmp_path / "in"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
+        save(where / "anna", answered("ex01.index", source + ESCAPES))
+        path = {} if boxed else {"PATH": str(Path(sys.executable).parent)}
+        printed, found = graded(where, **path)
+    page = (tmp_path / "class.html").read_text()
+    assert ("Answers ran under bubblewrap" in page and "closed in" in page) == boxed, printed
+    assert ("Answers ran without bubblewrap" in page) == (not boxed)
+    assert found["anna"]["ex01.crc"] == "2", printed
+
+
+def test_grade_needs_a_folder_of_uploads(tmp_path: Path, rn50) -> None:
+    for folder, flags in ((tmp_path / "none", ()), (tmp_path, ()), (ROOT, ("-o", tmp_path / "c"))):
+        status, _, err = rn50(tmp_path, "workshop", "grade", folder, *flags)
+        assert status == 2 and len(err.splitlines()) == 1 and str(tmp_path) in err, err
+
+
+@pytest.mark.slow
+@pytest.mark.needs("nbgrader")
+def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
+    """Right, partly right and untouched, by `nbgrader autograde` and by `rn50 workshop grade`."""
+    from workshop.checks import ex04
+
+    course, program = tmp_path / "course", Path(str(capabilities.nbgrader_program()))
+    status, _, err = rn50(tmp_path, "workshop", "build", "--nbgrader", course)
+    assert status == 0, err
+    assert len(list((course / "source" / "rn50").iterdir())) == 8
+    for path in (course / "source" / "rn50").iterdir():
+        made = json.loads(path.read_text())
+        if path.stem[:4] == "ex04":  # the exercises that do without TensorFlow
+            last = made["cells"].index(cell(made, "check", "ex04.order"))
+            path.write_text(json.dumps(made | {"cells": made["cells"][: last + 1]}))
+        else:
+            path.unlink()
+    kernel = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": command, "display_name": "", "language": "python"}))
+    path = f"{program.parent}:{os.environ['PATH']}"
+    env = os.environ | {"JUPYTER_PATH": str(tmp_path / "jupyter"), "PATH": path}
+
+    def run(*words: str | Path) -> None:
+        done = subprocess.run(words, cwd=course, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run(program, "generate_assignment", "rn50")
+    (path,) = (course / "release" / "rn50").iterdir()
+    released = path.read_text()
+    assert "SOLUTION" not in released and "wrong_lines = ..." in released
+    mistakes = sorted(ex04.line_of(text) for text in ex04.MISTAKES)
+    hunt, order = ("answer", "ex04.hunt"), ("answer", "ex04.order")
+    right = {hunt: f"wrong_lines = {set(mistakes)}"}
+    right[order] = cell(book("ex04", solved=True), *order)["source"]
+    parts = {hunt: f"wrong_lines = {set(mistakes[:5])}", order: "stages = ['batch']"}
+    for who, answers in {"right": right, "parts": parts, "untouched": {}}.items():
+        made = json.loads(released)
+        for one in made["cells"]:
+            tags = tuple(one["metadata"].get("tags", ()))
+            one["source"] = answers.get(tags, one["source"])
+        (course / "submitted" / who / "rn50").mkdir(parents=True)
+        (course / "submitted" / who / "rn50" / path.name).write_text(json.dumps(made))
+    run(program, "autograde", "rn50")
+    run(program, "export", "--to", tmp_path / "grades.csv")
+    with (tmp_path / "grades.csv").open(newline="") as file:
+        theirs = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    _, ours = graded(course / "submitted")
+    worth = POINTS[table.find("ex04.order").difficulty]
+    expected = {"right": 3 + worth, "parts": 1.88, "untouched": 0}  # 5 of 8 mistakes, 3 points
+    assert theirs == {who: float(row["points"]) for who, row in ours.items()} == expected
