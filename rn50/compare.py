@@ -144,7 +144,7 @@ def published(name: str) -> Side:
 def text(sides: Sequence[Side]) -> str:
     """Return the tables of everything that at least one side has, and the notes."""
     tables = [table(sides, key) for key in RATES for table in (rate_table, weak_table)]
-    parts = list(filter(None, [*tables, trained_table(sides)]))
+    parts = [part for part in (*tables, trained_table(sides)) if part]
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
     notes = "\n".join(note for side in sides for note in side.notes)
@@ -153,21 +153,19 @@ def text(sides: Sequence[Side]) -> str:
 
 def rate_table(sides: Sequence[Side], key: str) -> str:
     """Return images per second by workers and batch, and the ratio of each side to the first."""
-    first, *others = sides
-    rows = []
+    rows, ratios = [], []
     for cell in sorted({cell for side in sides for cell in side.rates if cell[0] == key}):
         base, *rates = [side.rates.get(cell) for side in sides]
-        ratios = [number(rate / base if rate and base else None) for rate in rates]
-        shown = [
-            "failed" if cell in side.rates and not side.rates[cell] else number(rate)
-            for side, rate in zip(sides, [base, *rates], strict=True)
-        ]
-        rows.append([str(cell[1]), str(cell[2]), *shown, *ratios])
+        ratios += [rate / base if rate and base else None for rate in rates]
+        # a cell with None has failed, a missing one was not measured
+        shown = ["failed" if side.rates.get(cell, 0) is None else number(side.rates.get(cell))
+                 for side in sides]  # fmt: skip
+        rows.append([*cell[1:], *shown, *map(number, ratios[len(ratios) - len(rates) :])])
     title = f"{key}, images per second"
-    if others and all(set(row[-len(others) :]) == {"-"} for row in rows):
+    if ratios and not any(ratios):
         title += " (no workers and batch in common, so there is no ratio)"
-    ratio_names = [f"{side.name} / {first.name}" for side in others]
-    return table_text(title, ["workers", "batch", *(s.name for s in sides), *ratio_names], rows)
+    more = [f"{side.name} / {sides[0].name}" for side in sides[1:]]
+    return table_text(title, ["workers", "batch", *(s.name for s in sides), *more], rows)
 
 
 def weak_table(sides: Sequence[Side], key: str) -> str:
@@ -176,7 +174,7 @@ def weak_table(sides: Sequence[Side], key: str) -> str:
     for cell in sorted({c for side in sides for c in side.rates if c[0] == key and c[1] > 1}):
         found = [side.weak_scaling(*cell) for side in sides]
         if any(found):
-            rows.append([str(cell[1]), str(cell[2]), *map(number, found)])
+            rows.append([*cell[1:], *map(number, found)])
     title = f"{key}, times the speed of one worker"
     return table_text(title, ["workers", "batch", *(side.name for side in sides)], rows)
 
@@ -184,7 +182,7 @@ def weak_table(sides: Sequence[Side], key: str) -> str:
 def trained_table(sides: Sequence[Side]) -> str:
     """Return the last epoch's metrics and the hours of trainings."""
     rows = [
-        [key, str(n), *(number(side.trained.get((key, n)), 3) for side in sides)]
+        [key, n, *(number(side.trained.get((key, n)), 3) for side in sides)]
         for key in (*LAST, "hours")
         for n in sorted({m for side in sides for k, m in side.trained if k == key})
     ]
@@ -192,9 +190,9 @@ def trained_table(sides: Sequence[Side]) -> str:
     return table_text("trainings, after their last epoch", head, rows)
 
 
-def table_text(title: str, head: list[str], rows: list[list[str]]) -> str:
+def table_text(title: str, head: list[str], rows: list[list[Any]]) -> str:
     """Return a table with a title, or an empty text without rows."""
-    return "\n".join([title, *aligned([head, *rows])]) if rows else ""
+    return "\n".join([title, *aligned([head, *([*map(str, row)] for row in rows)])]) if rows else ""
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -162,16 +162,3 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
         "compute_ips": images * len(seconds) / (total - data) if total > data else None,
         "latency_ms": {str(p): 1000 * s for p, s in zip(PERCENTILES, latencies, strict=True)},
     }
-
-
-def spreads(found: dict[str, Any]) -> str:
-    """Return a line for each figure of a sweep's file: the quartiles of its iterations."""
-    lines = [
-        f"  n {n}, batch {batch}, {key}: {cell[key]['spread'][0]:,.1f} to"
-        f" {cell[key]['spread'][1]:,.1f}"
-        for n, row in found["env"]["cells"].items()
-        for batch, cell in row.items()
-        for key in found["metric_keys"]
-        if key in cell
-    ]
-    return "\n".join(["half of the iterations were between (images per second)", *lines])

@@ -10,7 +10,7 @@ from typing import Any
 
 from rn50 import compare, dry_run, launch
 from rn50 import parser as parsers
-from rn50.benchmark.cells import Cell, contents, measure, spreads
+from rn50.benchmark.cells import Cell, contents, measure
 from rn50.common import counts
 from rn50.description import describe
 from rn50.prepare import prepare
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
         return 130
     found = contents(cells, dropped, ["rn50", "benchmark", *argv])
     write_json(own.output, found)
-    launch.say(f"{compare.text([compare.side_of(found, 'this sweep')])}\n{spreads(found)}")
+    launch.say(compare.text([compare.side_of(found, "this sweep")]))
     print(own.output)
     return 130 if interrupted else int(any(cell.reason for cell in cells))
 

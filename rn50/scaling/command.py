@@ -19,11 +19,6 @@ PUBLISHED = {  # the publication and precision that fill in what is not given
     "tf32": ("DGX A100", "TF32"),
 }
 ACCURATE = 8192  # the global batch up to which Goyal et al. (arXiv:1706.02677) lost no accuracy
-LOSSES = {
-    "stragglers": "waiting for the slowest worker",
-    "exchange": "the exchange",
-    "input": "waiting for images",
-}
 
 
 def above_zero(text: str) -> float:
@@ -33,15 +28,15 @@ def above_zero(text: str) -> float:
     return float(text)
 
 
-def parser() -> Parser:
-    """Return the parser of `rn50 scale`."""
-    made = Parser(
+def main(argv: list[str]) -> int:
+    """Run `rn50 scale`; return the exit status."""
+    parser = Parser(
         prog="rn50 scale",
         description="Predict a training on n GPUs: a step's time as the sum of compute, stragglers,"
         " exchange and input. The defaults are published: a DGX-1 with V100s.",
         allow_abbrev=False,
     )
-    add, number, rate = made.add_argument, checked(positive), checked(above_zero)
+    add, number, rate = parser.add_argument, checked(positive), checked(above_zero)
     add("--gpus", type=checked(counts), help="as in 1,8,64,512 (default: up to eight hosts)")
     add("-b", "--batch", "--batch-size", type=number, help="images per GPU and step")
     add("--dtype", choices=sorted(PUBLISHED), default="float16", help="default: float16")
@@ -53,54 +48,20 @@ def parser() -> Parser:
     add("-e", "--num-epochs", type=number, default=90)
     add("--num-examples", type=number, default=IMAGENET, help="images of an epoch")
     add("--price", type=rate, help="of one GPU for one hour: adds the cost")
-    add("--check", action="store_true", help="compare the model with published rows")
-    return made
-
-
-def main(argv: list[str]) -> int:
-    """Run `rn50 scale`; return the exit status."""
-    args = parser().parse_args(argv)
-    if args.check:
-        print("\n".join(check()))
-        return 0
+    args = parser.parse_args(argv)
     training, cluster, sources = settings(args)
-    steps = [predict(training, cluster, n) for n in sorted(args.gpus or usual(cluster))]
-    finding = f"{sentence(steps[-1])} {large_batch(steps[-1])}".rstrip()
-    print("\n".join([*sources, "", *table(args, steps), "", finding]))
+    host = args.gpus_per_host
+    usual = [2**i for i in range(host.bit_length()) if 2**i < host]
+    usual += [host, *([2 * host, 4 * host, 8 * host] if cluster.between else [])]
+    steps = [predict(training, cluster, n) for n in sorted(args.gpus or usual)]
+    print("\n".join([*sources, "", *table(args, steps), "", finding(steps[-1])]))
     return 0
-
-
-def check() -> list[str]:
-    """Return the model's prediction for each published row, the error, and the mean error."""
-    rows = [["published by", "GPUs", "img/s", "predicted", "error", "", "perfect"]]
-    errors = []
-    for series in load().values():
-        local, between = links.parse(series.network)
-        cluster = Cluster(local, between, series.gpus_per_host, noise=series.noise)
-        training = Training(series.ips[1], series.batch, series.gradient_bytes)
-        for n, ips in [(n, ips) for n, ips in series.ips.items() if n > 1]:
-            found = predict(training, cluster, n).ips
-            error, perfect = 100 * (found / ips - 1), 100 * (n * series.ips[1] / ips - 1)
-            fitted = n in series.fit_on
-            errors += [] if fitted else [abs(error)]
-            rows.append([
-                f"{series.name} {series.precision}", str(n), f"{ips:,.1f}", f"{found:,.1f}",
-                f"{error:+.1f} %", "fitted" if fitted else "held out", f"{perfect:+.1f} %",
-            ])  # fmt: skip
-    mean = f"{sum(errors) / len(errors):.1f} % (at most {max(errors):.1f} %)"
-    return [*aligned(rows), "", f"Mean error of the {len(errors)} held-out rows: {mean}."]
-
-
-def usual(cluster: Cluster) -> list[int]:
-    """Return 1, 2, 4 … up to a full host, then 2, 4 and 8 hosts if they are joined."""
-    full = cluster.gpus_per_host
-    on_host = [2**i for i in range(full.bit_length()) if 2**i < full]
-    return [*on_host, full, *([2 * full, 4 * full, 8 * full] if cluster.between else [])]
 
 
 def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
     """Return what is to be predicted, and a line per number that says where it comes from."""
     published = load()[PUBLISHED[args.dtype]]
+    fitted = load()[published.parameters_of or PUBLISHED[args.dtype]]
     ips, batch, speed = args.compute_ips, args.batch, "given"
     if ips is None:
         if args.dtype == "bfloat16":
@@ -111,21 +72,18 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         speed = f"published: {published.name}, {published.precision}, {published.software}"
     elif batch is None:
         raise UserError("--compute-ips needs its batch: add --batch, the images of a GPU's step")
-    training = Training(ips, batch)
-    fitted = load()[published.parameters_of or PUBLISHED[args.dtype]]
-    local, between = links.parse(args.network)
+    training, (local, between) = Training(ips, batch), links.parse(args.network)
     cluster = Cluster(local, between, args.gpus_per_host, args.input_ips, noise=fitted.noise)
-    joined = f"{local.name} {local.bytes_per_s / 1e9:.3g} GB/s in hosts of {args.gpus_per_host}"
-    if between is not None:
-        joined += f", {between.name} {between.bytes_per_s / 1e9:.3g} GB/s between hosts"
+    joined = [f"{link.name} {link.bytes_per_s / 1e9:.3g} GB/s" for link in (local, between) if link]
     size = sum(bucket.size for bucket in training.buckets) / 1e6
+    rows = " and ".join(map(str, fitted.fit_on))
     return training, cluster, [
         f"one GPU   {ips:g} img/s with batch {batch}, {args.dtype} ({speed})",
-        f"links     {joined}",
+        f"links     {' between hosts, '.join(joined[::-1])} in hosts of {args.gpus_per_host}",
         f"exchange  {size:.1f} MB ({training.network.name}) in {len(training.buckets)} buckets,"
         f" {cluster.algorithm}, during the backward pass",
-        f"noise     {100 * fitted.noise:.3g} % of a step's time (fitted on"
-        f" {' and '.join(map(str, fitted.fit_on))} GPUs of the {fitted.name}, published)",
+        f"noise     {100 * fitted.noise:.3g} % of a step's time (fitted on {rows} GPUs of the"
+        f" {fitted.name}, published)",
         f"input     {f'{args.input_ips:g} img/s per host' if args.input_ips else 'fast enough'}",
     ]  # fmt: skip
 
@@ -146,13 +104,14 @@ def table(args: argparse.Namespace, steps: list[PredictedStep]) -> list[str]:
     return aligned(rows)
 
 
-def sentence(step: PredictedStep) -> str:
-    """Return the finding for the most GPUs."""
-    found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f} % of perfect speed"
-    if step.limit == "compute":
-        return f"{found}; nothing else takes more than 1 % of the step."
-    lost, took = 1000 * step.lost[step.limit], 1000 * step.step_s
-    return f"{found}; most is lost in {LOSSES[step.limit]}, {lost:.1f} of {took:.1f} ms."
+def finding(step: PredictedStep) -> str:
+    """Return what the prediction says about the most GPUs."""
+    what = "nothing else takes more than 1 % of the step"
+    if step.limit != "compute":
+        lost, took = 1000 * step.lost[step.limit], 1000 * step.step_s
+        what = f"most is lost in {step.limit}, {lost:.1f} of {took:.1f} ms"
+    found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f} % of perfect speed; {what}."
+    return f"{found} {large_batch(step)}".rstrip()
 
 
 def large_batch(step: PredictedStep) -> str:

@@ -5,10 +5,10 @@
 - compute: measured on one GPU, so the step of one GPU is exactly what was measured.
 - stragglers: all wait for the slowest. With normally distributed step times of relative standard
   deviation `noise`, the slowest of n takes 1 + noise * E[max of n normals] of the mean.
-- exchange: gradients are summed in buckets during the backward pass. A bucket starts when the
-  slowest worker has its last gradient and the previous bucket is done; what ends after the backward
-  pass is exposed. An all-reduce is a ring, or hierarchical: a reduce-scatter in each host, rings
-  between the hosts, an all-gather in each host.
+- exchange: gradients are summed in buckets. A bucket starts when the slowest worker has its last
+  gradient and the previous bucket is done; what ends after the backward pass is exposed. An
+  all-reduce is a ring, or hierarchical: a reduce-scatter in each host, rings between the hosts, an
+  all-gather in each host.
 - input: the workers of a host share its loaders, so n of them get a batch each no faster than in
   n * batch / input_ips.
 - contention: what every further worker on the host costs each image (0 unless fitted).
@@ -97,8 +97,6 @@ class Cluster:
 
     def split(self, n: int) -> tuple[int, int]:
         """Return (hosts, GPUs on each) of n GPUs. Raise UserError if they do not fill the hosts."""
-        if n < 1:
-            raise UserError(f"--gpus {n}: use 1 or more")
         if n <= self.gpus_per_host:
             return 1, n
         if n % self.gpus_per_host:
@@ -134,12 +132,8 @@ class PredictedStep:
     @property
     def lost(self) -> dict[str, float]:
         """The seconds that one GPU alone would not take, by their reason."""
-        return {
-            "stragglers": self.stragglers_s,
-            "exchange": self.exposed_s,
-            "input": self.input_wait_s,
-            "contention": self.contention_s,
-        }
+        seconds = (self.stragglers_s, self.exposed_s, self.input_wait_s, self.contention_s)
+        return dict(zip(("stragglers", "exchange", "input", "contention"), seconds, strict=True))
 
     @property
     def step_s(self) -> float:
@@ -179,16 +173,11 @@ def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
     end = max(end, slowest)
     fed = on_host * training.batch / cluster.input_ips if cluster.input_ips else 0.0
     return PredictedStep(
-        gpus=n,
-        hosts=hosts,
-        batch=training.batch,
-        compute_s=alone,
-        stragglers_s=slowest - alone,
-        exposed_s=end - slowest,
-        input_wait_s=max(0.0, fed - end),
+        gpus=n, hosts=hosts, batch=training.batch, compute_s=alone, stragglers_s=slowest - alone,
+        exposed_s=end - slowest, input_wait_s=max(0.0, fed - end),
         contention_s=cluster.contention_s * training.batch * (on_host - 1),
         hidden_s=max(0.0, sum(times) - (end - slowest)),
-    )
+    )  # fmt: skip
 
 
 def all_reduce_s(cluster: Cluster, n: int, size: float) -> float:
