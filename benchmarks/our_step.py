@@ -46,4 +46,4 @@ if args.job == "predict":
     stopwatch.serve(lambda: step.predict(images), answer)
 else:
     step.train_step(batch, 0.01)
-    stopwatch.serve(lambda: step.train_step(batch, 0.01), step.read_sums()[0] / args.batch)
+    stopwatch.serve(lambda: step.train_step(batch, 0.01), step.pop_metrics()[0] / args.batch)

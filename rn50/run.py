@@ -108,7 +108,7 @@ def train(argv: list[str]) -> int:
     end_on_sigterm()
     me = member()
     config = prepare(experiment, group=me)
-    from rn50lib.worker import run_worker
+    from rn50lib.train import train as train_here
 
     first = me is None or me.rank == 0
     try:
@@ -116,7 +116,7 @@ def train(argv: list[str]) -> int:
             if extra.run_dir and first:
                 make_folder(extra.run_dir, f"--run-dir {extra.run_dir}")
                 held.enter_context(lock_folder(extra.run_dir))
-            return run_worker(config, extra.run_dir)
+            return train_here(config, extra.run_dir)
     except SystemExit as ended:
         if ended.code == TERMINATED and first:
             tell_how_to_go_on("train", experiment, config)

@@ -1,11 +1,9 @@
-"""Checkpoints, atomic and the same for both backends: `<prefix>-NNNN.safetensors` after epoch NNNN.
+"""Checkpoints: `<prefix>-NNNN.safetensors` after epoch NNNN, whole or absent, for both backends.
 
-One that was written in the middle of an epoch is `<prefix>-NNNN-IMAGES.safetensors`: so many images
-of the next epoch's order are done.
-
-The network stands beside them, in `<prefix>-symbol.json`. A checkpoint holds float32 arrays under
-their canonical names (convolutions OIHW, fully-connected (out, in)), the velocity without the
-learning rate, and in its metadata what a resumed run needs.
+`<prefix>-NNNN-IMAGES.safetensors` was written within the next epoch, after IMAGES images of its
+order. A file holds float32 arrays under their canonical names (convolutions OIHW, fully-connected
+(out, in)), the velocity without the learning rate, and in its metadata what a resumed run needs.
+The network is in `<prefix>-symbol.json`.
 """
 
 from __future__ import annotations
@@ -32,18 +30,32 @@ from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import Experiment
+    from rn50lib.distributed import Comm
+    from rn50lib.progress import Progress
+    from rn50lib.report import Report
+    from rn50lib.train_step import TrainStep
 
 FORMAT = "rn50-checkpoint-1"
+BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
+SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and the flags that set it
+    "model": "--network, --num-layers and --resnet-version",
+    "num_classes": "--num-classes (or the data set)",
+    "seed": "--seed",
+    "data": "--data-root",
+    "optimizer": "--optimizer",
+    "label_smoothing": "--label-smoothing",
+    "init_from": "--init-from",
+    "freeze_until": "--freeze-until",
+}
 
 
 @dataclass
-class Position:
-    """Where a run stands in an epoch: `images` of its order are done.
+class TrainProgress:
+    """The position of a run within an epoch: `images` of its order are done.
 
-    `sums` is what the latter have added up (`metrics.SUMS`, over all ranks). `repeated` counts the
-    images that were trained on again, as a worker died after the last checkpoint, and `tails` by
-    epoch those that no global batch could take; `changes` has an entry for each time that the run
-    was taken up again.
+    `sums` is what they have added up (`metrics.SUMS`, over all ranks). `repeated` counts images
+    that were trained on twice because a process died after the last checkpoint, `tails` by epoch
+    the images that filled no global batch; `changes` has an entry for each resume.
     """
 
     images: int = 0
@@ -56,52 +68,247 @@ class Position:
 @dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint. `epoch` counts finished epochs, `metrics` are the report's up to there, and
-    `position` is how far the next one has come."""
+    `position` is how far the next epoch has come."""
 
     epoch: int
     arrays: dict[str, np.ndarray]
-    identity: dict[str, Any]
+    fingerprint: dict[str, Any]
     experiment: dict[str, Any]
     metrics: dict[str, list]
-    scaling: dict[str, float] = field(default_factory=dict)  # the loss scale: see `Step.scaling`
-    position: Position = field(default_factory=Position)
+    loss_scale: dict[str, float] = field(default_factory=dict)  # `TrainStep.loss_scale_state`
+    position: TrainProgress = field(default_factory=TrainProgress)
+
+
+class CheckpointManager:
+    """The checkpoints of a run: the one that it resumes from, and those that it writes.
+
+    `state` is how far the run has come. A run with --resume continues from the newest checkpoint
+    that verifies, within an epoch too, and with any number of workers: the rest of the epoch's
+    order is dealt out again.
+    """
+
+    def __init__(
+        self, experiment: Experiment, net: Network, comm: Comm, fingerprint: dict[str, Any]
+    ) -> None:
+        self.experiment, self.net, self.comm = experiment, net, comm
+        self.prefix = experiment.model_prefix or ""
+        self.enabled = saves(experiment)
+        self.fingerprint = fingerprint
+        self.frozen = net.up_to(experiment.freeze_until)
+        self.state = TrainProgress()
+
+    def restore(self, step: TrainStep, report: Report, progress: Progress, examples: int) -> int:
+        """Load what the run continues from or begins with; return the first epoch to do.
+
+        An epoch uses `examples` images.
+        """
+        experiment, prefix, found = self.experiment, self.prefix, None
+        if prefix and experiment.resume:
+            found, passed_over = newest(prefix)
+            none = f"nothing to resume under {prefix}: starting from the first epoch"
+            for line in passed_over if found else [*passed_over, none]:
+                progress.say(line)
+        elif prefix and experiment.load_epoch is not None:
+            found = load(prefix, experiment.load_epoch)
+        if found is None:
+            if experiment.init_from is not None:
+                text = self.init_from_checkpoint(step, Path(experiment.init_from))
+                report.env["start"] = text
+                progress.say(text)
+            return 0
+        file = path(prefix, found.epoch, found.position.images)
+        report.env["checkpoint"] = str(file)
+        scored = experiment.only_inference  # any data, by any seed
+        keys = ("model", "num_classes") if scored else tuple(SAME_FLAGS)
+        check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
+        check_shapes(found.arrays, self.net, file)
+        arrays = found.arrays if scored else self.with_own_bn_stats(found.arrays)
+        step.load(arrays, found.loss_scale)
+        if scored:
+            return 0  # --num-epochs passes, each over all images
+        report.metrics.update(found.metrics)
+        self.state = state = found.position
+        epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
+        more = f", and {state.images} images of the next" if state.images else ""
+        progress.say(f"resumed from {file}: {epochs_done} done{more}")
+        if progress.earlier is not None:
+            epoch, images = progress.earlier
+            state.repeated += max(0, (epoch - found.epoch) * examples + images - state.images)
+        change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
+        state.changes.append(change)
+        return found.epoch
+
+    def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
+        """Load the weights of a checkpoint, and its last layer if the classes are as many; return a
+        line that says so."""
+        there = load(*parts(file)).arrays
+        classes, wanted = len(there["fc.bias"]), self.net.num_classes
+        arrays = {name: array for name, array in there.items() if name in self.net.arrays()}
+        head = "its last layer too"
+        if classes != wanted:
+            head = f"a new last layer, for {wanted} classes"
+            arrays |= {name: a for name, a in step.state().items() if name.startswith("fc.")}
+        check_shapes(arrays, self.net, file)
+        step.load(arrays)
+        return f"begins with the weights of {file} ({classes} classes): {head}"
+
+    def is_due(self, finished: int) -> bool:
+        """Return True if a checkpoint is due after so many epochs."""
+        experiment = self.experiment
+        last = finished == experiment.num_epochs
+        return self.enabled and (last or finished % experiment.save_period == 0)
+
+    def save(self, epoch: int, step: TrainStep, report: Report) -> None:
+        """Write the checkpoint of `epoch` finished epochs and `state`, and remove those that it
+        replaces. All ranks call this."""
+        arrays = step.state()
+        if self.state.images:
+            arrays = self.with_bn_stats_of_ranks(arrays)
+        if self.comm.rank == 0:
+            metrics = {key: values[:epoch] for key, values in report.metrics.items()}
+            given, scale = self.experiment.given(), step.loss_scale_state()
+            written = Checkpoint(epoch, arrays, self.fingerprint, given, metrics, scale, self.state)
+            save(self.prefix, written)
+            self.prune((epoch, self.state.images))
+        self.comm.barrier()
+
+    def prune(self, written: tuple[int, int]) -> None:
+        """Remove older checkpoints from within an epoch, and all but the newest --keep epochs."""
+        keep = self.experiment.keep
+        old = epochs(self.prefix)[:-keep] if keep else []
+        for epoch, images in positions(self.prefix):
+            if (epoch, images) < written if images else epoch in old:
+                path(self.prefix, epoch, images).unlink(missing_ok=True)
+
+    # Training batch norm is per rank. The mean of all ranks' running statistics is for validation
+    # and for a later score in one process; a resume within an epoch is exact with each rank's own.
+
+    def reduce_bn_stats(self, step: TrainStep) -> None:
+        """Give every rank the mean of all ranks' running statistics."""
+        if self.comm.size > 1 and self.experiment.step is None:
+            step.load(self.with_bn_stats_of_ranks(step.state()))
+
+    def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the arrays with the mean of the ranks' running statistics, and each rank's own as
+        rows of BN_STATS_OF_RANKS."""
+        names = self.bn_stats(arrays)
+        if self.comm.size == 1 or not names:
+            return arrays
+        mine = np.concatenate([arrays[name] for name in names])
+        table = np.zeros((self.comm.size, len(mine)), np.float32)
+        table[self.comm.rank] = mine
+        (table,) = self.comm.sum([table])
+        return arrays | split(names, arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
+
+    def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the arrays with this rank's own running statistics in place of the mean, if they
+        have them for as many ranks as there are now."""
+        table = arrays.get(BN_STATS_OF_RANKS)
+        if table is None or len(table) != self.comm.size:
+            return arrays
+        return arrays | split(self.bn_stats(arrays), arrays, table[self.comm.rank])
+
+    def bn_stats(self, arrays: dict[str, np.ndarray]) -> list[str]:
+        """Return the names of the running statistics that training changes."""
+        return sorted(name for name in arrays if ".running_" in name and name not in self.frozen)
+
+
+def split(
+    names: list[str], arrays: dict[str, np.ndarray], vector: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the parts of a vector by name, each as long as the array of that name."""
+    ends = np.cumsum([len(arrays[name]) for name in names])[:-1]
+    return dict(zip(names, np.split(vector, ends), strict=True))
+
+
+def resume_fingerprint(
+    experiment: Experiment, net: Network, sources: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what a checkpoint and a run that resumes it must have in common."""
+    source = sources.get("train")
+    fields = ("seed", "optimizer", "label_smoothing", "freeze_until")
+    found: dict[str, Any] = {name: getattr(experiment, name) for name in fields}
+    found |= {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
+    if source is not None:
+        labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
+        found["data"] = f"{len(source)} images, labels {labels:08x}"
+    if experiment.init_from:
+        file = Path(experiment.init_from)
+        metadata, _ = read(file, with_arrays=False)
+        found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
+    return found
+
+
+def check_fingerprint(
+    found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: tuple[str, ...]
+) -> None:
+    """Raise UserError if a checkpoint is of a different model, seed or data set than this run."""
+    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # what older files do not say
+    if "seed" in keys and "seed" not in found:
+        raise UserError(
+            f"{file} holds weights but no training state to resume: pass it as --init-from {file}"
+        )
+    for key in keys:
+        if key in wanted and found.get(key) != wanted[key]:
+            flags = SAME_FLAGS[key]
+            raise UserError(
+                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: pass"
+                f" the same {flags}, or begin a new run with --init-from {file}"
+            )
+
+
+def check_shapes(arrays: dict[str, np.ndarray], net: Network, file: Path) -> None:
+    """Raise UserError if the arrays are not those of `net`."""
+    for name, shape in net.arrays().items():
+        there = arrays[name].shape if name in arrays else "nothing"
+        if there != shape:
+            raise UserError(
+                f"{file} is not a {net.name}: {name} should have shape {shape}, there is {there}"
+            )
+
+
+# --- file names -----------------------------------------------------------------------------------
 
 
 def symbol_path(prefix: str | Path) -> Path:
+    """Return the file that describes the network of a prefix."""
     return Path(f"{prefix}-symbol.json")
 
 
 def path(prefix: str | Path, epoch: int, images: int = 0) -> Path:
-    """`<prefix>-0090.safetensors` for epoch 90."""
+    """Return the file of a checkpoint: `<prefix>-0090.safetensors` for epoch 90."""
     middle = f"-{images:08d}" if images else ""
     return Path(f"{prefix}-{epoch:04d}{middle}.safetensors")
 
 
 def parts(file: str | Path) -> tuple[str, int, int]:
-    """The inverse of `path`: prefix, epoch, images. Raises ValueError for another kind of name."""
+    """Return prefix, epoch and images of a checkpoint's name. Raise ValueError for other names."""
     match = re.fullmatch(r"(.+?)-(\d{4,})(?:-(\d{8,}))?\.safetensors", str(file))
     if match is None:
-        raise ValueError(f"{file} is no checkpoint's name")
+        raise ValueError(f"{file} is not a checkpoint's name")
     return match[1], int(match[2]), int(match[3] or 0)
 
 
 def positions(prefix: str | Path) -> list[tuple[int, int]]:
-    """(epochs, images of the next one) of each checkpoint under `prefix`, oldest first."""
-    prefix = Path(prefix)
-    pattern = re.compile(re.escape(prefix.name) + r"-(\d{4,})(?:-(\d{8,}))?\.safetensors")
-    if not prefix.parent.is_dir():
-        return []
-    found = (pattern.fullmatch(entry.name) for entry in prefix.parent.iterdir())
-    return sorted((int(match[1]), int(match[2] or 0)) for match in found if match)
+    """Return (epochs, images of the next one) of each checkpoint under `prefix`, oldest first."""
+    prefix, found = Path(prefix), []
+    for file in prefix.parent.glob(f"{glob.escape(prefix.name)}-*.safetensors"):
+        with contextlib.suppress(ValueError):
+            name, epoch, images = parts(file.name)
+            found += [(epoch, images)] if name == prefix.name else []
+    return sorted(found)
 
 
 def epochs(prefix: str | Path) -> list[int]:
-    """The epochs at whose end a checkpoint was written under `prefix`, oldest first."""
+    """Return the epochs at whose end a checkpoint was written under `prefix`, oldest first."""
     return [epoch for epoch, images in positions(prefix) if images == 0]
 
 
+# --- reading --------------------------------------------------------------------------------------
+
+
 def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
-    """A CRC-32 over all arrays, their names, types and shapes, and the metadata; 8 hex digits."""
+    """Return a CRC-32 over all arrays, their names, types and shapes, and the metadata."""
     rest = {key: text for key, text in metadata.items() if key != "crc32"}
     value = zlib.crc32(json.dumps(rest, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):
@@ -110,55 +317,144 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return f"{value:08x}"
 
 
-def write_symbol(prefix: str | Path, net: Network) -> None:
-    """Write the architecture. Raises UserError when the folder cannot be written."""
-    check_file(symbol_path(prefix))
-    write_atomic(symbol_path(prefix), net.to_json().encode())
+def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
+    """Read and verify one checkpoint. Raise UserError if it is missing or damaged."""
+    file = path(prefix, epoch, images)
+    metadata, arrays = read(file, with_arrays=True)
+    if checksum(arrays, metadata) != metadata.get("crc32"):
+        raise UserError(
+            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
+            " earlier epoch"
+        )
+    return Checkpoint(
+        epoch=int(metadata["epoch"]),
+        arrays=arrays,
+        fingerprint=json.loads(metadata["identity"]),
+        experiment=json.loads(metadata["experiment"]),
+        metrics=json.loads(metadata["metrics"]),
+        # older files lack these two
+        loss_scale=json.loads(metadata.get("scaling", "{}")),
+        position=TrainProgress(**json.loads(metadata.get("position", "{}"))),
+    )
+
+
+def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return the metadata of a checkpoint, and its arrays if asked for. Raise UserError if it is
+    missing, unreadable or not a checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    if not file.exists():
+        prefix = parts(file)[0]
+        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
+        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
+    check_file(file)
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+            names = opened.keys() if with_arrays else ()
+            arrays = {name: opened.get_tensor(name) for name in names}
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        problem = "cannot be read" if isinstance(error, OSError) else "is damaged"
+        raise UserError(f"checkpoint {file} {problem}: {error}; use an earlier epoch") from error
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
+    return metadata, arrays
+
+
+def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest checkpoint that verifies, and a line for each that was passed over."""
+    passed_over: list[str] = []
+    for epoch, images in reversed(positions(prefix)):
+        try:
+            return load(prefix, epoch, images), passed_over
+        except UserError as error:
+            passed_over.append(f"passed over: {error}")
+    return None, passed_over
+
+
+def find(name: str, flag: str) -> Path:
+    """Return the checkpoint that a flag names by its file, or the newest under a prefix that
+    verifies. Raise UserError if there is none. A named file is verified when it is loaded."""
+    with contextlib.suppress(ValueError):
+        parts(name)
+        read(Path(name), with_arrays=False)
+        return Path(name)
+    if Path(name).is_file():
+        raise UserError(
+            f"{flag} {name} is not a checkpoint of rn50: convert it with `rn50 import torchvision"
+            f" {name} -o PREFIX`"
+        )
+    found, passed_over = newest(name)
+    if found is None:
+        problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
+        raise UserError("; ".join([problem, *passed_over]))
+    return path(name, found.epoch, found.position.images)
 
 
 def read_network(prefix: str | Path) -> Network:
-    """The network of a checkpoint. Raises UserError when its symbol file is missing or odd."""
+    """Return the network of a prefix. Raise UserError if its file is missing or damaged."""
     file = symbol_path(prefix)
     check_file(file)
     try:
         return Network.from_symbol(read_json(file))
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read ({error.strerror}): give the --model-prefix that the"
-            " training run was given"
+            f"{file} cannot be read ({error.strerror}): pass the --model-prefix of the training run"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} does not describe a network: {error}") from error
 
 
-def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, whole or not at all. Raises UserError where there is no room."""
-    from safetensors.numpy import save as serialise
+# --- writing --------------------------------------------------------------------------------------
 
-    metadata = {
-        "format": FORMAT,
-        "epoch": str(checkpoint.epoch),
-        "position": json.dumps(asdict(checkpoint.position), allow_nan=False, sort_keys=True),
-        "identity": json.dumps(checkpoint.identity, sort_keys=True),
-        "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
-        "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
-        "scaling": json.dumps(checkpoint.scaling, sort_keys=True),
-    }
-    metadata["crc32"] = checksum(checkpoint.arrays, metadata)
-    file = path(prefix, checkpoint.epoch, checkpoint.position.images)
-    check_file(file)
-    remedy = "earlier checkpoints are untouched: make room and go on with --resume"
-    remove_drafts(Path(prefix))
-    write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
-    return file
+
+def saves(experiment: Experiment) -> bool:
+    """Return True if a run writes checkpoints."""
+    return experiment.model_prefix is not None and not (
+        experiment.only_inference or experiment.test_io
+    )
+
+
+def makes_a_model(experiment: Experiment) -> bool:
+    """Return True if a run leaves weights that you would want to keep or to resume from."""
+    if experiment.elastic or experiment.max_restarts or experiment.checkpoint_steps:
+        return True
+    if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
+        return False  # it is timed only
+    return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
+
+
+@contextlib.contextmanager
+def lock_for(experiment: Experiment) -> Iterator[None]:
+    """Hold the lock of the --model-prefix of a run.
+
+    Raise UserError if another run holds it, or if there are checkpoints that this run would
+    overwrite: those of an earlier run, unless it is resumed.
+    """
+    prefix = Path(experiment.model_prefix or "")
+    with contextlib.ExitStack() as held:
+        if prefix.parent.is_dir():
+            lock_file = prefix.with_name(f".{prefix.name}.lock")
+            held.enter_context(lock(lock_file, f"--model-prefix {prefix}"))
+        check_file(symbol_path(prefix))
+        first = experiment.load_epoch or 0
+        there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
+        if there:
+            which = "the checkpoints of an earlier run"
+            which = f"checkpoints after epoch {first}" if first else which
+            raise UserError(
+                f"--model-prefix {prefix}: {which} already exist, up to {path(prefix, *there[-1])}:"
+                f" continue with --model-prefix {prefix} --resume, pass a different --model-prefix,"
+                f" or remove {prefix}-[0-9]*.safetensors"
+            )
+        yield
 
 
 def check_room(prefix: str | Path, net: Network, files: int) -> None:
     """Raise UserError before the training if the disk has no room for `files` checkpoints more."""
     arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
     size = files * sum(4 * math.prod(shape) for shape in arrays)
-    file = path(prefix, 0)
-    folder = file.absolute().parent
+    folder = path(prefix, 0).absolute().parent
     try:
         with tempfile.TemporaryFile(dir=folder) as trial:
             os.posix_fallocate(trial.fileno(), 0, size)
@@ -172,19 +468,42 @@ def check_room(prefix: str | Path, net: Network, files: int) -> None:
         ) from error
 
 
-def remove_drafts(prefix: Path) -> None:
-    """Remove the checkpoints of this prefix, of any epoch and place in it, that runs left half
-    written when they were killed."""
-    draft = re.compile(rf"\.{re.escape(prefix.name)}-\d{{4,}}(-\d{{8,}})?\.\d+\.tmp\.safetensors")
-    for left in prefix.parent.glob(f".{glob.escape(prefix.name)}-*.tmp.safetensors"):
-        if draft.fullmatch(left.name):
-            left.unlink(missing_ok=True)
+def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint, whole or not at all. Raise UserError if there is no room."""
+    from safetensors.numpy import save as serialise
+
+    metadata = {
+        "format": FORMAT,
+        "epoch": str(checkpoint.epoch),
+        "position": json.dumps(asdict(checkpoint.position), allow_nan=False, sort_keys=True),
+        "identity": json.dumps(checkpoint.fingerprint, sort_keys=True),
+        "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
+        "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
+        "scaling": json.dumps(checkpoint.loss_scale, sort_keys=True),
+    }
+    metadata["crc32"] = checksum(checkpoint.arrays, metadata)
+    file = path(prefix, checkpoint.epoch, checkpoint.position.images)
+    check_file(file)
+    name = Path(prefix).name
+    for draft in file.parent.glob(f".{glob.escape(name)}-*.tmp.safetensors"):
+        with contextlib.suppress(ValueError):  # of a run that was killed here
+            if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
+                draft.unlink(missing_ok=True)
+    remedy = "earlier checkpoints are untouched: free some space and continue with --resume"
+    write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
+    return file
+
+
+def write_symbol(prefix: str | Path, net: Network) -> None:
+    """Write the architecture. Raise UserError if the folder cannot be written."""
+    check_file(symbol_path(prefix))
+    write_atomic(symbol_path(prefix), net.to_json().encode())
 
 
 def write_atomic(
     file: Path, content: bytes, remedy: str = "make room, or name another place"
 ) -> None:
-    """Write a file as `files.replacing` does. Raises UserError, which ends with `remedy`."""
+    """Write a file as `files.replacing` does. Raise UserError, which ends with `remedy`."""
     try:
         for left in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
             left.unlink(missing_ok=True)  # of a process that was killed here
@@ -195,184 +514,3 @@ def write_atomic(
             f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB"
             f" needed, {free / 1e6:.0f} MB free); {remedy}"
         ) from error
-
-
-def saves(experiment: Experiment) -> bool:
-    """Whether a run writes checkpoints."""
-    return experiment.model_prefix is not None and not (
-        experiment.only_inference or experiment.test_io
-    )
-
-
-def makes_a_model(experiment: Experiment) -> bool:
-    """Whether a run leaves weights that one would want to keep, or to go on from."""
-    if experiment.elastic or experiment.max_restarts or experiment.checkpoint_steps:
-        return True
-    if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
-        return False  # it is timed only
-    return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
-
-
-@contextlib.contextmanager
-def lock_for(experiment: Experiment) -> Iterator[None]:
-    """Hold the prefix of a run that saves, for as long as it runs.
-
-    Raises UserError where another run has it, and where checkpoints are there that this one would
-    overwrite: those of an earlier run, unless it goes on from them.
-    """
-    prefix = Path(experiment.model_prefix or "")
-    with contextlib.ExitStack() as held:
-        if prefix.parent.is_dir():
-            lock_file = prefix.with_name(f".{prefix.name}.lock")
-            held.enter_context(lock(lock_file, f"--model-prefix {prefix}"))
-        check_file(symbol_path(prefix))
-        first = experiment.load_epoch or 0
-        there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
-        if there:
-            which = (
-                f"checkpoints after epoch {first}" if first else "the checkpoints of another run"
-            )
-            raise UserError(
-                f"--model-prefix {prefix}: {which} are there already, up to"
-                f" {path(prefix, *there[-1])}: go on with them by --model-prefix {prefix} --resume,"
-                f" give another --model-prefix, or remove {prefix}-[0-9]*.safetensors"
-            )
-        yield
-
-
-def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
-    """Read and verify one checkpoint. Raises UserError when it is missing or damaged."""
-    from safetensors.numpy import load_file
-
-    file = path(prefix, epoch, images)
-    metadata = read_metadata(prefix, epoch, images)
-    with reading(file):
-        arrays = load_file(file)
-    if checksum(arrays, metadata) != metadata.get("crc32"):
-        raise UserError(
-            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
-            " earlier epoch"
-        )
-    return Checkpoint(
-        epoch=int(metadata["epoch"]),
-        arrays=arrays,
-        identity=json.loads(metadata["identity"]),
-        experiment=json.loads(metadata["experiment"]),
-        metrics=json.loads(metadata["metrics"]),
-        # there are files without
-        scaling=json.loads(metadata.get("scaling", "{}")),
-        position=Position(**json.loads(metadata.get("position", "{}"))),
-    )
-
-
-def read_metadata(prefix: str | Path, epoch: int, images: int = 0) -> dict[str, str]:
-    """Return the metadata of one checkpoint without reading its arrays. Raises UserError when it is
-    missing or is not a checkpoint."""
-    from safetensors import safe_open
-
-    file = path(prefix, epoch, images)
-    if not file.exists():
-        there = ", ".join(str(e) for e in epochs(prefix)) or "none"
-        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
-    check_file(file)
-    with reading(file), safe_open(file, framework="numpy") as opened:
-        metadata = opened.metadata() or {}
-    if metadata.get("format") != FORMAT:
-        raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
-    return metadata
-
-
-@contextlib.contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """Turn the errors of reading a checkpoint into UserError."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"checkpoint {file} cannot be read: {error}; use an earlier epoch"
-        ) from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
-
-
-def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that verifies (None without any), and a line for each passed over."""
-    passed_over: list[str] = []
-    for epoch, images in reversed(positions(prefix)):
-        try:
-            return load(prefix, epoch, images), passed_over
-        except UserError as error:
-            passed_over.append(f"passed over: {error}")
-    return None, passed_over
-
-
-def find(name: str, flag: str) -> Path:
-    """Return the checkpoint that a flag names by its file, or by its prefix: then the newest that
-    verifies. A file that is named is verified when it is loaded. Raises UserError if there is
-    none."""
-    with contextlib.suppress(ValueError):
-        read_metadata(*parts(name))
-        return Path(name)
-    if Path(name).is_file():
-        raise UserError(
-            f"{flag} {name} is no checkpoint of rn50: make one of it with `rn50 import torchvision"
-            f" {name} -o PREFIX`"
-        )
-    found, passed_over = newest(name)
-    if found is None:
-        problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
-        raise UserError("; ".join([problem, *passed_over]))
-    return path(name, found.epoch, found.position.images)
-
-
-def check_identity(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> None:
-    """Raise UserError when a checkpoint is of another model, seed or data set than this run."""
-    remedies = {
-        "model": "give the --network, --num-layers and --resnet-version it was trained with",
-        "num_classes": "give the data set, or the --num-classes, it was trained with",
-        "seed": "give the --seed it was trained with",
-        "data": "give the --data-root it was trained on",
-        "optimizer": "its velocity means another thing: give the --optimizer it was trained with",
-        "label_smoothing": "the loss would mean another thing: give the --label-smoothing it was"
-        " trained with",
-        "init_from": "leave out --init-from: the checkpoint has its weights",
-        "freeze_until": "give the --freeze-until it was trained with; or begin a new run with"
-        f" --init-from {file}",
-    }
-    earlier = {"optimizer": "sgd", "label_smoothing": 0.0}  # where a file does not say
-    if "seed" in wanted and "seed" not in found:
-        raise UserError(
-            f"{file} holds weights and no training to go on with: give --init-from {file}"
-        )
-    for key, remedy in remedies.items():
-        there = found.get(key, earlier.get(key))
-        if key in wanted and there != wanted[key]:
-            raise UserError(
-                f"{file} was written with {key} {there}, this run has {wanted[key]}: {remedy}"
-            )
-
-
-def check_shapes(arrays: dict[str, np.ndarray], net: Network, file: Path) -> None:
-    """Raise UserError when the arrays are not those of `net`."""
-    wanted = net.arrays()
-    for name, shape in wanted.items():
-        if name not in arrays or arrays[name].shape != shape:
-            there = arrays[name].shape if name in arrays else "nothing"
-            raise UserError(
-                f"{file} is not a {net.name}: {name} should have shape {shape}, there is {there}"
-            )
-
-
-def prune(prefix: str | Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints of whole epochs."""
-    for epoch in epochs(prefix)[:-keep]:
-        path(prefix, epoch).unlink(missing_ok=True)
-
-
-def prune_partial(prefix: str | Path, written: Checkpoint) -> None:
-    """Remove the checkpoints from the middle of an epoch that a newer one replaces."""
-    for epoch, images in positions(prefix):
-        if images and (epoch, images) < (written.epoch, written.position.images):
-            path(prefix, epoch, images).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""From sums to metrics: loss, top-1 and top-5 over all workers.
+"""Loss, top-1 and top-5 over all workers, and images per second.
 
 Each worker adds up its loss and its hits; only sums travel, and the division comes last. A mean of
 the workers' means would be wrong as soon as one worker holds fewer images than another.
@@ -6,15 +6,27 @@ the workers' means would be wrong as soon as one worker holds fewer images than 
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from rn50lib import hooks as overrides
 from rn50lib.distributed import Comm
+from rn50lib.errors import UserError
+
+if TYPE_CHECKING:
+    from rn50lib.data import Batch
+    from rn50lib.progress import Progress
+    from rn50lib.train_step import TrainStep
 
 SUMS = ("loss", "top1", "top5", "examples")  # what a step adds up, in this order
 
 
 def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
-    """Loss (nats), top-1 and top-5 (per cent) over all workers, from one worker's sums.
+    """Return loss (nats), top-1 and top-5 (per cent) over all workers, from one worker's sums.
 
     `sums`, shape (4,), holds the summed loss, the images whose label is the first guess, those
     whose label is among the first five, and the number of images. Without images every metric is
@@ -29,3 +41,107 @@ def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
         "top1": 100 * top1 / examples,
         "top5": 100 * top5 / examples,
     }
+
+
+class Meter:
+    """The metrics and the speed of one phase of an epoch.
+
+    It reads the device's sums after the first step, every `every` steps and at the end. The first
+    iteration of an epoch fills pipelines and caches; it is left out of `time`. `sums` are those of
+    `done` steps before the run was resumed.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        comm: Comm,
+        progress: Progress,
+        every: int,
+        done: int = 0,
+        sums: Sequence[float] = (0.0,) * 4,
+    ) -> None:
+        self.step, self.comm, self.progress, self.every = step, comm, progress, every
+        self.done, self.steps, self.read_at = done, 0, 0
+        self.total = np.array(sums if comm.rank == 0 else [0.0] * 4)
+        self.window = np.zeros(4)
+        self.images = self.first_images = self.read_images = 0  # of this rank, without padding
+        self.data_s = self.step_s = 0.0
+        self.begin = self.end = self.read_time = self.first_time = time.perf_counter()
+
+    def batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of `source`, and time how long they are waited for."""
+        before = time.perf_counter()
+        for batch in source:
+            self.handed_over = time.perf_counter()
+            self.data_s += self.handed_over - before
+            self.images += batch.valid
+            yield batch
+            before = time.perf_counter()
+
+    def step_done(self, lr: float | None = None) -> None:
+        """Count a step; read the sums if it is time for that."""
+        self.step_s += time.perf_counter() - self.handed_over
+        self.steps += 1
+        self.progress.step(self.data_s)
+        if self.steps == 1:
+            self.read()
+            self.first_time, self.first_images = time.perf_counter(), self.images
+            self.read_at, self.read_time, self.read_images = 1, self.first_time, self.images
+        elif self.steps % self.every == 0:
+            self.read(lr, show=True)
+
+    def read(self, lr: float | None = None, show: bool = False) -> None:
+        """Add the device's sums to the total; `show` what came since the last reading.
+
+        Raises UserError if the loss is not finite.
+        """
+        before = time.perf_counter()
+        sums = self.step.pop_metrics()
+        now = time.perf_counter()
+        self.step_s += now - before  # on a GPU this waits for the steps in flight
+        self.total += sums
+        self.window += sums
+        if not math.isfinite(sums[0]):
+            raise UserError(
+                f"the loss is {sums[0]} in epoch {self.progress.epoch + 1}, step {self.steps}:"
+                " training has diverged; lower --lr, lengthen --warmup-epochs or use --dtype"
+                " float32"
+            )
+        if not show or self.steps == self.read_at:
+            return
+        loss, top1, _, examples = self.window
+        values: dict[str, float | None] = {
+            "loss": loss / examples if examples else None,
+            "top1": 100 * top1 / examples if examples else None,
+            "ips": (self.images - self.read_images) * self.comm.size / (now - self.read_time),
+            "lr": lr,
+        }
+        if self.progress.phase == "train" and (scale := self.step.loss_scale_state()):
+            values["loss_scale"] = scale["scale"]
+        self.progress.reading(self.done + self.steps, values)
+        self.window = np.zeros(4)
+        self.read_at, self.read_time, self.read_images = self.steps, now, self.images
+
+    def sums_of_all(self) -> list[float]:
+        """Return what the phase has added up so far, over all ranks."""
+        self.read()
+        (sums,) = self.comm.sum([self.total])
+        return [float(value) for value in sums]
+
+    def finish(self, show: bool) -> dict[str, float | None]:
+        """Return the metrics over all workers, `time` (s per iteration) and `total_ips`."""
+        self.read(show=show)
+        self.end = time.perf_counter()
+        self.progress.stop()
+        metrics = dict(overrides.get("metric_sums")(self.total, self.comm))
+        if self.steps > 1:
+            seconds = self.end - self.first_time
+            (images,) = self.comm.sum([np.array([self.images - self.first_images])])
+            metrics["time"] = seconds / (self.steps - 1)
+            metrics["total_ips"] = int(images[0]) / seconds
+        return metrics
+
+    def seconds(self) -> dict[str, float]:
+        """Return where the time of a finished phase went: input, step, and the loop itself."""
+        loop = self.end - self.begin - self.data_s - self.step_s
+        return {"data": self.data_s, "step": self.step_s, "loop": loop}

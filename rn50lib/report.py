@@ -22,8 +22,8 @@ KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 class Report:
     """One run. `metrics` has a list for each of KEYS, a value per epoch, None if not measured.
 
-    top1 and top5 in per cent, loss in nats, time in seconds per iteration (the first iteration of
-    the epoch left out), total_ips in images per second over all workers, data and compute together.
+    top1 and top5 are per cent, loss is nats, time is seconds per iteration without the epoch's
+    first, total_ips is images per second over all workers, data and compute together.
     """
 
     model: str
@@ -39,7 +39,7 @@ class Report:
             self.metrics[f"{phase}.{part}"].append(values.get(part))
 
     def to_dict(self) -> dict[str, Any]:
-        """The report in the reference's order; a phase that never ran has no keys."""
+        """Return the report in the reference's order; a phase that never ran has no keys."""
         return {
             "model": self.model,
             "ngpus": self.ngpus,
@@ -50,12 +50,12 @@ class Report:
         }
 
     def write(self, path: str | Path) -> None:
-        """Write beside and rename, so that a reader never sees half a report."""
+        """Write the report, whole or not at all."""
         write_json(path, self.to_dict())
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Strict JSON, indent 4, written whole or not at all. Raises UserError where it cannot be."""
+    """Write strict JSON, indent 4, whole or not at all. Raise UserError if it cannot be written."""
     try:
         write_file(path, json.dumps(content, indent=4, allow_nan=False) + "\n")
     except OSError as error:
@@ -63,33 +63,29 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """A report from its file. Raises UserError when it is missing or is not a report."""
+    """Read a report. Raise UserError if it is missing or is not a report."""
     try:
         content = read_json(path)
+        if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
+            raise UserError(f"report {path} has no 'metrics': it was not written by --report")
+        check_metrics(content["metrics"])
     except OSError as error:
         raise UserError(f"report {path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise UserError(f"report {path} is not JSON: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise UserError(f"report {path} has no 'metrics': it was not written by --report")
-    try:
-        check_metrics(content["metrics"])
-    except ValueError as error:
-        raise UserError(f"report {path}: {error}") from None
+        raise UserError(f"report {path} is not JSON of --report: {error}") from error
     return content
 
 
 def is_report(path: str | Path) -> bool:
     """Return True if the file is a report, which a new one may replace."""
     try:
-        load(path)
+        return bool(load(path))
     except UserError:
         return False
-    return True
 
 
 def check_metrics(metrics: dict[str, Any]) -> None:
-    """Raise ValueError for a metric of a report that has no list of numbers and nulls."""
+    """Raise ValueError if a metric is not a list of numbers and nulls."""
     for key, values in metrics.items():
         if not isinstance(values, list) or not all(isinstance(v, Number) for v in values):
             raise ValueError(f"{key} is not a list of numbers, a value per epoch")

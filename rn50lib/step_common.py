@@ -18,9 +18,9 @@ USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the
 
 
 def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, float]:
-    """The weight decay of each parameter, by name: `wd` or 0.
+    """Return the weight decay of each parameter by name: `wd` or 0.
 
-    Raises UserError where a learner's `decay_groups` leaves a parameter out or has one twice.
+    Raises UserError if a learner's `decay_groups` leaves a parameter out or has one twice.
     """
     names = list(names)
     groups = overrides.get("decay_groups")
@@ -38,9 +38,9 @@ def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, flo
 def learners_average(
     function: Callable[..., Any], gradients: list[np.ndarray], comm: Comm
 ) -> list[np.ndarray]:
-    """What a learner's `exchange_gradients` makes of the gradients of this rank.
+    """Return what a learner's `exchange_gradients` makes of the gradients of this rank.
 
-    Raises UserError where it is not an array of the same shape for each.
+    Raises UserError if it is not an array of the same shape for each.
     """
     averaged = list(function(gradients, comm))
     if len(averaged) != len(gradients):
@@ -57,7 +57,7 @@ def learners_average(
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a framework says, without its stack."""
+    """Return the message of a framework's error, without its stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
@@ -65,12 +65,11 @@ def first_line(error: BaseException) -> str:
 def memory_full(
     experiment: Experiment, net: Network, capacity: int | None, training: bool
 ) -> UserError:
-    """One line that names -b and the batch that would fit a device of `capacity` bytes.
+    """Return an error that names -b and the batch that would fit a device of `capacity` bytes.
 
-    Half the batch is named where the capacity is not known, or would do: somebody else is using it.
+    It names half the batch if the capacity is unknown, or would do: something else is using it.
     """
     batch, pixels = experiment.batch_size, experiment.image_shape
-    has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
     fits = batch // 2
     if capacity:
         from rn50lib import memory
@@ -78,10 +77,11 @@ def memory_full(
         usable = int(USABLE * capacity)
         predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
         fits = predicted if predicted < batch else fits
+    has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
     problem = f"--batch-size {batch}: the device's memory{has} is full"
     if fits < 1:
         return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
-    beside = ""
+    remedy = f"use -b {fits}"
     if training:
-        beside = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{problem}: use -b {fits}{beside}")
+        remedy += f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
+    return UserError(f"{problem}: {remedy}")

@@ -80,7 +80,7 @@ def loaded_by_a_run() -> list[str]:
             env=env, cwd=folder, capture_output=True, check=True,
         )  # fmt: skip
         noted = [note.read_text().splitlines() for note in Path(folder).glob("*.txt")]
-    (worker,) = (files for files in noted if any(f.endswith("training.py") for f in files))
+    (worker,) = (files for files in noted if any(f.endswith("rn50lib/train.py") for f in files))
     files = [Path(file) for file in dict.fromkeys(worker)]
     return [str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT)]
 

@@ -247,12 +247,10 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
 
 @pytest.mark.needs("torch")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("size", "flag"), [(10, "--logdir"), (100, "--logdir"), (100_000, "--profile-trace")]
-)
-def test_a_run_says_that_the_disk_is_full(tmp_path: Path, size: int, flag: str) -> None:
+def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
     """The trace is cut off in the profiler's own file, of which the profiler says nothing."""
-    ended = limited(size, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
+    flag = "--profile-trace"
+    ended = limited(100_000, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
     assert ended.returncode == 2, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith(f"error: {flag} {tmp_path / 'out'} cannot be written")

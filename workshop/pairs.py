@@ -94,7 +94,7 @@ def step_seconds(step: Any, batch: Any, steps: int = 1) -> float:
     begin = time.perf_counter()
     for _ in range(steps):
         step.train_step(batch, lr=0.0)  # the same work, and the weights stay where they are
-    step.read_sums()  # waits for the device
+    step.pop_metrics()  # waits for the device
     return (time.perf_counter() - begin) / steps
 
 

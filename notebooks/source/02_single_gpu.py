@@ -291,9 +291,9 @@ drawn.explore_schedule()
 # Here is one epoch of the library's loop. Find your own four lines in it. Every run of every notebook goes through it, whatever the framework, the loader and the precision.
 
 # %%
-from rn50lib import training
+from rn50lib.train import train_one_epoch
 
-workshop.show(training.train_epoch)
+workshop.show(train_one_epoch)
 
 # %% [markdown]
 # And here is the step that it calls, in PyTorch. `inputs` puts the pixels on the device and normalises them there, because bytes are a quarter of the traffic that floating-point numbers would be. `compute` goes forwards and backwards and has the gradients averaged over the workers, and `update` changes the weights. Whatever is said there of a scaler belongs to mixed precision, notebook 06: in this notebook there is none.

@@ -22,7 +22,7 @@ from rn50lib.errors import UserError
 from rn50lib.preemption import die_with_parent, end_on_sigterm, end_with
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
-from rn50lib.worker import run_worker
+from rn50lib.train import train
 
 WARM_UP = 3  # iterations of each split before the first that counts
 DONE = "measured.json"
@@ -78,7 +78,7 @@ def main() -> int:
                 group = comm.connect(config.experiment.comm, config.experiment.backend)
             if group.rank == 0:
                 launch.say(cell["title"])
-            run_worker(config, folder, group, Recorder, WARM_UP)
+            train(config, folder, group, Recorder, WARM_UP)
             group.barrier()
         except KeyboardInterrupt:
             return 130

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 
 from rn50.launch import launchers
-from rn50.launch.bar import Bar
 from rn50.launch.launchers import (
     ALLOCATOR,
     SAVE_S,
@@ -30,7 +29,6 @@ from rn50.workers import is_local
 from rn50lib.config import Config, Experiment
 from rn50lib.config.kinds import slots
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.progress import tqdm
 
 __all__ = ["ALLOCATOR", "program", "rank_environment", "with_library"]
 
@@ -164,14 +162,10 @@ def run_once(config: Config, run_dir: Path) -> Outcome:
     """Write RUN/experiment.json and run the workers that read it to their end, however that
     comes."""
     experiment, file = config.experiment, run_dir / "experiment.json"
-    worker = [sys.executable, "-m", "rn50lib.worker", str(file.absolute())]
+    worker = [sys.executable, "-m", "rn50lib.train", "--config", str(file.absolute())]
     command = launchers.command(experiment, worker, run_dir)
     config.write(file, command)
-    with contextlib.ExitStack() as held:
-        show = say
-        if not launchers.alone(experiment) and tqdm is not None and sys.stderr.isatty():
-            show = held.enter_context(Bar(f"starting {experiment.n} workers")).line
-        outcome = run_command(command, experiment, show)
+    outcome = run_command(command, experiment, say)
     if outcome.failure:
         say(f"error: {outcome.failure}")
     elif outcome.status == 130 and not launchers.alone(experiment):
@@ -193,7 +187,7 @@ def run_command(
         return group.run(command, env, show or say)
     received: list[int] = []
     # In a session of its own: Ctrl-C comes to us alone, and is handed on once. It stays blocked in
-    # the worker while that loads; `worker.main` lets it in.
+    # the worker while that loads; `train.main` lets it in.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         process = subprocess.Popen(

@@ -67,7 +67,7 @@ def connect(name: str = "local", backend: str = "torch") -> Comm:
     return Local()
 
 
-def agree(facts: Mapping[str, Any], comm: Comm) -> None:
+def assert_same_across_ranks(facts: Mapping[str, Any], comm: Comm) -> None:
     """Raise UserError, on every rank, if the ranks do not have the same `facts`.
 
     Ranks that take different numbers of steps wait for each other forever, and ranks that read

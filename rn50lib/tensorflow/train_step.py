@@ -116,7 +116,7 @@ class TensorflowStep:
         gradients, logits, losses = self.fast_backward(images_NHWC, labels)
         for held, gradient in zip(self.held, gradients, strict=True):
             held.assign_add(gradient)
-        self.add_up(logits, labels, losses)
+        self.update_metrics(logits, labels, losses)
 
     def compute(self, images_NHWC: Any, labels: Any) -> None:
         """A batch, the last one of its update, and the update."""
@@ -132,15 +132,15 @@ class TensorflowStep:
             gradients, finite = self.scaler.unscale(gradients)
             self.update(gradients, self.lr, finite)  # none where one of them is not finite
             self.scaler.advance(finite)
-        self.add_up(logits, labels, losses)
+        self.update_metrics(logits, labels, losses)
 
     def evaluate(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
         logits = self.fast_infer(images_NHWC)[:valid]
         labels = labels[:valid]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        self.add_up(logits, labels, losses)
+        self.update_metrics(logits, labels, losses)
 
-    def add_up(self, logits: Any, labels: Any, losses: Any) -> None:
+    def update_metrics(self, logits: Any, labels: Any, losses: Any) -> None:
         """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
         if not self.measure:
             return
@@ -190,7 +190,7 @@ class TensorflowStep:
                 raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise
 
-    def read_sums(self) -> np.ndarray:
+    def pop_metrics(self) -> np.ndarray:
         values = self.sums.numpy().copy()  # a GPU finishes all that it was given before it copies
         self.sums.assign(tf.zeros_like(self.sums))
         return values
@@ -201,7 +201,7 @@ class TensorflowStep:
             arrays[f"velocity/{name}"] = to_canonical(velocity.numpy())
         return arrays
 
-    def scaling(self) -> dict[str, float]:
+    def loss_scale_state(self) -> dict[str, float]:
         return self.scaler.state() if self.scaler else {}
 
     def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from rn50lib.config import Experiment
 from rn50lib.data import Batch
 from rn50lib.errors import UserError
+from rn50lib.resnet import Network
 from rn50lib.step_common import first_line, memory_full
 
 WARM_UP = 3  # steps before one is recorded: cuDNN chooses its algorithms in them
@@ -51,47 +51,32 @@ def to_gpu(tensor: Tensor) -> Tensor:
     return tensor.to("cuda", non_blocking=True)
 
 
-class Runner:
-    """Runs a TorchStep's `compute`; as a CUDA graph, recorded at the first batch, if that was asked
-    for."""
+class Queue:
+    """Keeps the loop one step ahead of the GPU and not more, so that what it measures of single
+    steps is what they take: a GPU accepts hundreds of kernels before it makes anyone wait."""
 
-    def __init__(self, step: Any) -> None:
-        self.step = step
-        self.recorded: Recorded | None = None
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.before: torch.cuda.Event | None = None
-        if step.experiment.compile:
-            step.model.compile()  # in place: what wraps the model still sees its parameters
-        if step.experiment.cuda_graphs:
-            check_graphs(step.device, step.experiment)
 
-    def train(self, images: Tensor, labels: Tensor) -> None:
-        if self.step.experiment.cuda_graphs and self.recorded is None:
-            self.recorded = self.record(images, labels)
-        (self.recorded or self.step.compute)(images, labels)
-        self.pace()
-
-    def pace(self) -> None:
-        """Wait until the GPU is done with the step before this one, which was just handed over.
-
-        So the loop stays one step ahead and not more, and what it measures of single steps is what
-        they take: a GPU accepts hundreds of kernels before it makes anyone wait.
-        """
-        if self.step.device != "cuda":
+    def limit(self) -> None:
+        """Wait until the GPU has finished the step before the one that was just handed over."""
+        if self.device != "cuda":
             return
         before, self.before = self.before, torch.cuda.Event(blocking=True)
         self.before.record()
         if before is not None:
             before.synchronize()
 
-    def record(self, images: Tensor, labels: Tensor) -> Recorded:
-        step = self.step
-        changed = [*step.model.parameters(), *step.model.buffers(), step.sums]
-        changed += [held["momentum_buffer"] for held in step.optimizer.state.values()]
-        changed += step.scaler.tensors() if step.scaler else []
-        try:
-            return Recorded(step.compute, images, labels, changed)
-        except RuntimeError as error:
-            raise UserError(f"--cuda-graphs: {first_line(error)}: leave the flag out") from error
+
+def record(
+    body: Callable[..., None], images: Tensor, labels: Tensor, changed: Sequence[Tensor]
+) -> Recorded:
+    """Record a step as a CUDA graph. Raise UserError if it cannot be recorded."""
+    try:
+        return Recorded(body, images, labels, changed)
+    except RuntimeError as error:
+        raise UserError(f"--cuda-graphs: {first_line(error)}: leave the flag out") from error
 
 
 ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
@@ -159,7 +144,9 @@ COMPILERS = ("torch._dynamo", "torch._inductor")
 
 
 @contextlib.contextmanager
-def explain_errors(step: Any, training: bool) -> Iterator[None]:
+def explain_errors(
+    experiment: Experiment, net: Network, device: str, training: bool
+) -> Iterator[None]:
     """One line for the user where the memory is full, with a batch that would fit, and where the
     model cannot be compiled."""
     try:
@@ -168,8 +155,8 @@ def explain_errors(step: Any, training: bool) -> Iterator[None]:
         if isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL):
             capacity = None
             with contextlib.suppress(RuntimeError):  # some of these leave the GPU unusable
-                capacity = torch.cuda.mem_get_info()[1] if step.device == "cuda" else None
-            raise memory_full(step.experiment, step.net, capacity, training) from None
+                capacity = torch.cuda.mem_get_info()[1] if device == "cuda" else None
+            raise memory_full(experiment, net, capacity, training) from None
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
         raise

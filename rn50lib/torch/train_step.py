@@ -75,7 +75,12 @@ class TorchStep:
         self.predictor: Predictor | None = None  # as of the present weights
         self.span = unnamed
         self.copies = speed.Copies() if self.device == "cuda" else None
-        self.runner = speed.Runner(self)
+        self.queue = speed.Queue(self.device)
+        self.graph: speed.Recorded | None = None  # `compute` as a CUDA graph
+        if experiment.compile:
+            self.model.compile()  # in place: what wraps the model still sees its parameters
+        if experiment.cuda_graphs:
+            speed.check_graphs(self.device, experiment)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
@@ -91,11 +96,20 @@ class TorchStep:
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        with speed.explain_errors(self, training=True):
+        with self.explain_errors(training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            self.runner.train(images, labels)  # `compute`, as it is or made faster
+            if self.experiment.cuda_graphs and self.graph is None:
+                self.graph = speed.record(self.compute, images, labels, self.changed_tensors())
+            (self.graph or self.compute)(images, labels)
+            self.queue.limit()
+
+    def changed_tensors(self) -> list[Tensor]:
+        """Return all tensors that `compute` changes."""
+        changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
+        changed += [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        return changed + (self.scaler.tensors() if self.scaler else [])
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
         """A whole step, on the device alone: its tensors are all that it reads and changes.
@@ -117,7 +131,7 @@ class TorchStep:
                 self.exchange()  # now every worker has the average of all workers' gradients
             with self.span("update"):
                 self.update()
-        self.add_up(logits.detach(), labels, loss.detach())
+        self.update_metrics(logits.detach(), labels, loss.detach())
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """What training makes small: with --label-smoothing not what validation reports."""
@@ -148,12 +162,12 @@ class TorchStep:
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
             return
-        with speed.explain_errors(self, training=False):
+        with self.explain_errors(training=False):
             images, labels = self.inputs(batch)
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]
-            self.add_up(logits, labels, F.cross_entropy(logits, labels))
-            self.runner.pace()
+            self.update_metrics(logits, labels, F.cross_entropy(logits, labels))
+            self.queue.limit()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
         """Logits with the running statistics: by the compiled model if there is one, else folded,
@@ -166,7 +180,7 @@ class TorchStep:
         return self.predictor(images_NCHW)
 
     @torch.no_grad()
-    def add_up(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
+    def update_metrics(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
         """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
         if not self.measure:
             return
@@ -177,12 +191,16 @@ class TorchStep:
         self.sums[2] += hits.sum()
         self.sums[3] += len(labels)
 
-    def read_sums(self) -> np.ndarray:
+    def pop_metrics(self) -> np.ndarray:
         if self.device == "cuda" and not self.measure:
             torch.cuda.synchronize()
         values = self.sums.cpu().numpy().copy()
         self.sums.zero_()
         return values
+
+    def explain_errors(self, training: bool) -> AbstractContextManager[None]:
+        """Turn a full memory and a compiler's failure into one line."""
+        return speed.explain_errors(self.experiment, self.net, self.device, training)
 
     # --- what the loop asks for ------------------------------------------------------------------
 
@@ -194,7 +212,7 @@ class TorchStep:
             arrays[f"velocity/{name}"] = to_array(held["momentum_buffer"])
         return arrays
 
-    def scaling(self) -> dict[str, float]:
+    def loss_scale_state(self) -> dict[str, float]:
         return self.scaler.state() if self.scaler else {}
 
     def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:

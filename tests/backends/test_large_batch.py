@@ -35,7 +35,7 @@ def built(backend: str) -> Any:
 
 def start(step: Any, arrays: dict[str, np.ndarray], velocity: dict[str, np.ndarray]) -> None:
     step.load(arrays | {f"velocity/{name}": array for name, array in velocity.items()})
-    step.read_sums()
+    step.pop_metrics()
 
 
 def still(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -100,12 +100,12 @@ def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
     step = built(backend)
     start(step, busy_arrays(NET), still(busy_arrays(NET)))
     step.train_step(batch(8, seed=1), 1.0)
-    before, skipped = trained(step), step.scaling()["skipped"]
+    before, skipped = trained(step), step.loss_scale_state()["skipped"]
     images = batch(8, seed=2)
     step.load(step.state() | {"fc.bias": np.full_like(before["fc.bias"], np.inf)})
     step.train_step(images, 1.0)
     after = trained(step)
-    assert step.scaling()["skipped"] == skipped + 1
+    assert step.loss_scale_state()["skipped"] == skipped + 1
     assert equal({n: a for n, a in before.items() if n != "fc.bias"}, after)
     step.load(step.state() | {"fc.bias": before["fc.bias"]})
     step.train_step(images, 1.0)
@@ -169,12 +169,12 @@ def test_training_smooths_the_labels_and_validation_does_not(backend: str) -> No
     start(step, busy_arrays(NET), still(busy_arrays(NET)))
     scores = logits(step, given.images).astype(np.float64)
     step.train_step(given, 0.0)
-    assert step.read_sums()[0] == pytest.approx(
+    assert step.pop_metrics()[0] == pytest.approx(
         smoothed_loss(scores, given.labels, 0.1).sum(), rel=1e-4
     )
     step.eval_step(given)
     own = step.predict(given.images)[np.arange(8), given.labels]
-    assert step.read_sums()[0] == pytest.approx(-np.log(own.astype(np.float64)).sum(), rel=1e-4)
+    assert step.pop_metrics()[0] == pytest.approx(-np.log(own.astype(np.float64)).sum(), rel=1e-4)
 
 
 # --- what decays ----------------------------------------------------------------------------------

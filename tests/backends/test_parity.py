@@ -50,7 +50,7 @@ def both(
     still = {f"velocity/{name}": np.zeros_like(arrays[name]) for name in net.parameters()}
     for step in built(net, dtype):
         step.load(arrays | still)
-        step.read_sums()
+        step.pop_metrics()
     return built(net, dtype)
 
 
@@ -142,7 +142,7 @@ def test_validation_and_predictions_agree() -> None:
     given = batch(16, valid=13)
     for step in steps:
         step.eval_step(given)
-    np.testing.assert_allclose(steps[1].read_sums(), steps[0].read_sums(), rtol=1e-4)
+    np.testing.assert_allclose(steps[1].pop_metrics(), steps[0].pop_metrics(), rtol=1e-4)
     ours, theirs = (step.predict(given.images) for step in steps)
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
 

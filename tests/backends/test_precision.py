@@ -139,8 +139,8 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit(backend: str) -> None:
         for step in (plain, scaled):
             step.train_step(batch(8, seed=i), lr)
     assert equal(trained(plain), trained(scaled))
-    assert plain.scaling() == {}
-    assert scaled.scaling() == {"scale": 1024.0, "good_steps": 0, "skipped": 0}
+    assert plain.loss_scale_state() == {}
+    assert scaled.loss_scale_state() == {"scale": 1024.0, "good_steps": 0, "skipped": 0}
 
 
 @pytest.mark.parametrize("backend", LARGE)
@@ -152,7 +152,10 @@ def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
         before = trained(step)
         step.train_step(batch(8, seed=i), 0.1)
         assert equal(trained(step), before) == (i in (0, 3))
-        assert (step.scaling()["scale"], step.scaling()["skipped"]) == (scale, skipped)
+        assert (step.loss_scale_state()["scale"], step.loss_scale_state()["skipped"]) == (
+            scale,
+            skipped,
+        )
     assert all(np.isfinite(array).all() for array in step.state().values())
 
 
@@ -231,7 +234,7 @@ def test_batches_added_up_are_one_large_batch(backend: str, scale: str | None) -
     wanted, made = trained(large), trained(small)
     assert not equal(made, before)
     assert distance(wanted, made) < 1e-4
-    np.testing.assert_allclose(small.read_sums(), large.read_sums(), rtol=1e-4)
+    np.testing.assert_allclose(small.pop_metrics(), large.pop_metrics(), rtol=1e-4)
 
 
 def freeze(step: Any, backend: str) -> None:
@@ -321,7 +324,7 @@ def test_an_overflow_is_counted_said_and_recovered_from(
     scales = [line["loss_scale"] for line in readings if line["phase"] == "train"]
     assert scales == [128.0, 64.0, 128.0]  # after steps 2, 4 and 6
     held = checkpoint.load(tmp_path / "m", 1)
-    assert held.scaling == {"scale": 128.0, "good_steps": 1, "skipped": 1}
+    assert held.loss_scale == {"scale": 128.0, "good_steps": 1, "skipped": 1}
     assert all(np.isfinite(array).all() for array in held.arrays.values())
 
 
@@ -365,7 +368,7 @@ def test_a_resumed_run_goes_on_with_its_scale(
     assert whole["env"]["loss_scale"]["skipped_updates"] > 2
     assert whole["env"]["loss_scale"] == parts["env"]["loss_scale"]
     left, right = (checkpoint.load(tmp_path / name, 2) for name in ("whole", "parts"))
-    assert equal(left.arrays, right.arrays) and left.scaling == right.scaling
+    assert equal(left.arrays, right.arrays) and left.loss_scale == right.loss_scale
     assert timeless(whole) == timeless(parts)
 
 
@@ -411,7 +414,7 @@ for i in range(3):
     history.append({
         "changed": any((after[n] != before[n]).any() for n in weights),
         "apart": comm.max_difference(weights, group),
-        **step.scaling(),
+        **step.loss_scale_state(),
     })
 everyone = [None] * group.size
 with open(f"{result}.{group.rank}", "w") as file:

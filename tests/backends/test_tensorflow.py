@@ -51,7 +51,7 @@ def renew(step: Any) -> None:
     start = tiny(6).initial_arrays(0)
     still = {f"velocity/{name}": np.zeros_like(start[name]) for name in tiny(6).parameters()}
     step.load(start | still)
-    step.read_sums()
+    step.pop_metrics()
 
 
 def test_where_tensorflow_is_missing_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,19 +127,19 @@ class TestStep:
         labels = order[np.arange(16), np.arange(16) % 12].astype(np.int32)
         loss = -np.log(probabilities[np.arange(16), labels].astype(float))
         step.eval_step(Batch(images, labels, 16))
-        np.testing.assert_allclose(step.read_sums(), [loss.sum(), 2, 5 + 4, 16], rtol=1e-4)
-        assert not step.read_sums().any()  # reading starts anew
+        np.testing.assert_allclose(step.pop_metrics(), [loss.sum(), 2, 5 + 4, 16], rtol=1e-4)
+        assert not step.pop_metrics().any()  # reading starts anew
 
     def test_padded_rows_count_nowhere(self, step: Any) -> None:
         whole = batch(8)
         step.eval_step(batch(8, valid=5))
-        sums = step.read_sums()
+        sums = step.pop_metrics()
         other = np.r_[whole.images[:5], whole.images[:3]]  # other padding, the same sums
         step.eval_step(Batch(other, np.r_[whole.labels[:5], [5, 5, 5]].astype(np.int32), 5))
-        np.testing.assert_allclose(sums, step.read_sums(), rtol=1e-5)
+        np.testing.assert_allclose(sums, step.pop_metrics(), rtol=1e-5)
         assert sums[3] == 5
         step.eval_step(batch(8, valid=0))  # a rank that only fills up
-        assert step.read_sums().tolist() == [0, 0, 0, 0]
+        assert step.pop_metrics().tolist() == [0, 0, 0, 0]
 
     def test_validation_changes_nothing(self, step: Any) -> None:
         before = step.state()
@@ -150,7 +150,7 @@ class TestStep:
         step = build(no_metrics=True)
         step.train_step(batch(), 0.1)
         step.eval_step(batch())
-        assert not step.read_sums().any()
+        assert not step.pop_metrics().any()
 
     def test_batches_may_be_any_kind_of_array(self, step: Any) -> None:
         import tensorflow as tf
@@ -160,7 +160,7 @@ class TestStep:
         for make in (np.asarray, tf.constant, pytest.importorskip("torch").from_numpy):
             renew(step)
             step.train_step(Batch(make(given.images), make(given.labels), 8), 0.1)
-            losses.append(step.read_sums()[0])
+            losses.append(step.pop_metrics()[0])
         assert losses[0] == losses[1] == losses[2] > 0
 
     def test_a_loaded_state_goes_on_bit_for_bit(self, step: Any) -> None:
@@ -198,9 +198,9 @@ class TestStep:
         given = batch(8)
         for _ in range(30):
             step.train_step(given, 0.05)
-        step.read_sums()
+        step.pop_metrics()
         step.train_step(given, 0.0)
-        loss, top1, _, examples = step.read_sums()
+        loss, top1, _, examples = step.pop_metrics()
         assert top1 == examples == 8 and loss / examples < 0.2
 
     def test_other_threads_than_the_process_began_with_are_refused(self, step: Any) -> None:
@@ -282,7 +282,7 @@ from tests.backends.test_tensorflow import batch, build
 step = build(wd=0.0)
 for i in range(3):
     step.train_step(batch(8, seed=i), 0.01)
-np.savez(sys.argv[1], keras=step.versions()["keras"], sums=step.read_sums(), **step.state())
+np.savez(sys.argv[1], keras=step.versions()["keras"], sums=step.pop_metrics(), **step.state())
 """
 
 
@@ -302,7 +302,7 @@ def test_keras_2_computes_the_same_numbers(step: Any, tmp_path: Path) -> None:
     assert "oneDNN" not in done.stderr  # TensorFlow's notes at its start are no part of a run
     for i in range(3):
         step.train_step(batch(8, seed=i), 0.01)
-    wanted = step.state() | {"sums": step.read_sums()}
+    wanted = step.state() | {"sums": step.pop_metrics()}
     with np.load(tmp_path / "keras2.npz") as held:
         assert str(held["keras"]).startswith("2.")
         for name, array in wanted.items():

@@ -44,7 +44,7 @@ def train_losses(step: Any, rates: Sequence[float]) -> list[float]:
     seen = []
     for i, lr in enumerate(rates):
         step.train_step(batch(8, seed=i), lr)
-        sums = step.read_sums()
+        sums = step.pop_metrics()
         seen.append(sums[0] / sums[3])
     return seen
 
@@ -293,7 +293,7 @@ def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
     output = by_the_paper(weights, images, net.stages, version, train=True)
     loss = F.cross_entropy(output, torch.from_numpy(given.labels).long())
     loss.backward()
-    assert step.read_sums()[0] == pytest.approx(6 * loss.item(), rel=1e-5)
+    assert step.pop_metrics()[0] == pytest.approx(6 * loss.item(), rel=1e-5)
     assert made.keys() == net.parameters().keys()
     for name, gradient in made.items():
         wanted = weights[name].grad.numpy()
@@ -338,27 +338,27 @@ def test_sums_count_hits_and_losses() -> None:
     labels = order[np.arange(16), np.arange(16) % 12].astype(np.int32)
     loss = -np.log(probabilities[np.arange(16), labels].astype(float))
     step.eval_step(Batch(images, labels, 16))
-    sums = step.read_sums()
+    sums = step.pop_metrics()
     np.testing.assert_allclose(sums, [loss.sum(), 2, 5 + 4, 16], rtol=1e-4)
-    assert not step.read_sums().any()  # reading starts anew
+    assert not step.pop_metrics().any()  # reading starts anew
 
 
 def test_padded_rows_count_nowhere() -> None:
     step = build()
     whole, part = batch(8), batch(8, valid=5)
     step.eval_step(part)
-    sums = step.read_sums()
+    sums = step.pop_metrics()
     step.eval_step(Batch(whole.images[:5], whole.labels[:5], 5))
-    np.testing.assert_allclose(sums, step.read_sums(), rtol=1e-5)
+    np.testing.assert_allclose(sums, step.pop_metrics(), rtol=1e-5)
     step.eval_step(batch(8, valid=0))  # a rank that only fills up
-    assert step.read_sums().tolist() == [0, 0, 0, 0]
+    assert step.pop_metrics().tolist() == [0, 0, 0, 0]
 
 
 def test_without_metrics_nothing_is_added_up() -> None:
     step = build(no_metrics=True)
     step.train_step(batch(), 0.1)
     step.eval_step(batch())
-    assert not step.read_sums().any()
+    assert not step.pop_metrics().any()
 
 
 def test_a_loaded_state_goes_on_bit_for_bit() -> None:
@@ -383,7 +383,7 @@ def test_bfloat16_is_close_to_float32() -> None:
         step.load(arrays)
         made[dtype] = logits(step, given.images)
         step.train_step(given, 0.01)
-        losses[dtype] = step.read_sums()[0]
+        losses[dtype] = step.pop_metrics()[0]
         assert all(array.dtype == np.float32 for array in step.state().values())
     scale = np.abs(made["float32"]).max()
     apart = np.abs(made["bfloat16"] - made["float32"]).max()
@@ -429,9 +429,9 @@ def test_it_learns() -> None:
     given = batch(8)
     for _ in range(30):
         step.train_step(given, 0.05)
-    step.read_sums()
+    step.pop_metrics()
     step.train_step(given, 0.0)
-    loss, top1, _, examples = step.read_sums()
+    loss, top1, _, examples = step.pop_metrics()
     assert top1 == examples == 8 and loss / examples < 0.2 < math.log(6)
 
 
@@ -447,7 +447,7 @@ def test_a_paced_step_takes_its_time_and_no_core() -> None:
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(4):
         step.train_step(batch(5), 0.1)
-    assert not step.read_sums().any()  # it measures nothing
+    assert not step.pop_metrics().any()  # it measures nothing
     assert time.perf_counter() - begin >= 4 * 5 / 100 - 0.001
     assert time.process_time() - cpu < 0.1
     assert step.versions() == {"device": "paced at 100 img/s"}
@@ -463,7 +463,7 @@ def test_the_next_batch_is_fetched_while_a_paced_step_works_on_this_one() -> Non
     for _ in range(4):
         time.sleep(0.4)  # fetching a batch
         step.train_step(batch(5), 0.1)  # 0.4 s
-    step.read_sums()
+    step.pop_metrics()
     # one fetch and four steps, where one behind the other would take 3.2 s
     assert 0.4 + 4 * 0.4 - 0.001 <= time.perf_counter() - begin < 3.0
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,39 +89,6 @@ def test_an_impossible_experiment_starts_no_process(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--resume needs --model-prefix"):
         background.start(Experiment(resume=True), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-# --- what a terminal shows ------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.needs("torch", "fork")
-def test_a_group_has_one_bar_on_a_terminal(photos: Photos, tmp_path: Path) -> None:
-    argv = [*launch.program("run"), "-n", "2", "--comm", "ddp", "--data-root", str(photos.root)]
-    argv += [*TINY, "-b", "4", "-e", "2", "--disp-batches", "1", "--run-dir", "run"]
-    main, side = os.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=side, stderr=side, cwd=tmp_path,
-        env=clean_environment(),
-    )  # fmt: skip
-    os.close(side)
-    seen = b""
-    with contextlib.suppress(OSError):  # that is how Linux ends it
-        while part := os.read(main, 65536):
-            seen += part
-    os.close(main)
-    text = seen.decode()
-    assert process.wait() == 0, text
-    stages = ["starting 2 workers (", "connecting the workers (", "building the input pipeline",
-              "epoch 1/2 train:   0%", "waiting for the first step", "epoch 1/2 val:",
-              "epoch 2/2 train:"]  # fmt: skip
-    found = [text.find(stage) for stage in stages]
-    assert -1 not in found and found == sorted(found), text
-    shown = re.split(r"[\r\n]+", text)
-    assert any("/6 [" in line and "loss " in line for line in shown)
-    assert sum(line.startswith("rank 0 | epoch") for line in shown) == 2  # above the bar
-    assert not any("\x1d" in line or line.startswith("rank 1") for line in shown)
 
 
 # --- life and death -------------------------------------------------------------------------------
@@ -231,7 +194,7 @@ def test_ctrl_c_while_the_worker_loads_is_no_traceback(tmp_path: Path, seconds: 
 
     def is_worker(child: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):  # another child, which has just ended
-            return "rn50lib.worker" in child.cmdline()
+            return "rn50lib.train" in child.cmdline()
         return False
 
     def worker_is_there() -> bool:

@@ -361,7 +361,7 @@ class Group:
     def worker(self, number: int) -> psutil.Process:
         """The training process of a rank."""
         for process in groups.processes(self.job):
-            watched = process.cmdline()[1:3] == ["-m", "rn50lib.worker"]
+            watched = process.cmdline()[1:3] == ["-m", "rn50lib.train"]
             me = rank.member(process.environ())
             if watched and me is not None and me.rank == number:
                 return process

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,72 +27,41 @@ Run = Callable[..., Any]
 FLAGS = (*TINY, "-e", "4", "--warmup-epochs", "1", "--lr-step-epochs", "2", "--lr", "0.4")
 FILES = ("--model-prefix", "m", "--report", "r.json", "--run-dir", "run")
 
-# Kills its own process at a point that no clock would hit; then goes on as the command line does.
-DRIVER = """
-import builtins, os, signal, sys
-from rn50 import cli
-from rn50lib import files, report, training
+# A logger that sends its own process a signal at a reading that no clock would hit.
+HOOK = """
+import os, signal
 
-point, argv = sys.argv[1], sys.argv[2:]
+number, *point = os.environ["SIGNAL_AT"].split()
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
+def watch(line):
+    if [str(line.get(key)) for key in ("phase", "epoch", "step")] == point:
+        os.kill(os.getpid(), int(number))
 
-class Half:
-    def __init__(self, file):
-        self.file = file
-    def __enter__(self):
-        return self
-    def __exit__(self, *error):
-        self.file.close()
-    def write(self, content):
-        self.file.write(content[: len(content) // 2])
-        self.file.flush()
-        die()
+def replace(source, target, rename=os.replace):
+    if "-0002.safetensors" in str(target):
+        os.kill(os.getpid(), int(number))
+    rename(source, target)
 
-def half_open(name, mode="r"):
-    file = builtins.open(name, mode)
-    return Half(file) if "w" in mode and "m-0002." in str(name) else file
-
-def at(function, when, before):
-    def wrapped(*args):
-        if before and when(*args):
-            die()
-        result = function(*args)
-        if when(*args):
-            die()
-        return result
-    return wrapped
-
-second = lambda source, target: "-0002.safetensors" in str(target)
-last = lambda written, file: len(written.metrics["val.loss"]) == 4
-if point == "in the middle of an epoch":
-    training.Timer.step_done = at(
-        training.Timer.step_done,
-        lambda timer, i, lr: (timer.phase, timer.epoch, i) == ("train", 1, 3), before=False)
-elif point == "in validation":
-    training.Timer.step_done = at(
-        training.Timer.step_done,
-        lambda timer, i, lr: (timer.phase, timer.epoch, i) == ("val", 2, 1), before=False)
-elif point == "while a checkpoint is written":
-    files.open = half_open
-elif point == "before a checkpoint gets its name":
-    os.replace = at(os.replace, second, before=True)
-elif point == "after a checkpoint got its name":
-    os.replace = at(os.replace, second, before=False)
-elif point == "before the last report":
-    report.Report.write = at(report.Report.write, last, before=True)
-sys.exit(cli.main(argv))
+if not point:
+    os.replace = replace
 """
-POINTS = {  # and the epochs whose checkpoints are there afterwards
-    "in the middle of an epoch": [1],
-    "in validation": [1, 2],
-    "while a checkpoint is written": [1],
-    "before a checkpoint gets its name": [1],
-    "after a checkpoint got its name": [1, 2],
-    "before the last report": [1, 2, 3, 4],
+KILLS = {  # where, and the epochs whose checkpoints are there afterwards
+    "train 1 4": [1],
+    "": [1],  # before a checkpoint gets its name
+    "val 2 2": [1, 2],
+    "epoch 3 None": [1, 2, 3, 4],  # before the last report
 }
-LARGE_FORM = ("in validation", "after a checkpoint got its name")
+
+
+def signalled(photos: Photos, folder: Path, number: int, point: str, *flags: str) -> Any:
+    """Run `rn50 train`, which gets a signal at a point, to its end."""
+    (folder / "hook.py").write_text(HOOK)
+    return subprocess.run(
+        [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *FILES, *flags,
+         "--disp-batches", "1", "--logger", "hook.py:watch"],
+        cwd=folder, env=clean_environment(SIGNAL_AT=f"{number} {point}"), capture_output=True,
+        text=True, timeout=300,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -124,96 +92,52 @@ def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None
     assert left == []  # nothing half-written stays
 
 
-@pytest.mark.parametrize(
-    "point",
-    [pytest.param(p, marks=pytest.mark.acceptance) if p in LARGE_FORM else p for p in POINTS],
-)
+@pytest.mark.parametrize("point", KILLS)
 def test_a_run_killed_at_a_chosen_point(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str
 ) -> None:
-    flags = ("--data-root", str(photos.root), *FLAGS, *FILES)
-    killed = subprocess.run(
-        [sys.executable, "-c", DRIVER, point, "train", *flags],
-        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    killed = signalled(photos, tmp_path, 9, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert checkpoint.epochs(tmp_path / "m") == POINTS[point]
-    assert rn50("train", *flags, "--resume").status == 0
-    assert_same_end(tmp_path, undisturbed, timed=point != "in validation")  # only validated again
-
-
-TERM = """
-import os, signal, sys
-from rn50 import cli
-from rn50lib import training
-
-number, phase, step, argv = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
-done = training.Timer.step_done
-
-def wrapped(timer, i, lr):
-    done(timer, i, lr)
-    if (timer.phase, timer.epoch, i) == (phase, 1, step):
-        os.kill(os.getpid(), number)
-
-training.Timer.step_done = wrapped
-sys.exit(cli.main(argv))
-"""
+    assert checkpoint.epochs(tmp_path / "m") == KILLS[point]
+    assert rn50("train", "--data-root", photos.root, *FLAGS, *FILES, "--resume").status == 0
+    assert_same_end(tmp_path, undisturbed, timed=point.startswith(("train", "epoch")))
 
 
 @pytest.mark.parametrize(
-    ("phase", "step", "images"), [("train", 0, 8), ("train", 3, 32), ("train", 5, 48),
-                                  ("val", 1, 48)]
-)  # fmt: skip
-def test_a_run_that_is_asked_to_end_goes_on_in_the_middle_of_its_epoch(
-    rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, phase: str, step: int, images: int
+    ("point", "images"), [("train 1 2", 16), ("train 1 6", 48), ("val 1 2", 48)]
+)
+def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
+    rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str, images: int
 ) -> None:
-    flags = ("--data-root", str(photos.root), *FLAGS, *FILES)
-    ended = subprocess.run(
-        [sys.executable, "-c", TERM, "15", phase, str(step), "train", *flags],
-        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    ended = signalled(photos, tmp_path, 15, point)
     assert ended.returncode == 143, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("go on with: rn50 train ") and "--resume" in last
     assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, images)]
-    resumed = rn50("train", *flags, "--resume")
+    resumed = rn50("train", "--data-root", photos.root, *FLAGS, *FILES, "--resume")
     assert f"1 epoch is done, and {images} images of the next" in resumed.err
     assert_same_end(tmp_path, undisturbed, timed=images < 48)
     assert checkpoint.positions(tmp_path / "m") == [(e, 0) for e in (1, 2, 3, 4)]
 
 
-def test_a_run_that_writes_checkpoints_in_its_epochs_repeats_little(
+def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Killed after 4 of 6 steps, with a checkpoint after every second one."""
-    flags = ("--data-root", str(photos.root), *FLAGS, *FILES, "--checkpoint-steps", "2")
-    point = "in the middle of an epoch"
-    killed = subprocess.run(
-        [sys.executable, "-c", DRIVER, point, "train", *flags],
-        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    """Stopped after the third update, and killed after the fifth, with one due every second."""
+    flags = ("--checkpoint-steps", "2", "--resume")
+    stopped = signalled(photos, tmp_path, 15, "train 1 3", *flags)
+    assert stopped.returncode == 143, stopped.stderr
+    assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, 24)]
+    killed = signalled(photos, tmp_path, 9, "train 1 6", *flags)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, 16)]
-    assert rn50("train", *flags, "--resume").status == 0
+    assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, 32)]
+    assert rn50("train", "--data-root", photos.root, *FLAGS, *FILES, *flags).status == 0
     assert_same_end(tmp_path, undisturbed)
-    told = strict_json(tmp_path / "r.json")["env"]["restarts"]
-    assert told["changes"] == [{"epoch": 2, "images": 16, "workers": 1}]
-    assert told["images_repeated"] == 8  # the third step; the fourth was not over
-    assert told["images_in_tails"] == 0
-
-
-def test_the_updates_with_checkpoints_are_the_same_after_a_resume(
-    photos: Photos, tmp_path: Path
-) -> None:
-    """Stopped after the third update, and killed after the fourth, which is due for one."""
-    flags = ("--data-root", str(photos.root), *FLAGS, *FILES, "--checkpoint-steps", "2", "--resume")
-    for number, step, images in ((15, 2, 24), (9, 1, 32)):
-        ended = subprocess.run(
-            [sys.executable, "-c", TERM, str(number), "train", str(step), "train", *flags],
-            cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert ended.returncode in (143, -9), ended.stderr
-        assert checkpoint.positions(tmp_path / "m")[-1] == (1, images)
+    restarts = strict_json(tmp_path / "r.json")["env"]["restarts"]
+    resumes = [{"epoch": 2, "images": images, "workers": 1} for images in (24, 32)]
+    assert restarts["changes"] == resumes
+    assert restarts["images_repeated"] == 8  # the fifth step; the sixth was not over
+    assert restarts["images_in_tails"] == 0
 
 
 def killed_at_random(photos: Photos, folder: Path, rng: random.Random) -> int:

@@ -156,8 +156,7 @@ def timer(
     from rn50lib import distributed as comm
     from rn50lib.data import open_pipeline
     from rn50lib.data.source import open_source
-    from rn50lib.simulated_step import PacedStep
-    from rn50lib.train_step import build_step
+    from rn50lib.train_step import PacedStep, build_step
 
     done = unpack(config)
     source = None
@@ -181,14 +180,14 @@ def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> floa
     for count in range(-warm_up, steps):
         if count == 0:
             if step is not None:
-                step.read_sums()  # waits for the device
+                step.pop_metrics()  # waits for the device
             begin, images = time.perf_counter(), 0
         batch = next(batches)
         if step is not None:
             step.train_step(batch, 0.0)  # the same work, and the weights stay where they are
         images += batch.valid
     if step is not None:
-        step.read_sums()
+        step.pop_metrics()
     seconds = time.perf_counter() - begin
     batches.close()
     return images / seconds

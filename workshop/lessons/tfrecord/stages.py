@@ -151,7 +151,7 @@ def timer(config: dict[str, Any], steps: int, warm_up: int) -> Callable[..., Any
     from rn50lib.data.tfdata import Stages, TfData  # TensorFlow comes after its settings
 
     step.train_step(next(feeding.epoch(0)), 0.0)  # the graph is traced here
-    step.read_sums()
+    step.pop_metrics()
     pipelines: dict[str, Any] = {BY_HAND: feeding}
     built = Stages(False, False, False, False)
     pipelines["one after the other"] = TfData(done, source, plan, built)
@@ -177,7 +177,7 @@ def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> dict
     batches = pipeline.epoch(epoch)
     for _ in range(warm_up):
         step.train_step(next(batches), 0.0)
-    step.read_sums()
+    step.pop_metrics()
     waited, images = 0.0, 0
     begin = time.perf_counter()
     for _ in range(steps):
@@ -185,7 +185,7 @@ def turn(pipeline: Any, step: Any, epoch: int, steps: int, warm_up: int) -> dict
         batch = next(batches)
         waited += time.perf_counter() - before
         step.train_step(batch, 0.0)  # the same work, and the weights stay where they are
-        step.read_sums()  # waits for the device
+        step.pop_metrics()  # waits for the device
         images += batch.valid
     seconds = time.perf_counter() - begin
     batches.close()
