@@ -38,7 +38,10 @@ class Recorder(Progress):
     """
 
     phases: ClassVar[list[dict[str, Any]]] = []
-    marks: list[tuple[float, float]]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.marks: list[tuple[float, float]] = []
 
     def start(self, *args: Any, **options: Any) -> None:
         """Begin a phase."""
