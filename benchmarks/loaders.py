@@ -1,18 +1,17 @@
-"""Our loaders beside other people's scripts: images per second from 500 x 375 JPEGs, in turns.
+"""Our loaders and those of other scripts: images per second from 500 x 375 JPEGs, in turns.
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
-    python benchmarks/loaders.py --rounds 3 --side-by-side 30   # for a machine that others use
     python benchmarks/loaders.py --images 4800   # longer epochs: their start counts less
 
 Every contestant reads the same files (drawn on first use), crops 5 to 100 % of their area at
-random, makes that small and delivers batches of 64 as uint8; the first batch is not timed. All are
-held to the same cores and, unless --allocator says otherwise, have the same allocator setting. What
-they do is not the same to the bit: ours start anew with each epoch, as training needs, and the
-others do not; ours, OpenCV's and TensorFlow's decode in libjpeg's quick way, and at a fraction of
-the size where the crop holds more than is needed, but torchvision's loader can do neither, and
-DALI's no fraction; OpenCV averages over areas, the rest antialias with a triangle. With --fast
-nothing is antialiased, and only those that can do without take part. What decoding alone takes (all
-rows of the pictures, by the fastest decoder here) says how much is left to gain.
+random, resizes the crop and delivers batches of 64 as uint8; the first batch is not timed. All are
+held to the same cores and have the same allocator setting. They do not do exactly the same: ours
+start again with each epoch, as training needs, and the others do not; ours, OpenCV's and
+TensorFlow's decode in libjpeg's quick way, and at a fraction of the size if the crop holds more
+than is needed, but torchvision's loader can do neither, and DALI's no fraction; OpenCV averages
+over areas, the rest antialias with a triangle. With --fast nothing is antialiased, and only those
+that can do without take part. "Decoding alone" (all rows, by the fastest decoder here) shows how
+much is left to gain.
 """
 
 from __future__ import annotations
@@ -26,20 +25,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import loader_images
-from rounds import (
-    DEFAULT_MALLOC,
-    MALLOCS,
-    environment,
-    print_table,
-    run_rounds,
-    stated_machine,
-    summarise,
-)
-from side_by_side import Program, seconds_a_share
+from rounds import environment, print_table, run_rounds, summarise
 
 HERE = Path(__file__).resolve().parent
 OURS = {  # name: loader, backend
@@ -52,132 +41,85 @@ PEERS = {
     "decoding alone": ["peer_loader_pytorch.py", "--decode"],  # on one core, whatever --cores
     "torchvision": ["peer_loader_pytorch.py"],
     "tf.data": ["peer_loader_tensorflow.py"],
-    "bare DALI": ["peer_loader_dali.py"],  # its batches are only looked at
+    "bare DALI": ["peer_loader_dali.py"],  # its batches are not copied
     "DALI's iterator": ["peer_loader_dali.py", "--iterator"],  # tensors to keep, as ours
 }
-NEEDS = {  # modules that may not be there, and how to get them
+NEEDS = {  # modules that may be missing, and how to get them
     "simplejpeg + OpenCV": ("cv2", "pip install opencv-python-headless"),
     "torchvision": ("torchvision", "pip install --no-deps torchvision==0.28.0"),
 }
-ANTIALIASED = (
-    "native, torch",
-    "simplejpeg + OpenCV",
-    "decoding alone",
-    "torchvision",
-)  # always antialiased
-PAIRS = (  # ours, what it is measured against
-    ("native, torch", "simplejpeg + OpenCV"),
-    ("native, torch", "torchvision"),
-    ("native, torch", "decoding alone"),
-    ("native, torch", "tf.data"),
-    ("native, torch", "bare DALI"),
+ALWAYS_ANTIALIASED = ("native, torch", "simplejpeg + OpenCV", "decoding alone", "torchvision")
+PAIRS = (
+    *(("native, torch", peer) for peer in list(PEERS)[:5]),
     ("native, tensorflow", "tf.data"),
     ("dali", "bare DALI"),
     ("dali", "DALI's iterator"),
 )
 
 
-def command(args: argparse.Namespace, name: str, epochs: int) -> tuple[list[str], dict[str, str]]:
-    """The command of a contestant, held to the cores, and its environment."""
-    env = environment(name, 1)
-    name = name.removesuffix(DEFAULT_MALLOC)
+def seconds_an_image(args: argparse.Namespace, name: str) -> float:
+    """Run a contestant on its cores; return its seconds an image."""
     cores = sorted(os.sched_getaffinity(0))[: args.core_count]
-    held = ["taskset", "-c", ",".join(map(str, cores))]
+    call = ["taskset", "-c", ",".join(map(str, cores)), sys.executable]
     if name in PEERS:
         script, *flags = PEERS[name]
-        call = [sys.executable, str(HERE / script), str(args.root), "--size", str(args.size),
-                "--workers", str(args.core_count), "--epochs", str(epochs), *flags]  # fmt: skip
-        return held + call + ["--fast"] * args.fast, env
-    loader, backend = OURS[name]
-    call = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", str(epochs),
-            "--loader", loader, "--backend", backend, "--data-root", str(args.root),
-            "--data-format", args.data_format, "--recipe", "reference", "--image-shape",
-            str(args.size), "-b", "64", "--data-nthreads", str(args.core_count), "--threads",
-            "1"]  # fmt: skip
-    return held + call + ["--resample", "fast"] * args.fast, env
+        call += [str(HERE / script), str(args.root), "--size", str(args.size), "--workers",
+                 str(args.core_count), *flags, *["--fast"] * args.fast]  # fmt: skip
+    else:
+        loader, backend = OURS[name]
+        call += ["-m", "rn50", "train", "--test-io", "-e", "1", "--loader", loader, "--backend",
+                 backend, "--data-root", str(args.root), "--data-format", args.data_format,
+                 "--recipe", "reference", "--image-shape", str(args.size), "-b", "64",
+                 "--data-nthreads", str(args.core_count), "--threads", "1"]  # fmt: skip
+        call += ["--resample", "fast"] * args.fast
+    output = subprocess.run(
+        call, check=True, capture_output=True, text=True, env=environment(1)
+    ).stdout
+    if name in PEERS:
+        return json.loads(output.splitlines()[-1])["seconds"]
+    return 1 / float(re.findall(r"epoch 1: ([\d.]+) img/s", output)[0])
 
 
-def seconds_an_image(args: argparse.Namespace, name: str) -> float:
-    """Of one epoch of a contestant that has the cores to itself."""
-    call, env = command(args, name, epochs=1)
-    said = subprocess.run(call, check=True, capture_output=True, text=True, env=env).stdout
-    if name.removesuffix(DEFAULT_MALLOC) in PEERS:
-        return json.loads(said.splitlines()[-1])["seconds"]
-    rate = re.search(r"epoch 1: ([\d.]+) img/s", said)
-    assert rate is not None
-    return 1 / float(rate[1])
-
-
-def contestants(args: argparse.Namespace) -> dict[str, Callable[[], float]]:
-    found: dict[str, Callable[[], float]] = {}
+def contestants(args: argparse.Namespace) -> list[str]:
+    """Return the names of those that take part; print who is left out for a missing module."""
+    found = []
     for name in (*OURS, *PEERS):
-        if args.fast and name in ANTIALIASED:
-            continue
-        if args.only and not any(part in name for part in args.only):
-            continue
         module, remedy = NEEDS.get(name, ("numpy", ""))
-        if not importlib.util.find_spec(module):
-            print(f"{name}: left out: `{remedy}`")
+        if (args.fast and name in ALWAYS_ANTIALIASED) or (
+            args.only and not any(part in name for part in args.only)
+        ):
             continue
-        for end in MALLOCS[args.allocator]:
-            found[name + end] = functools.partial(seconds_an_image, args, name + end)
+        if importlib.util.find_spec(module):
+            found.append(name)
+        else:
+            print(f"{name}: left out: `{remedy}`")
     return found
 
 
-def table(args: argparse.Namespace) -> None:
-    """One size on one number of cores."""
-    how = "fast" if args.fast else "antialiased"
-    what = f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}"
-    pairs = [(a + end, b + end) for end in MALLOCS[args.allocator] for a, b in PAIRS]
-    print(what, flush=True)
-    if args.side_by_side:
-        with stated_machine():
-            beside(args, pairs, what)
-        return
-    seconds = run_rounds(contestants(args), args.rounds)
-    print_table(seconds, next(iter(seconds)), 1, "img")
-    summarise(seconds, pairs, what)
-
-
-def beside(args: argparse.Namespace, pairs: list[tuple[str, str]], what: str) -> None:
-    """The pairs at the same time on the same cores: the ratio of their processor seconds."""
-    there = contestants(args)
-    for pair in pairs:
-        if set(pair) <= set(there):
-            seconds: dict[str, list[float]] = {name: [] for name in pair}
-            for _ in range(args.rounds):
-                marks = zip(pair, ("epoch ", "seconds"), strict=True)
-                programs = [Program(*command(args, name, 100_000), mark) for name, mark in marks]
-                taken = seconds_a_share(programs, args.side_by_side)
-                for name, value in zip(pair, taken, strict=True):
-                    seconds[name].append(value)
-            summarise(seconds, [pair], f"{what}, side by side")
-
-
 def main() -> None:
-    """The program."""
+    """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[224, 64])
-    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--images", type=int, default=1200)
-    parser.add_argument("--root", type=Path, default=HERE.parent / "data" / "loader-images")
-    parser.add_argument(
-        "--fast", action="store_true", help="compare the variants of --resample fast"
-    )
-    parser.add_argument("--data-format", default="files", help="what ours read (default: files)")
-    parser.add_argument(
-        "--side-by-side", type=float, metavar="SECONDS",
-        help="run the pairs at the same time, for so long, and compare their processor time",
-    )  # fmt: skip
-    parser.add_argument("--allocator", choices=tuple(MALLOCS), default="ours")
-    parser.add_argument("--only", nargs="+", help="contestants by a part of their name")
+    add = parser.add_argument
+    add("--rounds", type=int, default=10)
+    add("--sizes", type=int, nargs="+", default=[224, 64])
+    add("--cores", type=int, nargs="+", default=[1, 2])
+    add("--images", type=int, default=1200)
+    add("--root", type=Path, default=HERE.parent / "data" / "loader-images")
+    add("--fast", action="store_true", help="compare the variants of --resample fast")
+    add("--data-format", default="files", help="what ours read (default: files)")
+    add("--only", nargs="+", help="contestants by a part of their name")
     args = parser.parse_args()
     count, stored = loader_images.make(args.root, args.images)
     print(f"{count:,} JPEGs of {stored / 1000:.1f} KB, {args.rounds} rounds")
     for size, cores in itertools.product(args.sizes, args.cores):
         args.size, args.core_count = size, cores
-        table(args)
+        how = "fast" if args.fast else "antialiased"
+        what = f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}"
+        print(what, flush=True)
+        work = {name: functools.partial(seconds_an_image, args, name) for name in contestants(args)}
+        seconds = run_rounds(work, args.rounds)
+        print_table(seconds, next(iter(seconds)), 1, "img")
+        summarise(seconds, PAIRS, what)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@ by hand, simplejpeg to decode and OpenCV to make small.
 
     python benchmarks/peer_loader_pytorch.py ROOT --size 224 --workers 1 [--opencv | --decode]
 
-By hand, a picture of which the crop holds more than is needed is decoded at a fraction of its size.
-Prints the seconds an image of each epoch of class folders in ROOT/train, without its first batch.
-With --decode it does nothing but decode, in this process, files that are in memory: the part of the
-work by hand that no loader is rid of.
+By hand, an image whose crop holds more than is needed is decoded at a fraction of its size. Prints
+the seconds an image of class folders in ROOT/train, without the first batch. With --decode it only
+decodes files that are in memory, in this process: the part that every loader has to do.
 """
 
 import argparse
@@ -24,7 +23,6 @@ parser.add_argument("root", type=Path)
 parser.add_argument("--size", type=int, default=224)
 parser.add_argument("--workers", type=int, default=1)
 parser.add_argument("--batch", type=int, default=64)
-parser.add_argument("--epochs", type=int, default=1, help="prints a line after each")
 parser.add_argument("--opencv", action="store_true", help="simplejpeg and OpenCV")
 parser.add_argument("--decode", action="store_true", help="simplejpeg alone")
 args = parser.parse_args()
@@ -52,7 +50,7 @@ class ByHand(torch.utils.data.Dataset):
         return len(self.paths)
 
     def decode(self, data):
-        """The picture, and the crop in it as left, top, width and height."""
+        """Return the image, and the crop in it as left, top, width and height."""
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         left, top, w, h = crop(height, width)
         ratio = next(r for r in (8, 4, 2, 1) if r == 1 or min(w, h) >= r * args.size)
@@ -76,11 +74,10 @@ if args.decode:
 
     images = ByHand()
     files = [path.read_bytes() for path in images.paths]
-    for _ in range(args.epochs):
-        begin = time.perf_counter()
-        for data in files:
-            images.decode(data)
-        print(json.dumps({"seconds": (time.perf_counter() - begin) / len(files)}), flush=True)
+    begin = time.perf_counter()
+    for data in files:
+        images.decode(data)
+    print(json.dumps({"seconds": (time.perf_counter() - begin) / len(files)}))
     raise SystemExit
 if args.opencv:
     import cv2
@@ -105,11 +102,10 @@ loader = torch.utils.data.DataLoader(
     images, args.batch, shuffle=True, num_workers=args.workers, drop_last=True, prefetch_factor=4,
     persistent_workers=True,
 )  # fmt: skip
-for _ in range(args.epochs):
-    batches = iter(loader)
-    next(batches)
-    begin, count = time.perf_counter(), 0
-    for pixels, _ in batches:
-        assert pixels.dtype == torch.uint8
-        count += len(pixels)
-    print(json.dumps({"seconds": (time.perf_counter() - begin) / count}), flush=True)
+batches = iter(loader)
+next(batches)
+begin, count = time.perf_counter(), 0
+for pixels, _ in batches:
+    assert pixels.dtype == torch.uint8
+    count += len(pixels)
+print(json.dumps({"seconds": (time.perf_counter() - begin) / count}))

@@ -1,5 +1,5 @@
-"""Interleaved rounds for the comparisons here: every contestant once a round, each time in another
-order, on the same machine in the same minute; then medians, and ratios with their range.
+"""Interleaved rounds: every contestant once a round, in a different order each time, on the same
+machine in the same minute; then medians, and ratios with their range.
 """
 
 from __future__ import annotations
@@ -23,19 +23,13 @@ from rn50lib.hardware import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 
-DEFAULT_MALLOC = " (default malloc)"
-"""At the end of a contestant's name: without the allocator setting that `rn50 run` gives itself."""
-MALLOCS = {"ours": ("",), "default": (DEFAULT_MALLOC,), "both": ("", DEFAULT_MALLOC)}
-"""What --allocator may say, and how the names of the contestants then end."""
 
-
-def environment(name: str, threads: int) -> dict[str, str]:
-    """The environment of a contestant."""
-    # `rn50 run` leaves a glibc.malloc setting of the user's own alone; this one is the default
-    malloc = "glibc.malloc.tcache_count=7" if name.endswith(DEFAULT_MALLOC) else ALLOCATOR
+def environment(threads: int, malloc: str = ALLOCATOR) -> dict[str, str]:
+    """Return the environment of a contestant: the allocator setting of `rn50 run`, and threads."""
     return with_library(os.environ | {"GLIBC_TUNABLES": malloc, "OMP_NUM_THREADS": str(threads)})
 
 
+# A process that times its work without its start-up.
 CHILD = """
 import os, sys
 sys.path.append({here!r})
@@ -44,11 +38,10 @@ import stopwatch
 with stopwatch.timed():
 {work}
 """
-"""A process that times its work without its start-up."""
 
 
 def child(setup: str, work: str, *arguments: object, python: str = sys.executable) -> list[str]:
-    """The command of such a process; the arguments are its sys.argv."""
+    """Return the command of such a process; the arguments are its sys.argv."""
     here = str(ROOT / "benchmarks")
     code = CHILD.format(here=here, setup=setup, work=textwrap.indent(work, "    "))
     return [python, "-c", code, *map(str, arguments)]
@@ -78,12 +71,12 @@ def run_rounds(
     rounds: int,
     between: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; an uncounted one before them warms the cache.
+    """Return the seconds of each contestant in each round, after an uncounted one.
 
-    Raises UserError where there is nobody to run.
+    Raise UserError if there is no contestant.
     """
     if not contestants:
-        raise UserError("nobody is left to compare: --only takes parts of the contestants' names")
+        raise UserError("no contestant is left: --only takes parts of the contestants' names")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     with stated_machine():
         for number in range(rounds + 1):
@@ -99,8 +92,8 @@ def run_rounds(
 
 
 class Server:
-    """A contestant that stays, and works when it is asked (see `stopwatch.serve`): its start-up and
-    its compiling are not paid for in every round."""
+    """A contestant that stays and works on demand (see `stopwatch.serve`), so that its start-up and
+    compilation are not repeated in every round."""
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.errors = tempfile.TemporaryFile("w+")
@@ -111,39 +104,40 @@ class Server:
         self.answer = self.read()["answer"]
 
     def read(self) -> dict:
-        """The next line of JSON. Raises UserError, with its last words, when it has ended."""
+        """Return the next line of JSON. Raise UserError with the last error if it has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith('{"'):
                 return json.loads(line)
         self.errors.seek(0)
-        last = self.errors.read().splitlines()[-1:] or ["it said nothing"]
+        last = self.errors.read().splitlines()[-1:] or ["no message"]
         raise UserError(f"{' '.join(map(str, self.process.args))} has ended: {last[0]}")
 
     def work(self, seconds: float, measure: str) -> float:
-        """Seconds of one call, from as many as fill `seconds`; see `timed`."""
+        """Return the seconds of one call, from as many as fill `seconds`; see `timed`."""
         assert self.process.stdin is not None
         print(seconds, file=self.process.stdin, flush=True)
         return self.read()[measure]
 
     def stop(self) -> None:
+        """Kill the process."""
         self.process.kill()
         self.process.communicate()
         self.errors.close()
 
 
 def spread(values: list[float]) -> str:
-    """The median and the range: "1.05 (1.01 to 1.09)"."""
+    """Return the median and the range: "1.05 (1.01 to 1.09)"."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def ratios(seconds: dict[str, list[float]], peer: str, own: str) -> list[float]:
-    """How many times as fast `own` is as `peer`, round by round."""
+    """Return the speed of `own` over that of `peer`, round by round."""
     return [a / b for a, b in zip(seconds[peer], seconds[own], strict=True)]
 
 
 def summarise(seconds: dict[str, list[float]], pairs: Iterable[tuple[str, str]], what: str) -> None:
-    """A line for each pair, ours and a peer, of which both took part."""
+    """Print a line for each pair (ours, peer) that took part."""
     for own, peer in pairs:
         if own in seconds and peer in seconds:
             faster = spread(ratios(seconds, peer, own))
@@ -151,7 +145,7 @@ def summarise(seconds: dict[str, list[float]], pairs: Iterable[tuple[str, str]],
 
 
 def print_table(seconds: dict[str, list[float]], base: str, count: int, unit: str) -> None:
-    """Medians with rates, then each contestant's time over that of ``base``, round by round."""
+    """Print medians with rates, then each contestant's time over that of `base`."""
     width = max(map(len, seconds))
     for name, values in seconds.items():
         middle = statistics.median(values)

@@ -1,4 +1,4 @@
-"""Our prediction, or training step, beside ResNet-50 as a good user of PyTorch runs it; in turns.
+"""Our prediction or training step, and ResNet-50 as a good user of PyTorch runs it; in turns.
 
     python benchmarks/steps.py predict --batches 1 8 32 --dtypes float32 bfloat16
     python benchmarks/steps.py train --batches 16 --allocator both
@@ -24,21 +24,14 @@ from pathlib import Path
 import numpy as np
 import peers
 import torch
-from rounds import (
-    DEFAULT_MALLOC,
-    MALLOCS,
-    ROOT,
-    Server,
-    environment,
-    print_table,
-    run_rounds,
-    summarise,
-)
+from rounds import ROOT, Server, environment, print_table, run_rounds, summarise
 
-from rn50.launch import with_library
+from rn50.launch import ALLOCATOR, with_library
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
+DEFAULT_MALLOC = " (default malloc)"  # ends the name of a contestant without our setting
+MALLOCS = {"ours": ("",), "default": (DEFAULT_MALLOC,), "both": ("", DEFAULT_MALLOC)}
 PEERS = {  # the flags of peer_step.py
     "eager": [],
     "eager NCHW": ["--contiguous"],
@@ -98,9 +91,11 @@ def start(args: argparse.Namespace, batch: int, dtype: str) -> dict[str, Server]
             command = [sys.executable, f"{ROOT}/benchmarks/{script[0]}", args.job, *script[1:],
                        "--size", str(args.size), "--batch", str(batch), "--dtype", dtype,
                        "--threads", str(args.threads)]  # fmt: skip
-            for full_name in (name + end for end in MALLOCS[args.allocator]):
-                started[full_name] = Server(command, environment(full_name, args.threads))
-                check_agree(started, full_name, dtype)
+            for end in MALLOCS[args.allocator]:
+                # `rn50 run` leaves a user's glibc.malloc setting alone; this one is the default
+                malloc = "glibc.malloc.tcache_count=7" if end else ALLOCATOR
+                started[name + end] = Server(command, environment(args.threads, malloc))
+                check_agree(started, name + end, dtype)
     except BaseException:
         stop(started)
         raise

@@ -1,4 +1,4 @@
-"""What several verbs need: lists of numbers in their flags, and tables of text."""
+"""Lists of numbers in flags and text tables, shared by several verbs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rn50.parser import positive
 
 
 def counts(text: str) -> list[int]:
-    """'1,4,8' as numbers, each once, in this order. Raises ValueError for anything else."""
+    """Return the distinct numbers of '1,4,8' in order. Raise ValueError for anything else."""
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text with columns of equal width, to the right."""
+    """Return a line per row, with right-aligned columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in rows]

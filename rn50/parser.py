@@ -146,7 +146,27 @@ Train, in processes of its own, with everything not given chosen for this machin
   --config FILE          flags from a YAML or JSON file; --print-config writes one
 
 `rn50 run --help all` explains every flag.
-"""
+""",
+    "rn50 benchmark": """\
+usage: rn50 benchmark [FLAGS] -o FILE
+
+Images per second over numbers of workers and batch sizes.
+
+  rn50 benchmark -n 1,2 -b 8,32 -e 2 -w 1 -o bench.json            four cells
+  rn50 benchmark -b 1,8,32 --only-inference -o inference.json      inference alone
+  rn50 benchmark --preset BENCHMARK_FP16 -o out.json --dry-run     the reference's sweep
+
+  -n, --n-GPUs N,N,...         numbers of workers
+  -b, --batch-size N,N,...     batch sizes per worker
+  -i, --benchmark-iters N      iterations per epoch (100)
+  -e, --num-epochs N           epochs (1)
+  -w, --warmup N               first epochs to leave out (0)
+  -o, --output FILE            JSON file to write
+  --dry-run                    print every cell's run, and stop
+  --preset NAME, --config FILE a named or saved set of flags
+
+Every other flag of `rn50 run` applies to every cell; `rn50 benchmark --help all` lists them.
+""",
 }
 
 
@@ -307,7 +327,7 @@ def parse_given(
         verb, own = parser.prog.split()[-1], PRESETS[args.preset].command
         if own not in ("run", verb):
             raise UserError(f"--preset {args.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
-        given |= fields_in(config_parser(verb).parse_args(list(PRESETS[args.preset].flags)))
+        args = parser.parse_args([*PRESETS[args.preset].flags, *argv])
     flags = fields_in(args)
     if args.no_dali:
         if flags.get("loader", "native") != "native":
@@ -321,7 +341,11 @@ def parse_given(
 
 def fields_in(args: argparse.Namespace) -> Given:
     """Return the fields among parsed flags."""
-    found = {name: value for name, value in vars(args).items() if name in config.FIELDS}
+    found = {
+        name: value
+        for name, value in vars(args).items()
+        if name in config.FIELDS and value is not None
+    }
     return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
 
 

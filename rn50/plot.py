@@ -1,11 +1,11 @@
-"""The figures of reports and notebooks, in one style that everybody can read."""
+"""`rn50 plot`, and the style of every figure of the project."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from rn50.parser import Parser
 from rn50lib.errors import UserError
@@ -15,7 +15,7 @@ from rn50lib.report import load
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which survives the common kinds of colour blindness; black is for text
+# Okabe and Ito's palette, for the common kinds of colour blindness; black is for text
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE: dict[str, Any] = {
@@ -37,7 +37,7 @@ STYLE: dict[str, Any] = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's settings for every figure of the project, for the length of a `with` block."""
+    """Apply the project's Matplotlib settings within a `with` block."""
     import matplotlib
     from cycler import cycler
 
@@ -47,9 +47,9 @@ def style() -> Iterator[None]:
 
 
 def curves(reports: dict[str, dict[str, Any]]) -> Figure:
-    """Training loss, training top-1 and validation top-1 over epochs, a line per named report.
+    """Draw training loss, training top-1 and validation top-1 over epochs, a line per report.
 
-    Raises UserError when no report holds any of the three.
+    Raise UserError if no report holds any of the three.
     """
     from matplotlib.figure import Figure
 
@@ -58,32 +58,28 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
         ("train.top1", "Training accuracy", "top-1, per cent"),
         ("val.top1", "Validation accuracy", "top-1, per cent"),
     )
-    if not any(has_values(r["metrics"].get(key)) for r in reports.values() for key, _, _ in panels):
-        names = ", ".join(reports)
-        raise UserError(f"{names}: no accuracy or loss in there (was it run with --no-metrics?)")
     with style():
         figure = Figure(figsize=(11, 3.4))
         for axes, (key, title, unit) in zip(figure.subplots(1, 3), panels, strict=True):
             for name, report in reports.items():
-                values = report["metrics"].get(key)
-                if has_values(values):
-                    epochs = range(1, len(values) + 1)
-                    axes.plot(
-                        epochs, [float("nan") if v is None else v for v in values], label=name
-                    )
+                values = report["metrics"].get(key) or []
+                if any(value is not None for value in values):
+                    known = [float("nan") if value is None else value for value in values]
+                    axes.plot(range(1, len(values) + 1), known, label=name)
             axes.set(title=title, xlabel="epoch", ylabel=unit)
             axes.xaxis.get_major_locator().set_params(integer=True)
         drawn = [axes for axes in figure.axes if axes.lines]
+        if not drawn:
+            raise UserError(
+                f"{', '.join(reports)}: no accuracy or loss in there (was it run with"
+                " --no-metrics?)"
+            )
         drawn[0].legend()
     return figure
 
 
-def has_values(values: list | None) -> TypeGuard[list]:
-    return values is not None and any(value is not None for value in values)
-
-
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure in the format of its suffix. Raises UserError for one it cannot write."""
+    """Write a figure in the format of its suffix. Raise UserError if it cannot be written."""
     if not Path(path).suffix:
         raise UserError(f"--output {path}: name a file that ends in .png, .svg or .pdf")
     check_writable(path, "--output")
@@ -95,18 +91,16 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`rn50 plot R1.json R2.json -o curves.png`."""
-    parser = Parser(prog="rn50 plot", description="Curves over epochs from report files.")
-    parser.add_argument("reports", nargs="+", help="files that --report wrote")
-    parser.add_argument("-o", "--output", required=True, help="picture to write (.png, .svg, .pdf)")
-    parser.add_argument(
-        "--labels", nargs="+", help="a name for each report (default: its file name)"
-    )
+    """Run `rn50 plot R1.json R2.json -o curves.png`; return the exit status."""
+    parser = Parser(prog="rn50 plot", description="Draw curves over epochs from report files.")
+    add = parser.add_argument
+    add("reports", nargs="+", help="files that --report wrote")
+    add("-o", "--output", required=True, help="image to write (.png, .svg, .pdf)")
+    add("--labels", nargs="+", help="a name for each report (default: its file name)")
     args = parser.parse_args(argv)
     if args.labels and len(args.labels) != len(args.reports):
         parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
     names = args.labels or [Path(name).stem for name in args.reports]
-    figure = curves({n: load(r) for n, r in zip(names, args.reports, strict=True)})
-    save(figure, args.output)
+    save(curves({n: load(r) for n, r in zip(names, args.reports, strict=True)}), args.output)
     print(args.output)
     return 0

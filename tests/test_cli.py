@@ -520,7 +520,7 @@ def test_a_yaml_file_that_makes_no_sense(rn50: Run, text: str | None, problem: s
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m rn50 scale --check | head -1",
+        f"{sys.executable} -m rn50 run --help all | head -1",
         shell=True,
         cwd=tmp_path,
         env=clean_environment(),

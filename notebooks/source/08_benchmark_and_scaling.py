@@ -580,10 +580,10 @@ rows, columns = predictions.held_out_rows()
 workshop.table(rows, columns, "Predicted over published, less 1; every row that was not fitted")
 
 # %%
-from rn50.scaling import check
+from workshop.lessons.scaling import readings
 
-print(check.verdict().replace(": ", ":\n", 1))
-print(check.cannot_tell().replace(". ", ".\n"))
+print(readings.verdict().replace(": ", ":\n", 1))
+print(readings.cannot_tell().replace(". ", ".\n"))
 
 # %% [markdown]
 # Read the table with care. One of the rivals has a smaller mean error than our model, and for the A100s in mixed precision even "nothing is lost" is closer, since they scale better than the V100s did. The rows say how long a step took and not why. So trust the *sum* to several per cent, and do not trust what it says about the *parts* before you have measured the exchange and the input yourself. And no row has more than 32 GPUs: what the model says about 512 nobody has checked here.

@@ -1,4 +1,4 @@
-"""The cells of a sweep, and the processes that measure them."""
+"""The cells of a sweep: their processes, their figures, and the file of all of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any
 
+import numpy as np
+
 from rn50 import launch
-from rn50.benchmark.worker import DONE, FAILED
+from rn50.benchmark.worker import DONE, FAILED, WARM_UP
 from rn50lib import report
 from rn50lib.config import Config, Experiment
+
+PERCENTILES = (50, 90, 95, 99, 100)
 
 
 @dataclass
 class Cell:
-    """One number of workers and one batch size, as they were asked for.
+    """One number of workers and one batch size, with a new folder.
 
-    `resolved` is what is run for it (None: refused) and `folder` its own place, which is new.
-    `reason` says why there is no figure.
+    `resolved` is what is run for it (None: refused), `reason` says why there is no figure, and
+    `phases` has the seconds of each iteration.
     """
 
     n: int
@@ -33,6 +38,7 @@ class Cell:
 
     @property
     def title(self) -> str:
+        """The cell's name for people."""
         return f"n {self.n}, batch {self.batch}"
 
     @property
@@ -43,10 +49,10 @@ class Cell:
 
 
 def measure(cells: list[Cell]) -> None:
-    """Run cells that all have the same number of workers; fills in their reports and reasons.
+    """Run cells that all have the same number of workers; fill in their reports and reasons.
 
-    The workers stay for all of them: a cell does not pay for starting them. After a failure, new
-    workers go on with the next cell. Raises KeyboardInterrupt when the user ends it.
+    The same workers run all of them, which saves their start-up for each cell. After a failure,
+    new workers continue with the next cell. Raise KeyboardInterrupt if the user ends it.
     """
     left = list(cells)
     while left:
@@ -55,17 +61,16 @@ def measure(cells: list[Cell]) -> None:
             cell = left.pop(0)
             cell.phases = json.loads((cell.folder / DONE).read_text())
             cell.report = report.load(cell.folder / "report.json")
-        if not left:
-            return
-        if status in (130, 128 + signal.SIGTERM):
+        if left and status in (130, 128 + signal.SIGTERM):
             raise KeyboardInterrupt
-        failed = left.pop(0)
-        failed.reason = reason_of(failed.folder, status, failure)
-        launch.say(f"{failed.title} failed: {failed.reason}")
+        if left:
+            failed = left.pop(0)
+            failed.reason = reason_of(failed.folder, status, failure)
+            launch.say(f"{failed.title} failed: {failed.reason}")
 
 
 def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
-    """Start the workers on these cells and wait. Returns (exit status, what failed)."""
+    """Run the workers of these cells to their end; return (exit status, what failed)."""
     first = cells[0].experiment
     for cell in cells:
         assert cell.resolved is not None
@@ -79,11 +84,80 @@ def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
 
 
 def reason_of(folder: Path, status: int, failure: str | None) -> str:
-    """The reason of a failed cell in one line."""
-    left = folder / FAILED
-    if left.exists():
-        return left.read_text().strip() or "the worker gave no reason"
+    """Return the reason of a failed cell in one line."""
+    if (folder / FAILED).exists():
+        return (folder / FAILED).read_text().strip() or "the worker gave no reason"
     lines = [line.strip() for line in (failure or "").splitlines() if line.strip()]
     if not lines:
-        return f"the worker ended with status {status}"
+        return f"the worker exited with status {status}"
     return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+
+
+def contents(cells: list[Cell], dropped: int, command: list[str]) -> dict[str, Any]:
+    """Return a sweep's file: the reference's keys model, ngpus, bs, metric_keys and metrics; `env`.
+
+    A figure is the harmonic mean over a cell's epochs without the first `dropped`, in images per
+    second over all workers; null if there is none, with the reason in `env.cells[n][b]`.
+    """
+    planned = [cell for cell in cells if cell.resolved]
+    first, reports = planned[0].experiment, [cell.report for cell in cells if cell.report]
+    keys = [] if first.only_inference else ["train.total_ips"]
+    keys += [] if first.no_val else ["val.total_ips"]
+    metrics: dict[str, dict[str, Any]] = {}
+    details: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        found = {key: detail(cell, key, dropped) for key in keys}
+        if cell.report and None in found.values():
+            cell.reason = (
+                "an epoch has one iteration, which is not timed: use a larger -i, a smaller -b or"
+                " more images"
+            )
+        figures = {k: harmonic_mean(more["epochs"]) if more else None for k, more in found.items()}
+        entry = {"reason": cell.reason, **{key: more for key, more in found.items() if more}}
+        if cell.report:
+            entry["report"] = str(cell.folder / "report.json")
+        metrics.setdefault(str(cell.n), {})[str(cell.batch)] = figures
+        details.setdefault(str(cell.n), {})[str(cell.batch)] = entry
+    machine = {key: reports[0]["env"].get(key) for key in ("machine", "versions") if reports}
+    caps = dict.fromkeys(line for cell in planned if cell.resolved for line in cell.resolved.caps)
+    warm_up = {"untimed_iterations": WARM_UP, "epochs_left_out": dropped}
+    return {
+        "model": reports[0]["model"] if reports else first.to_network().name,
+        "ngpus": list(dict.fromkeys(cell.n for cell in cells)),
+        "bs": list(dict.fromkeys(cell.batch for cell in cells)),
+        "metric_keys": keys,
+        "metrics": metrics,
+        "env": {"cmd": command, "warm_up": warm_up, "caps": [*caps], **machine, "cells": details},
+    }
+
+
+def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
+    """Return what is known of a figure, None if an epoch was not measured.
+
+    `n` iterations were timed, over `epochs`; `median` and `spread` (the quartiles) are rates of
+    single iterations. `data_ips` and `compute_ips` are the rates if waiting for input, or
+    everything else, took no time. `latency_ms` has the percentiles of an iteration, from the end of
+    the previous one. On a GPU the loop runs ahead of the device, so a single iteration may look too
+    short or too long.
+    """
+    epochs = cell.report["metrics"].get(key, [])[dropped:] if cell.report else []
+    if not epochs or None in epochs:
+        return None
+    images = cell.experiment.global_batch
+    phases = [
+        phase for phase in cell.phases or []
+        if key == f"{phase['phase']}.total_ips" and phase["epoch"] >= dropped
+    ]  # fmt: skip
+    seconds = [s for phase in phases for s in phase["seconds"]]
+    total, data = sum(seconds), sum(phase["data_s"] for phase in phases)
+    low, median, high = np.percentile(seconds, (25, 50, 75), method="inverted_cdf").tolist()
+    latencies = np.percentile(seconds, PERCENTILES, method="inverted_cdf").tolist()
+    return {
+        "n": len(seconds),
+        "median": images / median,
+        "spread": [images / high, images / low],
+        "epochs": epochs,
+        "data_ips": images * len(seconds) / data if data > 0 else None,
+        "compute_ips": images * len(seconds) / (total - data) if total > data else None,
+        "latency_ms": {str(p): 1000 * s for p, s in zip(PERCENTILES, latencies, strict=True)},
+    }

@@ -1,8 +1,8 @@
 """One worker of a benchmark, `python -m rn50.benchmark.worker FILE`: the cells in FILE.
 
-It goes through them one after the other and leaves in the folder of each the run's report and, when
-all of it is done, `measured.json`. A cell without that file has failed. The first failure ends the
-process: after one, neither the device's memory nor the other workers can be trusted.
+In the folder of each cell it leaves the run's report and, at the end, `measured.json`; a cell
+without that file has failed. The first failure ends the process, because the device's memory and
+the other workers are then in an unknown state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rn50 import launch
 from rn50lib import distributed as comm
@@ -25,53 +25,51 @@ from rn50lib.progress import Progress
 from rn50lib.report import write_json
 from rn50lib.train import train
 
-WARM_UP = 3  # iterations of each split that come before the first that counts
+WARM_UP = 3  # iterations of each split before the first that counts
 DONE = "measured.json"
 FAILED = "failed.txt"
 
 
 class Recorder(Progress):
-    """Keeps the times of a run's iterations, phase by phase: one clock reading and one list entry
-    per iteration, no more.
+    """The times of a cell's iterations, at the cost of a clock reading and a list entry each.
 
-    `phases` has a dict for every phase of every epoch that is over: `phase`, `epoch`, `seconds`
-    (one for each iteration but the first, which is not timed) and `data_s` (how much of them went
-    by waiting for input).
+    `phases` has a dict for every phase of every epoch: `phase`, `epoch`, `seconds` (one for each
+    iteration but the first, which is not timed) and `data_s` (how much of them was spent waiting
+    for input).
     """
 
-    last: Recorder | None = None  # the run that this process is in, or was in last
+    phases: ClassVar[list[dict[str, Any]]] = []
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.phases: list[dict[str, Any]] = []
         self.marks: list[tuple[float, float]] = []
-        Recorder.last = self
 
     def start(self, *args: Any, **options: Any) -> None:
+        """Begin a phase."""
         super().start(*args, **options)
         self.marks = []
 
     def step(self, data_s: float = 0.0) -> None:
+        """Note the end of an iteration."""
         super().step(data_s)
         self.marks.append((time.perf_counter(), data_s))
 
     def stop(self) -> None:
+        """End a phase; it may have ended already."""
         super().stop()
-        if self.marks:
-            times = [mark[0] for mark in self.marks]
-            self.phases.append(
-                {
-                    "phase": self.phase,
-                    "epoch": self.epoch,
-                    "seconds": [b - a for a, b in zip(times, times[1:], strict=False)],
-                    "data_s": self.marks[-1][1] - self.marks[0][1],
-                }
-            )
+        times = [mark[0] for mark in self.marks]
+        if times:
+            self.phases.append({
+                "phase": self.phase,
+                "epoch": self.epoch,
+                "seconds": [b - a for a, b in zip(times, times[1:], strict=False)],
+                "data_s": self.marks[-1][1] - self.marks[0][1],
+            })  # fmt: skip
         self.marks = []
 
 
 def main() -> int:
-    """Measure every cell; returns the exit status."""
+    """Measure every cell; return the exit status."""
     die_with_parent()
     end_on_sigterm()
     with registered():
@@ -83,6 +81,7 @@ def measure_cells() -> int:
     group = None
     for cell in json.loads(Path(sys.argv[1]).read_text()):
         folder = Path(cell["folder"])
+        Recorder.phases.clear()
         try:
             config = Config.read(folder / "experiment.json")
             if group is None:
@@ -101,14 +100,14 @@ def measure_cells() -> int:
             first = next(iter(str(error).splitlines()), "")
             leave_reason(folder, f"{type(error).__name__}: {first}")
             raise
-        if group.rank == 0 and Recorder.last is not None:
-            write_json(folder / DONE, Recorder.last.phases)
+        if group.rank == 0:
+            write_json(folder / DONE, Recorder.phases)
         gc.collect()  # the model of this cell is no longer needed, and the next may be larger
     return 0
 
 
 def leave_reason(folder: Path, reason: str) -> None:
-    """Leave the reason of a failure; the first worker that fails is the one that knows."""
+    """Write the reason of a failure, unless a worker that failed earlier has written its own."""
     with contextlib.suppress(OSError), open(folder / FAILED, "x") as file:
         file.write(reason)
 

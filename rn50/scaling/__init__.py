@@ -1,7 +1,6 @@
-"""What a training would do on 8, 64 or 512 GPUs, and why: a model that adds up a step's time.
+"""What a training would do on 8, 64 or 512 GPUs: a model that adds up a step's time.
 
-`links` holds the constants with their sources, `model` the arithmetic of a step, `check` what is
-fitted to published rows, and how far the others are missed. NumPy is all that these need.
+`links` holds the constants with their sources, `model` the arithmetic of a step.
 """
 
 from rn50.scaling.model import Cluster, PredictedStep, Training, predict

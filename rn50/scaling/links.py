@@ -1,9 +1,8 @@
-"""Links between GPUs and between hosts: bandwidth and latency, each number with its source.
+"""The links between GPUs and between hosts, with the constants by which NCCL chooses algorithms.
 
-The numbers are those by which NCCL (2.18 and later) itself chooses its algorithms: `SM70_NVLINK_BW`
-and its like in src/graph/topo.h, `hwLat` and `baseLat` in src/graph/tuning.cc (the ring with the
-Simple protocol). They say what a link gives to an all-reduce, not what its data sheet promises, and
-nothing here is ever fitted to a training run.
+From NCCL 2.18: `SM70_NVLINK_BW` and its like in src/graph/topo.h, `hwLat` and `baseLat` in
+src/graph/tuning.cc (ring, Simple protocol). They are what a link gives to an all-reduce, not what
+its data sheet promises. Nothing here is fitted to a training run.
 """
 
 from __future__ import annotations
@@ -19,25 +18,22 @@ START_S = 8.4e-6  # what NCCL adds to every all-reduce, however small
 
 @dataclass(frozen=True)
 class Link:
-    """A message of `size` bytes takes latency_s + size / bytes_per_s, one way."""
+    """A link on which `size` bytes take latency_s + size / bytes_per_s, one way."""
 
     name: str
     bytes_per_s: float
     latency_s: float
 
     def slower(self, share: float) -> Link:
-        """The same link that gives only `share` of its bandwidth."""
+        """Return this link with only a share of its bandwidth."""
         return replace(self, bytes_per_s=self.bytes_per_s * share)
 
 
 LOCAL = {
-    link.name: link
-    for link in (
-        Link("pcie", 12 * GB, 5.7e-6),  # PCI Express 3.0 x16: PCI_BW
-        Link("nvlink", 6 * 20 * GB, 3.4e-6),  # V100, 6 NVLinks: SM70_NVLINK_BW each
-        Link("nvlink3", 12 * 20 * GB, 3.4e-6),  # A100, 12: SM80_NVLINK_BW
-        Link("nvlink4", 18 * 20.6 * GB, 3.4e-6),  # H100, 18: SM90_NVLINK_BW
-    )
+    "pcie": Link("pcie", 12 * GB, 5.7e-6),  # PCI Express 3.0 x16: PCI_BW
+    "nvlink": Link("nvlink", 6 * 20 * GB, 3.4e-6),  # V100, 6 NVLinks: SM70_NVLINK_BW each
+    "nvlink3": Link("nvlink3", 12 * 20 * GB, 3.4e-6),  # A100, 12: SM80_NVLINK_BW
+    "nvlink4": Link("nvlink4", 18 * 20.6 * GB, 3.4e-6),  # H100, 18: SM90_NVLINK_BW
 }
 NETWORK = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)g")  # adapters, and Gbit/s of each
 LINE_RATE = 0.96  # the share that NCCL counts on: NET_BW is 12 GB/s of the 12.5 of 100 Gbit/s
@@ -45,10 +41,9 @@ NETWORK_LATENCY_S = 14e-6
 
 
 def parse(name: str) -> tuple[Link, Link | None]:
-    """`nvlink`, or `nvlink+100g`: (the link in a host, the one between hosts or None). `100g` is a
-    host's connection with 100 Gbit/s, `8x200g` one with eight such adapters.
+    """Return the link within a host and the one between hosts of 'nvlink+100g' or 'nvlink'.
 
-    Raises UserError for a name that is not known.
+    `8x200g` is a host with eight adapters of 200 Gbit/s. Raise UserError for an unknown name.
     """
     local, plus, outside = name.partition("+")
     if local not in LOCAL:
@@ -61,15 +56,14 @@ def parse(name: str) -> tuple[Link, Link | None]:
     match = NETWORK.fullmatch(outside)
     if match is None:
         raise UserError(
-            f"--network {name}: {outside!r} is no network: name it like 10g, 100g or 8x200g"
-            " (Gbit/s)"
+            f"--network {name}: {outside!r} is not a network: use 10g, 100g or 8x200g (Gbit/s)"
         )
     bytes_per_s = LINE_RATE * int(match[1] or 1) * int(match[2]) / 8 * GB
     return LOCAL[local], Link(outside, bytes_per_s, NETWORK_LATENCY_S)
 
 
 def measured(n: int, latency_s: float, bytes_per_s: float) -> Link:
-    """The link between neighbours of the ring in which an all-reduce of `n` workers was measured to
-    take latency_s + size / bytes_per_s."""
+    """Return the link of a ring of n workers whose all-reduce takes latency_s + size / bytes_per_s
+    as measured."""
     steps = 2 * (n - 1)
     return Link("measured", bytes_per_s * steps / n, latency_s / steps)

@@ -2,19 +2,18 @@
 
     step = max(slowest compute + exposed exchange, input) + contention
 
-- compute: measured on one GPU, so a step of one GPU is exactly what was measured;
-- stragglers: all wait for the slowest. With step times that are normal around the mean with the
-  relative spread `noise`, the slowest of n takes 1 + noise * E[max of n normals] of the mean;
-- exchange: gradients are summed in buckets while the backward pass goes on. A bucket starts when
-  the slowest worker has its last gradient and the bucket before is through; what ends after the
-  backward pass is exposed. An all-reduce is a ring, or hierarchical: a reduce-scatter in each host,
-  rings between the hosts, an all-gather in each host;
-- input: the loaders of a host share its CPUs, so n workers on a host get a step's images no faster
-  than n * batch / input_ips;
-- contention: what every further worker on the host costs each image beyond that (0 unless fitted).
+- compute: measured on one GPU, so the step of one GPU is exactly what was measured.
+- stragglers: all wait for the slowest. With normally distributed step times of relative standard
+  deviation `noise`, the slowest of n takes 1 + noise * E[max of n normals] of the mean.
+- exchange: gradients are summed in buckets. A bucket starts when the slowest worker has its last
+  gradient and the previous bucket is done; what ends after the backward pass is exposed. An
+  all-reduce is a ring, or hierarchical: a reduce-scatter in each host, rings between the hosts, an
+  all-gather in each host.
+- input: the workers of a host share its loaders, so n of them get a batch each no faster than in
+  n * batch / input_ips.
+- contention: what every further worker on the host costs each image (0 unless fitted).
 
-Backward takes 2/3 of the step and spreads over the layers as their multiply-adds do. Times are
-seconds, sizes bytes.
+Backward takes 2/3 of the step and spreads over the layers as their multiply-adds do.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,28 +30,25 @@ from rn50.scaling.links import START_S, Link
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, resnet
 
-# Backward costs twice forward (each convolution once for its input, once for its weights).
-BACKWARD = 2 / 3
-# PyTorch's DistributedDataParallel: bucket_cap_mb is 25 by default. Its smaller first bucket is
-# left out. Horovod fuses what is ready when its cycle comes round; the same buckets stand for it.
+BACKWARD = 2 / 3  # each convolution once for its input and once for its weights, forward once
+# bucket_cap_mb of PyTorch's DistributedDataParallel, without its smaller first bucket. Horovod
+# fuses whatever is ready at each cycle; the same buckets stand for it.
 BUCKET_BYTES = 25 * 2**20
 IMAGENET = 1_281_167
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Gradients that are summed together: complete at `ready`, a share of a step's compute."""
+class Bucket(NamedTuple):
+    """Gradients that are summed together, complete after the share `ready` of a step's compute."""
 
     ready: float
-    size: int
+    size: int  # bytes
 
 
 @dataclass(frozen=True)
 class Training:
-    """What one GPU does: a batch of `batch` images at `compute_ips` images per second, measured.
+    """What one GPU does: a batch at `compute_ips` images per second, measured.
 
-    `gradient_bytes` is the size of one number of a gradient as it is sent; gradients are sent in
-    buckets of at least `bucket_bytes`.
+    `gradient_bytes` is the size of one number of a gradient as it is sent.
     """
 
     compute_ips: float
@@ -63,6 +60,7 @@ class Training:
 
     @property
     def compute_s(self) -> float:
+        """Seconds of a step of one GPU."""
         return self.batch / self.compute_ips
 
     @functools.cached_property
@@ -74,19 +72,17 @@ class Training:
             if size >= self.bucket_bytes:
                 made.append(Bucket(ready, size))
                 size = 0
-        if size:
-            made.append(Bucket(ready, size))
-        return tuple(made)
+        return (*made, Bucket(ready, size)) if size else tuple(made)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """How many GPUs a host has, how they are joined, and what they share.
+    """The hosts: their GPUs, the links, and what lengthens a step.
 
-    `input_ips`: images per second that the CPUs of one host deliver (None: more than is asked for).
-    `algorithm`: of the all-reduce, "hierarchical" or "ring".
-    `noise`: standard deviation of a worker's step time over its mean. `bandwidth_share`: of the
-    links' bandwidth. `contention_s`: seconds per image and further worker on the host.
+    `input_ips`: images per second from the loaders of one host (None: as many as needed).
+    `algorithm`: of the all-reduce, "hierarchical" or "ring". `overlap`: with the backward pass.
+    `noise`: standard deviation of a worker's step time over its mean. `contention_s`: seconds per
+    image and further worker on the host.
     """
 
     local: Link
@@ -96,35 +92,31 @@ class Cluster:
     algorithm: str = "hierarchical"
     overlap: bool = True
     noise: float = 0.0
-    bandwidth_share: float = 1.0
     contention_s: float = 0.0
     start_s: float = START_S
 
     def split(self, n: int) -> tuple[int, int]:
-        """(hosts, GPUs on each) of n GPUs. Raises UserError where they do not fill the hosts."""
-        if n < 1:
-            raise UserError(f"--gpus {n}: it takes at least one")
+        """Return (hosts, GPUs on each) of n GPUs. Raise UserError if they do not fill the hosts."""
         if n <= self.gpus_per_host:
             return 1, n
         if n % self.gpus_per_host:
             raise UserError(
-                f"--gpus {n}: hosts of {self.gpus_per_host} would not be full; use a multiple of"
-                f" {self.gpus_per_host}, or another --gpus-per-host"
+                f"--gpus {n} does not fill hosts of {self.gpus_per_host}: use a multiple of"
+                f" {self.gpus_per_host}, or a different --gpus-per-host"
             )
         if self.between is None:
             raise UserError(
                 f"--gpus {n}: more than the {self.gpus_per_host} of one host need a network between"
-                " hosts: --network nvlink+100g, say, or another --gpus-per-host"
+                " hosts: use --network nvlink+100g, or a different --gpus-per-host"
             )
         return n // self.gpus_per_host, self.gpus_per_host
 
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """A predicted step of n GPUs. The parts, in seconds, add up to `step_s`:
+    """A predicted step of n GPUs. Its parts, in seconds, add up to `step_s`.
 
-    compute_s (measured, one GPU) + stragglers_s + exposed_s + input_wait_s + contention_s.
-    `hidden_s` of the exchange is behind the backward pass and costs nothing.
+    `hidden_s` is the part of the exchange that overlaps with the backward pass and costs nothing.
     """
 
     gpus: int
@@ -139,16 +131,13 @@ class PredictedStep:
 
     @property
     def lost(self) -> dict[str, float]:
-        """The seconds of the step that one GPU alone would not take, by their reason."""
-        return {
-            "stragglers": self.stragglers_s,
-            "exchange": self.exposed_s,
-            "input": self.input_wait_s,
-            "contention": self.contention_s,
-        }
+        """The seconds that one GPU alone would not take, by their reason."""
+        seconds = (self.stragglers_s, self.exposed_s, self.input_wait_s, self.contention_s)
+        return dict(zip(("stragglers", "exchange", "input", "contention"), seconds, strict=True))
 
     @property
     def step_s(self) -> float:
+        """Seconds of the step."""
         return self.compute_s + sum(self.lost.values())
 
     @property
@@ -162,72 +151,62 @@ class PredictedStep:
         return self.compute_s / self.step_s
 
     def hours(self, epochs: float = 90, images: int = IMAGENET) -> float:
-        """Hours for `epochs` times `images` images, validation not counted."""
+        """Return the hours of training on `epochs` times `images` images, without validation."""
         return epochs * images / self.ips / 3600
 
     @property
     def limit(self) -> str:
-        """The largest of what is lost, by name; "compute" where that is under 1 % of the step."""
+        """The reason of the largest loss; "compute" if that is under 1 % of the step."""
         seconds, name = max((seconds, name) for name, seconds in self.lost.items())
         return name if seconds > 0.01 * self.step_s else "compute"
 
 
 def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
-    """The step of n GPUs. Raises UserError where n does not fit the hosts."""
+    """Return the step of n GPUs. Raise UserError if n does not fit the hosts."""
     hosts, on_host = cluster.split(n)
     alone = training.compute_s
     slowest = alone * (1 + cluster.noise * expected_max(n))
     times = [all_reduce_s(cluster, n, bucket.size) for bucket in training.buckets]
-    end = 0.0  # when the bucket before is through
+    end = 0.0  # of the bucket before
     for bucket, seconds in zip(training.buckets, times, strict=True):
         end = max(end, slowest * (bucket.ready if cluster.overlap else 1)) + seconds
     end = max(end, slowest)
     fed = on_host * training.batch / cluster.input_ips if cluster.input_ips else 0.0
     return PredictedStep(
-        gpus=n,
-        hosts=hosts,
-        batch=training.batch,
-        compute_s=alone,
-        stragglers_s=slowest - alone,
-        exposed_s=end - slowest,
-        input_wait_s=max(0.0, fed - end),
+        gpus=n, hosts=hosts, batch=training.batch, compute_s=alone, stragglers_s=slowest - alone,
+        exposed_s=end - slowest, input_wait_s=max(0.0, fed - end),
         contention_s=cluster.contention_s * training.batch * (on_host - 1),
         hidden_s=max(0.0, sum(times) - (end - slowest)),
-    )
+    )  # fmt: skip
 
 
 def all_reduce_s(cluster: Cluster, n: int, size: float) -> float:
-    """Seconds in which n GPUs sum `size` bytes by the cluster's algorithm; 0 for one GPU."""
+    """Return the seconds in which n GPUs sum `size` bytes by the cluster's algorithm."""
     hosts, on_host = cluster.split(n)
+    local, between = cluster.local, cluster.between
     if n == 1:
         return 0.0
-    local = cluster.local.slower(cluster.bandwidth_share)
-    if hosts == 1:
+    if hosts == 1 or between is None:
         return cluster.start_s + ring_s(n, size, local)
-    assert cluster.between is not None
-    between = cluster.between.slower(cluster.bandwidth_share)
     if cluster.algorithm == "ring":  # every step waits for the slowest of its links
-        slow = Link(
-            "slowest",
-            min(local.bytes_per_s, between.bytes_per_s),
-            max(local.latency_s, between.latency_s),
-        )
-        return cluster.start_s + ring_s(n, size, slow)
-    # The rings between hosts carry 1 / on_host of the data each, side by side over one adapter: as
-    # long as one ring with all of it.
+        bytes_per_s = min(local.bytes_per_s, between.bytes_per_s)
+        slowest = Link("slowest", bytes_per_s, max(local.latency_s, between.latency_s))
+        return cluster.start_s + ring_s(n, size, slowest)
+    # The rings between hosts share one adapter and carry 1 / on_host of the data each: together
+    # they take as long as one ring with all of it.
     return cluster.start_s + ring_s(on_host, size, local) + ring_s(hosts, size, between)
 
 
 def ring_s(n: int, size: float, link: Link) -> float:
-    """A ring all-reduce: 2 (n - 1) steps, in each of which every worker sends size / n bytes."""
+    """Return the seconds of a ring: 2 (n - 1) steps in which every worker sends size / n bytes."""
     return 2 * (n - 1) * (link.latency_s + size / n / link.bytes_per_s)
 
 
 @functools.cache
 def expected_max(n: int) -> float:
-    """The expected largest of n independent standard normal numbers: 0 for 1, 1.42 for 8.
+    """Return the expected largest of n independent standard normal numbers: 0 for 1, 1.42 for 8.
 
-    The integral of [z > 0] - P(z)^n, with P the normal distribution function.
+    It is the integral of [z > 0] - P(z)^n, with P the normal distribution function.
     """
     z = np.arange(-1000, 1001) / 100
     below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
@@ -235,8 +214,8 @@ def expected_max(n: int) -> float:
 
 
 def gradients(network: Network, image_size: int) -> Iterator[tuple[float, int]]:
-    """(share of the step's compute after which it is there, numbers in it) for each layer's
-    gradient, last layer first."""
+    """Yield (share of the step's compute after which it is ready, size) of each layer's gradient,
+    last layer first."""
     layers = list(network.layers(image_size))
     total, passed = sum(layer.macs for layer in layers), 0
     for layer in reversed(layers):

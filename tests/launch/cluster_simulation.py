@@ -68,12 +68,11 @@ class Loader:
 def all_reduce(cluster: Cluster, size: float, ready: np.ndarray) -> np.ndarray:
     """When each worker (hosts, GPUs) has the sum of `size` bytes that it puts in at `ready`."""
     hosts, on_host = ready.shape
-    local = cluster.local.slower(cluster.bandwidth_share)
+    local, between = cluster.local, cluster.between
     at = ready + cluster.start_s
     if hosts == 1:
         return ring(at, 2 * (on_host - 1), seconds(local, size / on_host))
-    assert cluster.between is not None
-    between = cluster.between.slower(cluster.bandwidth_share)
+    assert between is not None
     if cluster.algorithm == "ring":  # one ring through all hosts, its first worker's left one is
         chunk = size / ready.size  # on the host before
         hop = np.full(ready.shape, seconds(local, chunk))

@@ -172,7 +172,7 @@ def test_a_run_is_what_it_should_be(rn50: Run, told: dict) -> None:
 def test_a_benchmark_is_the_sweep_that_it_should_be(rn50: Run, told: dict) -> None:
     own, given = benchmark.parse(ours(told)[1:])
     assert given == meant(told)
-    assert (own.n_GPUs, own.batch_size, own.warmup) == (told["n"], told["b"], told["warmup"])
+    assert (own.workers, own.batches, own.warmup) == (told["n"], told["b"], told["warmup"])
     assert str(own.output) == told["output"]
     found = arithmetic(rn50(*ours(told), "--dry-run"))
     assert [cell[:3] for cell in found] == [(n, b, n * b) for n in told["n"] for b in told["b"]]

@@ -136,7 +136,7 @@ def test_the_file_of_a_preset_is_that_preset(name: str) -> None:
             benchmark.parse([flag, value, "-o", "x"])
             for flag, value in (("--preset", name), ("--config", file))
         )
-        for field in ("n_GPUs", "batch_size", "benchmark_iters", "num_epochs", "warmup"):
+        for field in ("workers", "batches", "warmup"):
             assert getattr(own_file, field) == getattr(own, field), field
     else:
         asked, asked_file = (
@@ -155,7 +155,7 @@ def test_a_flag_wins_over_a_preset_and_a_file() -> None:
     assert (asked["batch_size"], asked["dtype"], asked["model_prefix"]) == (16, "float32", "model")
     file = str(ROOT / "configs" / "BENCHMARK_FP16.yaml")
     own, asked = benchmark.parse(["--config", file, "-b", "8", "--dtype", "float32", "-o", "x"])
-    assert (own.n_GPUs, own.batch_size, own.warmup) == ([1, 4, 8], [8], 1)
+    assert (own.workers, own.batches, own.warmup) == ([1, 4, 8], [8], 1)
     assert asked["dtype"] == "float32"
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rn50.scaling import check
 from workshop.expected import Expected
 from workshop.lessons.scaling import predictions
+from workshop.lessons.scaling import readings as fitted
 
 GPUS = (1, 4, 8)
-PRECISIONS = {"mixed": "FP16", "FP32": "FP32"}  # by the name of the series of `check`
+PRECISIONS = {"mixed": "FP16", "FP32": "FP32"}  # by the name of `rn50.published`
 MANY = 512  # GPUs for which the readings of the same rows are asked
 NETWORK = "nvlink+100g"  # between them, as notebook 08 takes it
 
@@ -42,7 +42,7 @@ def lost_rows() -> tuple[list[list[Any]], list[str]]:
     """(rows, columns): milliseconds of a step that are lost with 4 and 8 GPUs, as published and as
     each reading of the rows has it.
 
-    A reading is one cause that is made to explain all of the loss (`rn50.scaling.check`).
+    A reading is one cause that is made to explain all of the loss.
     """
     rows = []
     for row in outcomes():
@@ -80,17 +80,17 @@ def account() -> str:
 
 def efficiencies(gpus: int = MANY) -> dict[str, float]:
     """The efficiency of many GPUs in FP16 by each reading of the DGX-1's rows, in per cent."""
-    rows, _ = predictions.by_reading(series()["FP16"].training, NETWORK, [gpus])
+    rows, _ = predictions.by_reading(fitted.training(series()["FP16"]), NETWORK, [gpus])
     return {row[0]: row[2] for row in rows if row[0] in readings()}
 
 
 def readings() -> list[str]:
-    return [reading.name for reading in check.READINGS]
+    return [reading.name for reading in fitted.READINGS]
 
 
-def outcomes() -> list[check.Outcome]:
+def outcomes() -> list[fitted.Outcome]:
     """The DGX-1's rows of more than one GPU."""
-    return [row for row in check.outcomes() if row.series.name == "DGX-1"]
+    return [row for row in fitted.outcomes() if row.series.name == "DGX-1"]
 
 
 def series() -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from rn50.compare import published, read
+from rn50.published import load
 from rn50.scaling import Training
 from rn50lib.resnet import resnet
 from workshop import output
 from workshop.errors import RunFailed
-from workshop.lessons.scaling import figures, predictions, sweeps
+from workshop.lessons.scaling import figures, predictions, readings, sweeps
 
 FP16, FP32 = published("DGX-1/mixed"), published("DGX-1/FP32")
 V100 = Training(1442.6, 208)
@@ -175,6 +176,24 @@ def test_the_controls_start_with_a_picture(monkeypatch: pytest.MonkeyPatch) -> N
     predictions.explore(1442.6, 208, noise=0.02)
     assert any("<img " in data.get("text/html", "") for data in shown)
     assert any("90 epochs of ImageNet" in data["text/plain"] for data in shown)
+
+
+# --- published rows -------------------------------------------------------------------------------
+
+
+def test_each_number_is_fitted_to_the_rows_that_may_be_fitted(repository: Path) -> None:
+    for key, series in load().items():
+        assert readings.parameter(*key, readings.MODEL) == pytest.approx(series.noise, rel=1e-6)
+    four, eight = readings.outcomes()[:2]
+    assert four.fitted and abs(four.error("stragglers")) < 1e-4 and not eight.fitted
+    # Amdahl's law by solving it for the serial share
+    serial = (4 / (5391.8 / 1442.6) - 1) / 3
+    assert eight.predicted["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
+    page = " ".join((repository / "docs" / "commands.md").read_text().split())
+    found = re.findall(r"(\w+) ([\d.]+ %) \(at most ([\d.]+ %)\)", readings.verdict())
+    mean, worst = ({name: row[i] for name, *row in found} for i in (0, 1))
+    assert f"{mean['stragglers']} in the mean and {worst['stragglers']} at most" in page
+    assert f"law misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in page
 
 
 # --- with real processes --------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rn50.benchmark.result import percentile
-
 
 @dataclass(frozen=True)
 class Service:
@@ -60,8 +58,8 @@ class Served:
         return len(self.arrived) / len(self.batches)
 
     def percentile(self, per_cent: float) -> float:
-        """Seconds that `per_cent` of the requests waited at most (nearest rank)."""
-        return percentile(sorted(self.latencies), per_cent)
+        """Return the seconds that `per_cent` of the requests waited at most (nearest rank)."""
+        return float(np.percentile(self.latencies, per_cent, method="inverted_cdf"))
 
 
 def poisson(rate: float, count: int, seed: int = 0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What notebook 08 draws of benchmarks: a cold start, speed by batch, curves of training."""
+"""What notebook 08 draws: a cold start, speed by batch, curves of training, a predicted step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import numpy as np
 
 from rn50 import plot
 from rn50.compare import Side
+from rn50.scaling import PredictedStep
 from workshop.lessons.figures import BLUE, GREEN, GREY, ORANGE
 from workshop.lessons.scaling import sweeps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+PARTS = {  # of a step, with colour and pattern
+    "compute_s": ("compute, as one GPU alone", plot.COLOURS[0], ""),
+    "stragglers_s": ("waiting for the slowest", plot.COLOURS[4], ".."),
+    "exposed_s": ("exchange that is not hidden", plot.COLOURS[1], "//"),
+    "input_wait_s": ("waiting for images", plot.COLOURS[2], "xx"),
+    "contention_s": ("sharing a host", plot.COLOURS[3], "\\\\"),
+}
 
 
 def cold_start(seconds: Sequence[float], batch: int) -> tuple[Figure, str]:
@@ -89,3 +98,36 @@ def curves(reports: Mapping[str, dict]) -> tuple[Figure, str]:
             f" {metrics['train.top1'][-1]:.1f} %, validation top-1 {metrics['val.top1'][-1]:.1f} %"
         )
     return plot.curves(dict(reports)), "After the last epoch " + "; ".join(ends) + "."
+
+
+def prediction(steps: Sequence[PredictedStep]) -> tuple[Figure, str]:
+    """Draw the efficiency and the parts of a step over the number of GPUs; the last one counts."""
+    from matplotlib.figure import Figure
+
+    at, labels = range(len(steps)), [str(step.gpus) for step in steps]
+    share, last = [100 * step.efficiency for step in steps], steps[-1]
+    with plot.style():
+        figure = Figure(figsize=(10.5, 3.9))
+        left, right = figure.subplots(1, 2)
+        left.plot(at, share, color=plot.COLOURS[0], lw=1.8)
+        left.axhline(100, color=GREY, ls="--", lw=1.2, marker="")
+        left.plot(at[-1], share[-1], ls="", marker="*", ms=15, color=plot.COLOURS[1])
+        left.set(title="Weak scaling, predicted", ylabel="efficiency, per cent", ylim=(0, 106))
+        bottom = np.zeros(len(steps))
+        for name, (label, colour, hatch) in PARTS.items():
+            heights = np.array([1000 * getattr(step, name) for step in steps])
+            if heights.any():
+                style = {"label": label, "color": colour, "hatch": hatch, "ec": "white"}
+                right.bar(at, heights, bottom=bottom, **style)
+                bottom += heights
+        right.set(title="Where a step's time goes", ylabel="milliseconds")
+        right.grid(axis="x", visible=False)
+        for axes in (left, right):
+            axes.set_xticks(at, labels, rotation=45 if len(steps) > 8 else 0)
+            axes.set_xlabel("GPUs")
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    return figure, (
+        f"{last.gpus} GPUs are predicted to train {last.ips:,.0f} images per second, which is"
+        f" {100 * last.efficiency:.0f} % of perfect speed: a step takes {1000 * last.step_s:.0f} ms"
+        f" instead of {1000 * last.compute_s:.0f}."
+    )

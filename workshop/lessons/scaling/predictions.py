@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rn50 import plot
-from rn50.scaling import Cluster, PredictedStep, Training, check, links, predict
-from rn50.scaling.check import MODEL
+from rn50.published import load
+from rn50.scaling import Cluster, PredictedStep, Training, links, predict
 from rn50.scaling.command import large_batch
 from rn50.scaling.model import all_reduce_s
+from workshop.lessons.scaling import figures, readings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ NETWORKS = (
 
 def cluster(network: str, **changes: Any) -> Cluster:
     """Hosts of 8 on this network, with the noise that the published DGX-1 rows give."""
-    noise = check.parameter("DGX-1", "mixed", MODEL)
+    noise = load()["DGX-1", "mixed"].noise
     return replace(Cluster(*links.parse(network), noise=noise), **changes)
 
 
@@ -140,10 +141,10 @@ def held_out_rows() -> tuple[list[list[Any]], list[str]]:
     """(rows, columns): every row that was not fitted, and the error of each prediction in %."""
     rows = [
         [f"{o.series.name} {o.series.precision}", o.gpus, o.published,
-         *(f"{100 * o.error(name):+.1f}" for name in check.NAMES)]
-        for o in check.outcomes() if not o.fitted
+         *(f"{o.error(name):+.1f}" for name in readings.NAMES)]
+        for o in readings.outcomes() if not o.fitted
     ]  # fmt: skip
-    return rows, ["measured by", "GPUs", "img/s published", *(f"{n}, %" for n in check.NAMES)]
+    return rows, ["measured by", "GPUs", "img/s published", *(f"{n}, %" for n in readings.NAMES)]
 
 
 def by_reading(
@@ -151,11 +152,10 @@ def by_reading(
 ) -> tuple[list[list[Any]], list[str]]:
     """(rows, columns): the efficiency in % by each reading of the published DGX-1 rows, with the
     float16 gradients of those rows."""
-    published = check.load()["DGX-1", "mixed"].training
-    training = replace(published, compute_ips=training.compute_ips, batch=training.batch)
+    training = replace(training, gradient_bytes=load()["DGX-1", "mixed"].gradient_bytes)
     rows: list[list[Any]] = []
-    for reading in check.READINGS:
-        value = check.parameter("DGX-1", "mixed", reading)
+    for reading in readings.READINGS:
+        value = readings.parameter("DGX-1", "mixed", reading)
         entered = reading.enter(cluster(network), value)
         found = [100 * predict(training, entered, n).efficiency for n in gpus]
         rows.append([reading.name, reading.describe(value), *found])
@@ -197,10 +197,8 @@ def predicted(
 
     `ips` is what one GPU reaches, for every batch alike; `price` is that of a GPU for an hour.
     """
-    from rn50 import plot_scaling
-
     found = steps(gpus, batch, network, overlap, ips, noise)
-    figure, sentence = plot_scaling.prediction(found, chosen=gpus)
+    figure, sentence = figures.prediction(found)
     hours = found[-1].hours()
     took = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     cost = f"{hours * gpus * price:,.0f} at {price:g} for each GPU and hour"
