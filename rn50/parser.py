@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rn50.cli import VERBS
+from rn50.verbs import VERBS
 from rn50lib import argparser, config
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
