@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from rn50lib.config import Config, Experiment, is_local, slots
+from rn50lib.config import Resolved, TrainConfig, is_local, slots
 from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent, is_running
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.preemption import PARENT
@@ -99,13 +99,13 @@ def new_run(name: str) -> Path:
 # --- command lines and environment ----------------------------------------------------------------
 
 
-def alone(experiment: Experiment) -> bool:
+def alone(experiment: TrainConfig) -> bool:
     """Return True if the run is one process that needs no launcher."""
     return experiment.n == 1 and experiment.launcher is None
 
 
 def launcher_command(
-    experiment: Experiment, worker: list[str], folder: Path | None = None
+    experiment: TrainConfig, worker: list[str], folder: Path | None = None
 ) -> list[str]:
     """Return the command that starts `worker` once per rank. torchrun's logs go to `folder`."""
     if alone(experiment):
@@ -117,7 +117,7 @@ def launcher_command(
     return horovodrun(experiment, worker)
 
 
-def horovodrun(experiment: Experiment, worker: list[str]) -> list[str]:
+def horovodrun(experiment: TrainConfig, worker: list[str]) -> list[str]:
     """Return the command line of Horovod's launcher, with Gloo."""
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(experiment.n)]
     argv += ["--disable-cache"]  # it would be in HOME, which may not exist
@@ -133,7 +133,7 @@ def unparsed(worker: list[str]) -> list[str]:
     return ["env", "-S", shlex.join(worker)] if flags else worker
 
 
-def mpirun(experiment: Experiment, worker: list[str]) -> list[str]:
+def mpirun(experiment: TrainConfig, worker: list[str]) -> list[str]:
     """Return the command line of Open MPI, as in the classic recipe.
 
     `-bind-to none -map-by slot` leaves the threads to the workers, `-x` passes variables on, and
@@ -153,7 +153,7 @@ def mpirun(experiment: Experiment, worker: list[str]) -> list[str]:
     return [*argv, *worker]
 
 
-def torchrun(experiment: Experiment, worker: list[str], folder: Path | None) -> list[str]:
+def torchrun(experiment: TrainConfig, worker: list[str], folder: Path | None) -> list[str]:
     """Return the command line of PyTorch's launcher, which tags lines that it reads from logs."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(experiment.n)]
     argv += ["--standalone"]  # it finds a free port by itself
@@ -176,7 +176,7 @@ def with_library(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def rank_environment(experiment: Experiment) -> dict[str, str]:
+def rank_environment(experiment: TrainConfig) -> dict[str, str]:
     """Return the environment of each worker: threads, allocator, and Horovod's settings."""
     env = with_library(dict(os.environ))
     env |= {
@@ -202,7 +202,7 @@ def rank_environment(experiment: Experiment) -> dict[str, str]:
     return env
 
 
-def check_hosts(experiment: Experiment) -> None:
+def check_hosts(experiment: TrainConfig) -> None:
     """Raise UserError for a host without an address: the launchers print a traceback instead."""
     for host in slots(experiment.hosts) if experiment.hosts else ():
         try:
@@ -225,7 +225,7 @@ class Outcome(NamedTuple):
     failure: str | None
 
 
-def run(config: Config, run_dir: Path) -> int:
+def run(config: Resolved, run_dir: Path) -> int:
     """Run the workers of a configuration to their end and return the exit status for the user.
 
     After a failure, --max-restarts restarts all of them from the newest checkpoint.
@@ -244,7 +244,7 @@ def run(config: Config, run_dir: Path) -> int:
         )
 
 
-def run_once(config: Config, run_dir: Path) -> int:
+def run_once(config: Resolved, run_dir: Path) -> int:
     """Write RUN/experiment.json, run the workers that read it, and report how they ended."""
     experiment, file = config.experiment, run_dir / "experiment.json"
     worker = [sys.executable, *WORKER, str(file.absolute())]
@@ -260,7 +260,7 @@ def run_once(config: Config, run_dir: Path) -> int:
     return outcome.status
 
 
-def run_command(command: list[str], experiment: Experiment, run_dir: Path) -> Outcome:
+def run_command(command: list[str], experiment: TrainConfig, run_dir: Path) -> Outcome:
     """Run a `launcher_command` to its end. Ctrl-C ends all workers with the status 130; SIGTERM
     asks them to write a checkpoint first, with the status 143."""
     received: list[int] = []

@@ -19,7 +19,7 @@ import numpy as np
 
 from rn50.autoconfig import resolve, stored_values
 from rn50lib import checkpoint
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data.decode import SPARE, crop, open_image
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import check_output, replacing
@@ -60,7 +60,7 @@ class Files:
         return str(self.paths[i])
 
 
-def trained_as(prefix: str | Path, epoch: int) -> Experiment:
+def trained_as(prefix: str | Path, epoch: int) -> TrainConfig:
     """Return the resolved experiment that scores a checkpoint. Raises UserError if it has none."""
     from rn50lib.hardware import machine
 
@@ -69,7 +69,7 @@ def trained_as(prefix: str | Path, epoch: int) -> Experiment:
     return resolve({**given, **stored}, machine(), stored["num_classes"]).experiment
 
 
-def prepare(images: Images, i: int, done: Experiment) -> np.ndarray:
+def prepare(images: Images, i: int, done: TrainConfig) -> np.ndarray:
     """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
     name, size = images.name(i), done.image_shape
     opened = open_image(images.read(i), name)

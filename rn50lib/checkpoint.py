@@ -29,7 +29,7 @@ from rn50lib.files import FULL, check_file, lock, read_json, write_file
 from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
-    from rn50lib.config import Experiment
+    from rn50lib.config import TrainConfig
     from rn50lib.distributed import Comm
     from rn50lib.progress import Progress
     from rn50lib.report import Report
@@ -88,7 +88,7 @@ class CheckpointManager:
     """
 
     def __init__(
-        self, experiment: Experiment, net: Network, comm: Comm, fingerprint: dict[str, Any]
+        self, experiment: TrainConfig, net: Network, comm: Comm, fingerprint: dict[str, Any]
     ) -> None:
         self.experiment, self.net, self.comm = experiment, net, comm
         self.prefix = experiment.model_prefix or ""
@@ -222,7 +222,7 @@ def split(
 
 
 def resume_fingerprint(
-    experiment: Experiment, net: Network, sources: dict[str, Any]
+    experiment: TrainConfig, net: Network, sources: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
@@ -408,14 +408,14 @@ def read_network(prefix: str | Path) -> Network:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def saves(experiment: Experiment) -> bool:
+def saves(experiment: TrainConfig) -> bool:
     """Return True if a run writes checkpoints."""
     return experiment.model_prefix is not None and not (
         experiment.only_inference or experiment.test_io
     )
 
 
-def makes_a_model(experiment: Experiment) -> bool:
+def makes_a_model(experiment: TrainConfig) -> bool:
     """Return True if a run leaves weights that you would want to keep or to resume from."""
     if experiment.max_restarts or experiment.checkpoint_steps:
         return True
@@ -425,7 +425,7 @@ def makes_a_model(experiment: Experiment) -> bool:
 
 
 @contextlib.contextmanager
-def lock_for(experiment: Experiment) -> Iterator[None]:
+def lock_for(experiment: TrainConfig) -> Iterator[None]:
     """Hold the lock of the --model-prefix of a run.
 
     Raise UserError if another run holds it, or if there are checkpoints that this run would

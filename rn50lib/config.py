@@ -293,7 +293,3 @@ def flags_of(values: TrainConfig | Mapping[str, Any]) -> list[str]:
             # joined if argparse would take the value for a flag
             argv += [f"{long}={text}"] if text.startswith("-") or not text else [long, text]
     return argv
-
-
-Experiment = TrainConfig  # until the rename
-Config = Resolved

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.files import make_folder
 from rn50lib.hooks import function_in
@@ -66,7 +66,7 @@ class TensorBoard:
 class WandB:
     """Weights & Biases, configured by its own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
 
-    def __init__(self, experiment: Experiment, name: str) -> None:
+    def __init__(self, experiment: TrainConfig, name: str) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "rn50")
@@ -87,7 +87,7 @@ class WandB:
 class MLflow:
     """MLflow, configured by its own variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
 
-    def __init__(self, experiment: Experiment, name: str) -> None:
+    def __init__(self, experiment: TrainConfig, name: str) -> None:
         import mlflow
 
         self.mlflow, self.status = mlflow, "FAILED"
@@ -106,10 +106,10 @@ class MLflow:
         self.mlflow.end_run(self.status)
 
 
-SERVICES: dict[str, Callable[[Experiment, str], Logger]] = {"wandb": WandB, "mlflow": MLflow}
+SERVICES: dict[str, Callable[[TrainConfig, str], Logger]] = {"wandb": WandB, "mlflow": MLflow}
 
 
-def open_loggers(experiment: Experiment, run_dir: Path | None) -> list[Logger]:
+def open_loggers(experiment: TrainConfig, run_dir: Path | None) -> list[Logger]:
     """Return the loggers of a run. Raise UserError for one that cannot be loaded."""
     name, loggers = run_dir.name if run_dir else "rn50", list[Logger]()
     for text in dict.fromkeys(experiment.logger):

@@ -9,7 +9,7 @@ import numpy as np
 
 from rn50lib import hooks as overrides
 from rn50lib import optim
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network
@@ -17,7 +17,7 @@ from rn50lib.resnet import Network
 USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the allocator's
 
 
-def weight_decays(experiment: Experiment, names: Iterable[str]) -> dict[str, float]:
+def weight_decays(experiment: TrainConfig, names: Iterable[str]) -> dict[str, float]:
     """Return the weight decay of each parameter by name: `wd` or 0.
 
     Raises UserError if a learner's `decay_groups` leaves a parameter out or has one twice.
@@ -63,7 +63,7 @@ def first_line(error: BaseException) -> str:
 
 
 def memory_full(
-    experiment: Experiment, net: Network, capacity: int | None, training: bool
+    experiment: TrainConfig, net: Network, capacity: int | None, training: bool
 ) -> UserError:
     """Return an error that names -b and the batch that would fit a device of `capacity` bytes.
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from rn50lib import checkpoint
 from rn50lib import hooks as overrides
 from rn50lib.checkpoint import CheckpointManager, resume_fingerprint
-from rn50lib.config import Config, Experiment, flag_name, flags_of
+from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of
 from rn50lib.data import Pipeline, open_pipeline
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
 from rn50lib.distributed.launch_env import registered
@@ -46,7 +46,7 @@ OF_A_HOST = {  # the fields that may differ between the ranks of a run
 class Run:
     """The objects that the phases of a run share."""
 
-    experiment: Experiment
+    experiment: TrainConfig
     comm: Comm
     step: TrainStep
     pipelines: dict[str, Pipeline]
@@ -73,11 +73,11 @@ def main(argv: list[str] | None = None) -> int:
                 f"{file} does not exist on {socket.gethostname()}: a run on several hosts needs a"
                 " folder that they share: pass it as --run-dir"
             )
-        return train(Config.read(file), file.parent)
+        return train(Resolved.read(file), file.parent)
 
 
 def train(
-    config: Config,
+    config: Resolved,
     run_dir: Path | None,
     comm: Comm | None = None,
     watch: type[Progress] = Progress,
@@ -282,7 +282,7 @@ def exit_by_sigterm(run: Run, epoch: int) -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-def steps_left(experiment: Experiment, pipeline: Pipeline, done: int) -> int:
+def steps_left(experiment: TrainConfig, pipeline: Pipeline, done: int) -> int:
     """Return the steps that are left of an epoch of which `done` images are done: whole updates.
 
     Raise UserError if a whole epoch has none.
@@ -338,7 +338,7 @@ def check_weights_are_equal(run: Run) -> None:
 # --- before the first epoch, and the report -------------------------------------------------------
 
 
-def check_group(experiment: Experiment, comm: Comm) -> None:
+def check_group(experiment: TrainConfig, comm: Comm) -> None:
     """Raise UserError if the workers are not as many, or not configured alike, as they should be.
 
     This comes before the first broadcast: ranks that differ would wait for each other for ever.
@@ -352,11 +352,11 @@ def check_group(experiment: Experiment, comm: Comm) -> None:
         from rn50lib.tensorflow.train_step import configure
 
         configure(experiment.threads, comm.local_rank)  # an exchange would fix its settings
-    shared = [f.name for f in fields(Experiment) if f.name not in OF_A_HOST]
+    shared = [f.name for f in fields(TrainConfig) if f.name not in OF_A_HOST]
     assert_same_across_ranks({flag_name(n): getattr(experiment, n) for n in shared}, comm)
 
 
-def open_sources(experiment: Experiment) -> dict[str, Any]:
+def open_sources(experiment: TrainConfig) -> dict[str, Any]:
     """Return the data set of each split that the run uses; None for synthetic images."""
     splits = ["val"] if experiment.only_inference else ["train", "val"]
     if experiment.no_val or (experiment.test_io and not experiment.only_inference):
@@ -369,7 +369,9 @@ def open_sources(experiment: Experiment) -> dict[str, Any]:
     return {split: open_source(root, split, experiment.data_format) for split in splits}
 
 
-def remarks(experiment: Experiment, sources: dict[str, Any], data: dict[str, str]) -> Iterator[str]:
+def remarks(
+    experiment: TrainConfig, sources: dict[str, Any], data: dict[str, str]
+) -> Iterator[str]:
     """Yield a line for each data set, and for what is remarkable about it."""
     for split, text in data.items():
         yield f"  {split}: {text}"
@@ -379,7 +381,7 @@ def remarks(experiment: Experiment, sources: dict[str, Any], data: dict[str, str
         yield f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used"
 
 
-def check_outputs(experiment: Experiment) -> None:
+def check_outputs(experiment: TrainConfig) -> None:
     """Raise UserError before the training if an output cannot be written; make the folders."""
     if experiment.report:
         check_output(experiment.report, "--report", "a report", is_report)
@@ -393,11 +395,11 @@ def check_outputs(experiment: Experiment) -> None:
         make_folder(folder, f"--model-prefix {experiment.model_prefix}")
 
 
-def environment(config: Config, sources: dict[str, Any]) -> dict[str, Any]:
+def environment(config: Resolved, sources: dict[str, Any]) -> dict[str, Any]:
     """Return the report's `env`: machine, axes with their reasons, caps and overrides."""
     experiment = config.experiment
     axes = {}
-    for f in fields(Experiment):
+    for f in fields(TrainConfig):
         value = getattr(experiment, f.name)
         if not (value is None or value is f.default is False or value == ()):
             axes[f.name] = {"value": value, "reason": config.reasons.get(f.name, "default")}
@@ -433,7 +435,7 @@ def write_report(run: Run, file: str | Path | None) -> None:
         run.progress.report(report.to_dict())
 
 
-def time_input(experiment: Experiment, sources: dict[str, Any], comm: Comm) -> int:
+def time_input(experiment: TrainConfig, sources: dict[str, Any], comm: Comm) -> int:
     """Print how many images per second the input pipeline of a worker delivers alone."""
     split = "val" if experiment.only_inference else "train"
     with contextlib.closing(

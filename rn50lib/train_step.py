@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
@@ -105,7 +105,7 @@ def wait_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.perf_counter()))
 
 
-def build_step(experiment: Experiment, net: Network, comm: Comm) -> TrainStep:
+def build_step(experiment: TrainConfig, net: Network, comm: Comm) -> TrainStep:
     """Return the training step of an experiment.
 
     Raises UserError if its framework does not import, or if this machine has GPUs and the framework
@@ -113,7 +113,7 @@ def build_step(experiment: Experiment, net: Network, comm: Comm) -> TrainStep:
     """
     if experiment.step is not None:
         return PacedStep(experiment.step, comm)
-    make: Callable[[Experiment, Network, Comm], TrainStep]
+    make: Callable[[TrainConfig, Network, Comm], TrainStep]
     try:
         if experiment.backend == "tensorflow":
             from rn50lib.tensorflow.train_step import TensorflowStep as make

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from rn50 import launch
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from workshop import output, session
 from workshop.worker import Worker, in_turns, pack, unpack
 
@@ -30,7 +30,7 @@ class Pairs:
     first: str
     second: str
     seconds: dict[str, list[float]]
-    experiment: Experiment  # what both have in common: batch, size, precision, threads
+    experiment: TrainConfig  # what both have in common: batch, size, precision, threads
 
     @property
     def ratios(self) -> list[float]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rn50 import autoconfig
 from rn50lib import hardware
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, paths
 from workshop.course import catalogue
@@ -238,7 +238,7 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def resolve(given: Mapping[str, Any], **changes: Any) -> Experiment:
+def resolve(given: Mapping[str, Any], **changes: Any) -> TrainConfig:
     """Return the complete configuration of a run from this notebook with these values.
 
     Raises UserError if its data cannot be opened, or a value is impossible.

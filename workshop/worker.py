@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from rn50 import launch
-from rn50lib.config import Experiment, from_dict
+from rn50lib.config import TrainConfig, from_dict
 from rn50lib.errors import UserError
 from rn50lib.preemption import PARENT, die_with_parent
 from workshop import output
@@ -145,7 +145,7 @@ class Worker:
         return json.dumps({"error": f"the process that measures has ended: {last}"})
 
 
-def pack(config: Experiment) -> dict[str, Any]:
+def pack(config: TrainConfig) -> dict[str, Any]:
     """A resolved experiment as JSON, for an argument."""
     return config.to_dict()
 
@@ -153,7 +153,7 @@ def pack(config: Experiment) -> dict[str, Any]:
 # --- in the process -------------------------------------------------------------------------------
 
 
-def unpack(fields: Mapping[str, Any]) -> Experiment:
+def unpack(fields: Mapping[str, Any]) -> TrainConfig:
     """The resolved experiment that `pack` was given."""
     return from_dict(fields, "the arguments")
 

@@ -15,7 +15,7 @@ import numpy as np
 from rn50 import launch
 from rn50.benchmark.worker import DONE, FAILED, WARM_UP
 from rn50lib import report
-from rn50lib.config import Config, Experiment
+from rn50lib.config import Resolved, TrainConfig
 
 PERCENTILES = (50, 90, 95, 99, 100)
 
@@ -31,7 +31,7 @@ class Cell:
     n: int
     batch: int
     folder: Path
-    resolved: Config | None = None
+    resolved: Resolved | None = None
     reason: str | None = None
     report: dict[str, Any] | None = None
     phases: list[dict[str, Any]] | None = None
@@ -42,7 +42,7 @@ class Cell:
         return f"n {self.n}, batch {self.batch}"
 
     @property
-    def experiment(self) -> Experiment:
+    def experiment(self) -> TrainConfig:
         """What is run for it."""
         assert self.resolved is not None
         return self.resolved.experiment

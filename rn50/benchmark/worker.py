@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from rn50 import launch
 from rn50lib import distributed as comm
-from rn50lib.config import Config
+from rn50lib.config import Resolved
 from rn50lib.distributed.launch_env import registered
 from rn50lib.errors import UserError, status_of
 from rn50lib.preemption import die_with_parent, end_on_sigterm, end_with
@@ -83,7 +83,7 @@ def measure_cells() -> int:
         folder = Path(cell["folder"])
         Recorder.phases.clear()
         try:
-            config = Config.read(folder / "experiment.json")
+            config = Resolved.read(folder / "experiment.json")
             if group is None:
                 group = comm.connect(
                     config.experiment.comm, config.experiment.backend,

@@ -12,7 +12,7 @@ from rn50.diagnose import model, show
 from rn50.diagnose.measure import INPUT_ONLY, STEP_ONLY, Bench, measured, probe
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable
 from rn50lib.hardware import Machine, machine
@@ -48,7 +48,7 @@ def parse_change(text: str) -> Given:
     return asked
 
 
-def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
+def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
     """Return flags that might help a run limited by `part`, the most promising first."""
     cores, gpu = max(1, machine.cores // done.n), bool(machine.gpus)
     reduced = done.dtype in ("float32", "tf32") and (gpu or bool(machine.bfloat16))
@@ -76,7 +76,7 @@ def candidates(part: str, done: Experiment, machine: Machine) -> list[str]:
 
 
 def try_change(
-    bench: Bench, asked: Given, done: Experiment, part: str, text: str, verify: bool
+    bench: Bench, asked: Given, done: TrainConfig, part: str, text: str, verify: bool
 ) -> Change | None:
     """Predict, and if `verify` is set measure, a change; None if it changes nothing here."""
     change = parse_change(text)
@@ -94,7 +94,7 @@ def try_change(
     return Change(text, model.lesson(part, other.backend, text), predicted, found)
 
 
-def formula(done: Experiment) -> str:
+def formula(done: TrainConfig) -> str:
     """Return how the times of the loader and the step add up."""
     on_processor = done.step is None and not machine().gpus
     return model.SUM if on_processor else model.SLOWER

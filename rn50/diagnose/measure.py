@@ -17,7 +17,7 @@ from typing import Any
 
 from rn50 import background, launch
 from rn50.diagnose.model import FREE
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
@@ -44,7 +44,7 @@ SINGLE: dict[str, Any] = {  # one worker of many, by itself
 }  # fmt: skip
 
 
-def measured(done: Experiment) -> Experiment:
+def measured(done: TrainConfig) -> TrainConfig:
     """Return the same work as it is measured."""
     return replace(done, **MEASURED, no_val=not done.only_inference)
 
@@ -59,19 +59,19 @@ class Bench:
         self.folder, self.seconds = folder, seconds
         self.results: dict[str, float] = {}
 
-    def loader(self, done: Experiment) -> float:
+    def loader(self, done: TrainConfig) -> float:
         """Return the rate of the loader alone, FREE for synthetic images."""
         if done.loader == "synthetic":
             return FREE
         asked = replace(done, step=1e9)
         return self.rate(f"the loader alone ({done.loader})", asked, ignored=STEP_ONLY)
 
-    def step(self, done: Experiment) -> float:
+    def step(self, done: TrainConfig) -> float:
         """Return the rate of the step alone, with its exchange of gradients."""
         asked = replace(done, loader="synthetic", num_examples=None)
         return self.rate(f"the step alone ({done.dtype})", asked, ignored=INPUT_ONLY)
 
-    def without_exchange(self, done: Experiment, compute: float) -> float:
+    def without_exchange(self, done: TrainConfig, compute: float) -> float:
         """Return the rate of single workers that run at the same time and exchange nothing.
 
         They share the machine like the workers of one run, so the difference is the exchange. With
@@ -84,14 +84,14 @@ class Bench:
         rate = self.rate("the same workers without an exchange", asked, (), copies)
         return max(compute, rate * done.n / copies)
 
-    def both(self, done: Experiment) -> float:
+    def both(self, done: TrainConfig) -> float:
         """Return the rate of the whole experiment."""
         if done.loader == "synthetic":
             return self.step(done)
         return self.rate(f"both together ({done.loader}, {done.dtype})", done)
 
     def rate(
-        self, what: str, asked: Experiment, ignored: tuple[str, ...] = (), copies: int = 1
+        self, what: str, asked: TrainConfig, ignored: tuple[str, ...] = (), copies: int = 1
     ) -> float:
         """Return the summed rate of `copies` runs at the same time.
 
@@ -105,7 +105,7 @@ class Bench:
             self.results[key] = self.time_runs(asked, folders)
         return self.results[key]
 
-    def time_runs(self, asked: Experiment, folders: list[Path]) -> float:
+    def time_runs(self, asked: TrainConfig, folders: list[Path]) -> float:
         """Start a run in each folder, and stop them all when each has been timed long enough."""
         every = 2
         if asked.step is not None:  # may be so fast that readings would take a part of the time
@@ -131,7 +131,7 @@ class Bench:
                 time.sleep(POLL_S)
 
 
-def steady_rate(folder: Path, done: Experiment, seconds: float) -> float:
+def steady_rate(folder: Path, done: TrainConfig, seconds: float) -> float:
     """Return a run's images per second, 0 before it has been timed for this long.
 
     Batches that were made ahead of an epoch's first step are left out, and as many at its end, when
@@ -166,7 +166,7 @@ def last_line(text: str) -> str:
     return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
 
 
-def probe(done: Experiment, seconds: float) -> dict[str, Any]:
+def probe(done: TrainConfig, seconds: float) -> dict[str, Any]:
     """Return what `rn50.diagnose.probe` measures: the device's peak, the stages of the input."""
     launch.say("measuring the stages of the input and the peak of the device …")
     command = [sys.executable, "-m", "rn50.diagnose.probe", f"{seconds:g}"]

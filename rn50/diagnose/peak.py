@@ -8,14 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.torch.amp import configure
 
 TURNS = 3
 SMALLEST_SIDE, LARGEST_SIDE = 256, {"cuda": 8192, "cpu": 2048}
 
 
-def peak(experiment: Experiment, limit_s: float) -> dict[str, float]:
+def peak(experiment: TrainConfig, limit_s: float) -> dict[str, float]:
     """Return the FLOP per second of a matrix product in the experiment's precision and threads.
 
     Takes about `limit_s` seconds.
@@ -44,7 +44,7 @@ def matrix_product(device: torch.device, dtype: torch.dtype, turn_s: float) -> f
     return 2 * side**3 / seconds(work(side), device, turn_s)
 
 
-def copy_seconds(done: Experiment) -> float:
+def copy_seconds(done: TrainConfig) -> float:
     """Return the seconds per image to assemble a batch and copy it to the device."""
     images = [np.zeros((done.image_shape, done.image_shape, 3), np.uint8)] * done.batch_size
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.config import Experiment, from_dict
+from rn50lib.config import TrainConfig, from_dict
 from rn50lib.data import order
 from rn50lib.data.decode import open_image
 from rn50lib.data.source import open_source
@@ -24,7 +24,7 @@ from rn50lib.preemption import die_with_parent
 MIN_IMAGES, MAX_IMAGES = 16, 512
 
 
-def stages(done: Experiment, limit_s: float) -> dict[str, float]:
+def stages(done: TrainConfig, limit_s: float) -> dict[str, float]:
     """Return the seconds per image of reading, decoding, augmenting and copying, on one core.
 
     Images come in the order of a run. Decoding is the time from bytes to pixels without resizing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50 import plot
 from rn50.diagnose import model
-from rn50lib.config import Config
+from rn50lib.config import Resolved
 from rn50lib.hardware import machine
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Diagnosis:
     """The findings. `stages` are seconds per image on one core, `peak` is the device's FLOP per
     second; both are None if they do not apply."""
 
-    resolved: Config
+    resolved: Resolved
     rates: model.Rates
     bound: model.Bound
     changes: list[model.Change]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Pipeline(Protocol):
 
 
 def open_pipeline(
-    experiment: Experiment, source: Source | None, split: str, rank: int, size: int
+    experiment: TrainConfig, source: Source | None, split: str, rank: int, size: int
 ) -> Pipeline:
     """The pipeline of an experiment for 'train' or 'val'. `source` is None for synthetic.
 

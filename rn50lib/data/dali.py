@@ -24,7 +24,7 @@ import numpy as np
 
 from rn50lib import hooks as overrides
 from rn50lib import recipe
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 from rn50lib.data import Batch
@@ -52,7 +52,7 @@ class Dali:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: TrainConfig,
         source: Source,
         plan: Plan,
         engine: bool | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box, center_crop_box, turn
 from rn50lib.data import order
@@ -43,7 +43,7 @@ are decoded, in width and height, that the network gets: so that all loaders see
 and a network gives the same answers. A training image needs no more than the network gets."""
 
 
-def quick(experiment: Experiment, train: bool) -> bool:
+def quick(experiment: TrainConfig, train: bool) -> bool:
     """Whether a JPEG is decoded in libjpeg's quick way: a coarser cosine transform, and stored
     colours repeated instead of interpolated.
 
@@ -81,7 +81,7 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
 class Pictures:
     """The images of a split as the network gets them; decoded with Pillow, one at a time."""
 
-    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: TrainConfig) -> None:
         self.source, self.train = source, train
         self.spare = 1 if train else SPARE
         self.size, self.resize = experiment.image_shape, experiment.val_resize

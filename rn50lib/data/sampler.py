@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import order
 from rn50lib.data.source import Source
 
@@ -25,7 +25,7 @@ class Plan:
     """
 
     def __init__(
-        self, experiment: Experiment, source: Source, split: str, rank: int = 0, size: int = 1
+        self, experiment: TrainConfig, source: Source, split: str, rank: int = 0, size: int = 1
     ) -> None:
         self.images, self.train = len(source), split == "train"
         self.examples = self.images

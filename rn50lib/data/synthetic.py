@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 
 STEPS = 100  # of an epoch, when neither --benchmark-iters nor --num-examples says otherwise
@@ -17,7 +17,7 @@ class Synthetic:
 
     ordered = True
 
-    def __init__(self, experiment: Experiment, split: str, size: int) -> None:
+    def __init__(self, experiment: TrainConfig, split: str, size: int) -> None:
         batch, pixels = experiment.batch_size, experiment.image_shape
         wanted = experiment.num_examples if split == "train" else None
         self.examples = wanted or (experiment.benchmark_iters or STEPS) * batch * size

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.tensorflow import PythonCalls, tf
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.data import Batch
 from rn50lib.data.decode import SPARE, Pictures, quick
@@ -74,7 +74,7 @@ class TfData:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: TrainConfig,
         source: Source,
         plan: Plan,
         stages: Stages = Stages(),

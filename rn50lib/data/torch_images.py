@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data.decode import MAX_PIXELS, Pictures, quick
 from rn50lib.recipe import Box
 from rn50lib.data.imageinfo import find_frame
@@ -46,7 +46,7 @@ marker, 0xd9, and gives another one."""
 class TorchPictures(Pictures):
     """See `Pictures`."""
 
-    def __init__(self, source: Source, train: bool, experiment: Experiment) -> None:
+    def __init__(self, source: Source, train: bool, experiment: TrainConfig) -> None:
         super().__init__(source, train, experiment)
         self.quick = quick(experiment, train)
         self.memory = bytearray()  # holds what was decoded, also where a warning ends the call

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.data import Batch
 from rn50lib.data.sampler import Plan
@@ -84,7 +84,7 @@ class Batches(torch.utils.data.Dataset):
     """Whole batches by their keys. Lives in the workers; `source` opens its files in each."""
 
     def __init__(
-        self, source: Source, train: bool, experiment: Experiment, memory: torch.Tensor | None
+        self, source: Source, train: bool, experiment: TrainConfig, memory: torch.Tensor | None
     ) -> None:
         self.pictures = TorchPictures(source, train, experiment)
         self.pixels = experiment.image_shape
@@ -197,7 +197,7 @@ class TorchLoader:
 
     ordered = True
 
-    def __init__(self, experiment: Experiment, source: Source, plan: Plan) -> None:
+    def __init__(self, experiment: TrainConfig, source: Source, plan: Plan) -> None:
         self.plan, self.examples = plan, plan.examples
         self.labels = np.asarray(source.labels, np.int32)
         workers, pin = experiment.data_nthreads, torch.cuda.is_available()

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.optim import TRUST
 from rn50lib.step_common import weight_decays
 
@@ -18,7 +18,7 @@ class Optimizer:
     L2 in the gradient. SGD has no learning rate in the velocity, LARS has.
     """
 
-    def __init__(self, experiment: Experiment, named: Mapping[str, Any], names: list[str]) -> None:
+    def __init__(self, experiment: TrainConfig, named: Mapping[str, Any], names: list[str]) -> None:
         self.weights = {name: named[name] for name in names}
         self.velocity = {
             name: tf.Variable(tf.zeros_like(named[name]), trainable=False, name=name)

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.distributed.gpu import own_gpu
@@ -37,7 +37,7 @@ XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 class TensorflowStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
 
-    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: TrainConfig, net: Network, comm: Comm) -> None:
         if experiment.cuda_graphs:
             raise UserError("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
         if experiment.profile_trace:

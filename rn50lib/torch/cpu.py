@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.hardware import machine
 from rn50lib.resnet import Network
 from rn50lib.torch.model import ResNet
@@ -40,7 +40,7 @@ def has_onednn(device: str, dtype: torch.dtype) -> bool:
 
 
 def for_training(
-    model: ResNet, net: Network, experiment: Experiment, dtype: torch.dtype
+    model: ResNet, net: Network, experiment: TrainConfig, dtype: torch.dtype
 ) -> nn.Module:
     """The form in which `model` trains fastest on the experiment's batches; it shares its weights.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network
@@ -83,7 +83,7 @@ ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
 """Functions of a learner's own (`--override`) that a step would wait for the GPU to call."""
 
 
-def check_graphs(device: str, experiment: Experiment) -> None:
+def check_graphs(device: str, experiment: TrainConfig) -> None:
     """Raise UserError, which says why, where --cuda-graphs cannot be had."""
     own = [text for text in experiment.override if text.startswith(ON_THE_HOST)]
     why = None
@@ -145,7 +145,7 @@ COMPILERS = ("torch._dynamo", "torch._inductor")
 
 @contextlib.contextmanager
 def explain_errors(
-    experiment: Experiment, net: Network, device: str, training: bool
+    experiment: TrainConfig, net: Network, device: str, training: bool
 ) -> Iterator[None]:
     """One line for the user where the memory is full, with a batch that would fit, and where the
     model cannot be compiled."""

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.optim import TRUST
 from rn50lib.step_common import weight_decays
 
 
 def optimizer_for(
-    experiment: Experiment, named: Mapping[str, Tensor], names: list[str], lr: Tensor
+    experiment: TrainConfig, named: Mapping[str, Tensor], names: list[str], lr: Tensor
 ) -> torch.optim.SGD:
     """The optimizer of an experiment over the parameters `names`, in at most two groups.
 

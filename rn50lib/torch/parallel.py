@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.torch.gradient_sync import Exchange
 
 
@@ -27,7 +27,7 @@ class HorovodExchange(Exchange):
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: TrainConfig,
         comm: Any,
         model: nn.Module,
         named: Mapping[str, Tensor],

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from rn50lib import distributed as groups
 from rn50lib import hooks as overrides
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.recipe import MEAN, STD
@@ -37,7 +37,7 @@ from rn50lib.torch.optimizer import optimizer_for
 class TorchStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
 
-    def __init__(self, experiment: Experiment, net: Network, comm: Comm) -> None:
+    def __init__(self, experiment: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = precision.configure(self.device, experiment.dtype)
         torch.set_num_threads(experiment.threads)
@@ -257,7 +257,7 @@ def to_array(tensor: Tensor) -> np.ndarray:
 
 
 def exchange_for(
-    experiment: Experiment, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
+    experiment: TrainConfig, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
 ) -> Exchange:
     """The exchange for a group of workers. `named` holds the parameters by canonical name."""
     function = overrides.get("exchange_gradients")

@@ -11,7 +11,7 @@ import numpy as np
 
 from rn50.checks import has_dali
 from rn50lib import recipe
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data.decode import crop, open_image
 from rn50lib.data.imageinfo import eight_bits
 from rn50lib.recipe import MEAN, STD
@@ -35,7 +35,7 @@ def here(session: Session, *keys: str) -> bool:
     return HERE
 
 
-def look(config: Experiment) -> Look:
+def look(config: TrainConfig) -> Look:
     """What the loader makes of images on a CPU: its `Dali.look`, without a data set."""
     from rn50lib.data.dali_graph import Look
 
@@ -47,7 +47,7 @@ def look(config: Experiment) -> Look:
     )
 
 
-def outputs(config: Experiment, file: Path, seed: int) -> dict[str, np.ndarray]:
+def outputs(config: TrainConfig, file: Path, seed: int) -> dict[str, np.ndarray]:
     """What each operator of the training graph gives for one image, by name."""
     if HERE:
         from workshop.lessons.dali import steps

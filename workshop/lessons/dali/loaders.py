@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50 import launch
 from rn50.checks import has_dali
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.hardware import machine
 from workshop import output, session
 from workshop.lessons import figures
@@ -43,7 +43,7 @@ class LoaderRates:
     alone: dict[str, list[float]]
     paced: dict[str, list[float]]
     model: list[float]
-    experiment: Experiment
+    experiment: TrainConfig
 
     @property
     def rounds(self) -> int:
@@ -97,7 +97,7 @@ def compare(
     configs = {n: session.resolve(given, **f) for n, f in chosen.items()}
     with contextlib.ExitStack() as stack:
 
-        def start(config: Experiment, name: str, steps: int, warm_up: int) -> Worker:
+        def start(config: TrainConfig, name: str, steps: int, warm_up: int) -> Worker:
             env = launch.rank_environment(config)
             if name == ON_CPU:
                 env["CUDA_VISIBLE_DEVICES"] = ""

@@ -18,7 +18,7 @@ from PIL import Image
 
 from rn50 import launch
 from rn50lib import recipe
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import order
 from rn50lib.data.imageinfo import eight_bits
 from rn50lib.data.sampler import Plan
@@ -115,7 +115,7 @@ class Reads:
         return [number for rank in self.epochs[0] for number in rank]
 
 
-def reads(experiment: Experiment, source: Source, ranks: int = 2) -> Reads:
+def reads(experiment: TrainConfig, source: Source, ranks: int = 2) -> Reads:
     """Ask DALI's readers, as the loader sets them up, for the images of two epochs.
 
     What comes is the encoded image; its checksum says which one it is.
@@ -131,7 +131,9 @@ def reads(experiment: Experiment, source: Source, ranks: int = 2) -> Reads:
     return Reads([epoch(0), epoch(1)], epoch(0))
 
 
-def encoded(experiment: Experiment, source: Source, epoch: int, rank: int, ranks: int) -> list[int]:
+def encoded(
+    experiment: TrainConfig, source: Source, epoch: int, rank: int, ranks: int
+) -> list[int]:
     """The checksums of the encoded images that a rank reads in an epoch, in its order."""
     from rn50lib.data.dali_readers import Numbered, Stream
     from workshop.lessons.dali import steps

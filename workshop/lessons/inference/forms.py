@@ -22,7 +22,7 @@ import numpy as np
 
 from rn50 import launch
 from rn50.predict import trained_as
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from workshop import output, session
 from workshop.pairs import Pairs
 from workshop.worker import Worker, ask, in_turns, pack, unpack
@@ -87,7 +87,7 @@ class Timed:
     """Seconds per batch by form; entry i of every list was measured in round i."""
 
     seconds: dict[str, list[float]]
-    experiment: Experiment
+    experiment: TrainConfig
 
     def pair(self, first: str, second: str) -> Pairs:
         """Two of the forms as pairs: the ratio is the second's time over the first's."""
@@ -128,7 +128,7 @@ def repeated(work: Callable[[int], float]) -> int:
     return max(1, min(200, round(TURN_S / work(1))))
 
 
-def random_images(config: Experiment) -> np.ndarray:
+def random_images(config: TrainConfig) -> np.ndarray:
     """A batch, uint8 (batch, pixels, pixels, 3)."""
     shape = (config.batch_size, config.image_shape, config.image_shape, 3)
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)

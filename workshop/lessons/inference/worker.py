@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rn50.predict import prepare, trained_as
 from rn50lib import checkpoint
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data.source import open_source
 from rn50lib.recipe import MEAN, STD
 from rn50lib.torch import amp as precision
@@ -28,7 +28,7 @@ class Forms:
     """A network with its weights, by form: uint8 images (N, H, W, 3) to float32 logits."""
 
     def __init__(
-        self, config: Experiment, arrays: Mapping[str, np.ndarray], forms: Sequence[str]
+        self, config: TrainConfig, arrays: Mapping[str, np.ndarray], forms: Sequence[str]
     ) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         precision.configure(self.device, "float32")  # on a GPU: no TF32 under the name of float32

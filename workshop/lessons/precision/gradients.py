@@ -16,7 +16,7 @@ import numpy as np
 
 from rn50 import launch
 from rn50.predict import trained_as
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from workshop.worker import ask
 
 LOWEST, HIGHEST = -80, 40  # powers of two that are counted; what lies outside goes to the ends
@@ -84,7 +84,7 @@ class StepGradients:
     """What one step's gradients are, and the experiment that it belongs to."""
 
     kinds: tuple[Gradients, Gradients]
-    experiment: Experiment
+    experiment: TrainConfig
     loss: float
 
 

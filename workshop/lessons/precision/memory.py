@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50 import launch
 from rn50lib import memory
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.resnet import Network
 from workshop import session
 from workshop.lessons.figures import stacked
@@ -32,7 +32,7 @@ class Peaks:
     """The most memory in bytes by (dtype, batch), and the experiment it was measured with."""
 
     bytes: dict[tuple[str, int], int]
-    experiment: Experiment
+    experiment: TrainConfig
 
     @property
     def dtypes(self) -> list[str]:

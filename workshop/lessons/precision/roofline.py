@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50 import launch
 from rn50lib import memory
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.resnet import Network
 from workshop import session
 from workshop.lessons.figures import stacked
@@ -109,7 +109,7 @@ class LayerTimes:
     steps: dict[str, list[float]]
     peaks: dict[str, float]  # FLOP per second of a large product of matrices
     bandwidth: float  # bytes per second of a large copy, read and written
-    experiment: Experiment
+    experiment: TrainConfig
 
     @property
     def dtypes(self) -> list[str]:

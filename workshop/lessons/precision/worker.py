@@ -16,7 +16,7 @@ from rn50.diagnose.peak import matrix_product
 from rn50.diagnose.peak import seconds as seconds_of
 from rn50.predict import trained_as
 from rn50lib import checkpoint
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data.decode import Pictures
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
@@ -62,7 +62,7 @@ def gradients(prefix: str, epoch: int) -> dict[str, Any]:
     return {"kinds": kinds, "loss": loss.item()}
 
 
-def first_batch(config: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
+def first_batch(config: TrainConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch of training pictures spread over the classes, cut and normalised as training does:
     float32 NCHW in channels_last memory, and int64 labels."""
     source = open_source(config.data_root, "train")
@@ -171,7 +171,7 @@ def memory(config: dict[str, Any], points: list[tuple[str, int]]) -> list[int]:
     return found
 
 
-def on_gpu(config: Experiment) -> int:
+def on_gpu(config: TrainConfig) -> int:
     """Bytes that were allocated at once, at most, in the second step: in the first one cuDNN tries
     its algorithms with all the memory that each of them would like."""
     gc.collect()  # the step before this one
@@ -183,7 +183,7 @@ def on_gpu(config: Experiment) -> int:
     return int(torch.cuda.max_memory_allocated())
 
 
-def in_a_child(config: Experiment) -> int:
+def in_a_child(config: TrainConfig) -> int:
     """Bytes that a copy of this process had in memory at once, at most.
 
     The copy spares the seconds of importing PyTorch again; no thread has computed here yet, so that

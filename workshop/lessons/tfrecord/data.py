@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data.decode import Pictures, crop, open_image
 from rn50lib.data.source import Source
 from workshop import paths
@@ -89,7 +89,7 @@ def seconds(work: Callable[[], object], times: int = 3) -> float:
     return min(found)
 
 
-def rate(source: Source, experiment: Experiment, count: int = 48) -> float:
+def rate(source: Source, experiment: TrainConfig, count: int = 48) -> float:
     """Training pictures per second on one core: read, cropped and made small, with Pillow."""
     pictures = Pictures(source, True, experiment)
     count = min(count, len(source))

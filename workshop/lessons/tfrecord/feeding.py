@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.data.decode import Pictures
 from rn50lib.data.sampler import Plan
@@ -22,7 +22,7 @@ class Feeding:
 
     ordered = True
 
-    def __init__(self, experiment: Experiment, source: Source, plan: Plan) -> None:
+    def __init__(self, experiment: TrainConfig, source: Source, plan: Plan) -> None:
         self.plan, self.examples = plan, plan.examples
         self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)

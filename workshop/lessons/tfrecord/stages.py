@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rn50 import launch
-from rn50lib.config import Experiment
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from workshop import session
 from workshop.lessons import figures
@@ -42,7 +42,7 @@ class StageRates:
 
     rates: dict[str, list[float]]
     busy: dict[str, list[float]]
-    experiment: Experiment
+    experiment: TrainConfig
 
     @property
     def variants(self) -> list[str]:
