@@ -34,6 +34,7 @@ from rn50lib.metrics import Meter
 from rn50lib.preemption import Preemption, die_with_parent, end_on_sigterm, end_with
 from rn50lib.progress import Progress
 from rn50lib.report import Report, is_report
+from rn50lib.resnet import Network
 from rn50lib.train_step import TrainStep, build_step
 
 OF_A_HOST = {  # the fields that may differ between the ranks of a run
@@ -116,43 +117,57 @@ def train(
             # each epoch writes one checkpoint before its validation and one after it
             checkpoint.check_room(experiment.model_prefix or "", net, 1 if experiment.no_val else 2)
         begin = time.perf_counter()
-        overrides.install(experiment.override)
-        pipelines: dict[str, Pipeline] = {}
-        for split, source in sources.items():
-            pipelines[split] = open_pipeline(experiment, source, split, comm.rank, comm.size)
-            stack.callback(pipelines[split].close)
-        step = build_step(experiment, net, comm)
-        report.env["versions"] |= step.versions()
-        fingerprint = resume_fingerprint(experiment, net, sources)
-        steps = {f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}
-        same = steps | {f"the {name}": value for name, value in fingerprint.items()}
-        assert_same_across_ranks(same, comm)
-        checkpoints = CheckpointManager(experiment, net, comm, fingerprint)
-        training = pipelines.get("train")
-        ordered = checkpoints.enabled and training is not None and training.ordered
-        preemption = Preemption(comm, saves=ordered)
-        run = Run(experiment, comm, step, pipelines, checkpoints, preemption, progress, report)
-        if experiment.checkpoint_steps and not ordered:
-            progress.say(
-                "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
-                " repeats its epoch's training from the start"
-            )
-        first_epoch = checkpoints.restore(
-            step, report, progress, training.examples if training else 0
+        run = build_run(experiment, net, sources, comm, progress, report, stack)
+        training = run.pipelines.get("train")
+        first_epoch = run.checkpoints.restore(
+            run.step, report, progress, training.examples if training else 0
         )
-        if first_rank and checkpoints.enabled:
-            checkpoint.write_symbol(checkpoints.prefix, net)
+        if first_rank and run.checkpoints.enabled:
+            checkpoint.write_symbol(run.checkpoints.prefix, net)
         if warm_up_steps:
             warm_up(run, warm_up_steps)
         file = experiment.report or (run_dir / "report.json" if run_dir else None)
         if first_epoch >= experiment.num_epochs:
             write_report(run, file)  # the run was killed between its last checkpoint and its report
-        with preemption:
+        with run.preemption:
             for epoch in range(first_epoch, experiment.num_epochs):
                 run_epoch(run, epoch)
                 report.total_duration = time.perf_counter() - begin
                 write_report(run, file)
     return 0
+
+
+def build_run(
+    experiment: Experiment,
+    net: Network,
+    sources: dict[str, Any],
+    comm: Comm,
+    progress: Progress,
+    report: Report,
+    stack: contextlib.ExitStack,
+) -> Run:
+    """Open the pipelines and build the step; raise UserError if the ranks' differ."""
+    overrides.install(experiment.override)
+    pipelines: dict[str, Pipeline] = {}
+    for split, source in sources.items():
+        pipelines[split] = open_pipeline(experiment, source, split, comm.rank, comm.size)
+        stack.callback(pipelines[split].close)
+    step = build_step(experiment, net, comm)
+    report.env["versions"] |= step.versions()
+    fingerprint = resume_fingerprint(experiment, net, sources)
+    steps = {f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}
+    same = steps | {f"the {name}": value for name, value in fingerprint.items()}
+    assert_same_across_ranks(same, comm)
+    checkpoints = CheckpointManager(experiment, net, comm, fingerprint)
+    training = pipelines.get("train")
+    saves = checkpoints.enabled and training is not None and training.ordered
+    if experiment.checkpoint_steps and not saves:
+        progress.say(
+            "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
+            " repeats its epoch's training from the start"
+        )
+    preemption = Preemption(comm, saves)
+    return Run(experiment, comm, step, pipelines, checkpoints, preemption, progress, report)
 
 
 def run_epoch(run: Run, epoch: int) -> None:
