@@ -140,34 +140,29 @@ def write_file(path: str | Path, content: bytes | str) -> None:
 def lock(path: Path, name: str) -> Iterator[None]:
     """Hold a lock file for the block; it ends with this process in any case.
 
-    A process that the holder has started, by RN50_LAUNCHING, may enter too. Raises UserError,
-    beginning with `name`, if another run holds the lock or the file cannot be written.
+    Raises UserError, beginning with `name`, if another run holds the lock or the file cannot be
+    written.
     """
     from filelock import FileLock, Timeout
 
-    job, held = os.environ.get("RN50_LAUNCHING", ""), FileLock(path)
+    held = FileLock(path)
     try:
         held.acquire(timeout=0)
     except Timeout:
         holder: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):  # the holder has not written it yet
             holder = json.loads(path.read_text())
-        if not job or holder.get("job") != job:
-            raise UserError(
-                f"{name}: another run is writing there (process {holder.get('pid', 'unknown')} on"
-                f" {holder.get('host', 'an unknown host')}): wait for its end, or name another"
-            ) from None
-        yield
-        return
+        raise UserError(
+            f"{name}: another run is writing there (process {holder.get('pid', 'unknown')} on"
+            f" {holder.get('host', 'an unknown host')}): wait for its end, or name another"
+        ) from None
     except OSError as error:
         raise UserError(
             f"{name} cannot be written ({error.strerror}): name a place that you may write to"
         ) from error
     try:
         with contextlib.suppress(OSError):  # a full disk
-            path.write_text(
-                json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "job": job})
-            )
+            path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         yield
     finally:
         path.unlink(missing_ok=True)

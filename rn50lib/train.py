@@ -138,7 +138,7 @@ def train(
 
 
 def build_run(
-    experiment: Experiment,
+    experiment: TrainConfig,
     net: Network,
     sources: dict[str, Any],
     comm: Comm,

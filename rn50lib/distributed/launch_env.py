@@ -49,7 +49,8 @@ class LaunchEnv:
                 if launcher == "srun":
                     from rn50lib.distributed.slurm import task
 
-                    return task(env)
+                    found = task(env)
+                    return cls(launcher, *found) if found else None
                 local = int(env.get(local_rank, "0")), int(env.get(local_size, "1"))
                 return cls(launcher, int(env[rank]), int(env[size]), *local)
         return None

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
+
+if TYPE_CHECKING:
+    from rn50lib.distributed.launch_env import LaunchEnv
 
 FIRST_PORT, PORTS = 10240, 20000  # below those that Linux hands out by itself
 
 
-def task(env: Mapping[str, str]) -> LaunchEnv | None:
-    """Read the environment of an `srun` task. A batch script has SLURM_PROCID and SLURM_NTASKS as
-    well, but not the variables of a step: None."""
+def task(env: Mapping[str, str]) -> tuple[int, int, int, int, int | None] | None:
+    """Return rank, size, local rank, local size and cores of an `srun` task.
+
+    A batch script has SLURM_PROCID and SLURM_NTASKS too, but not the variables of a step: None.
+    """
     if "SLURM_STEP_NUM_TASKS" not in env and env.get("ENVIRONMENT") == "BATCH":
         return None
     size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
@@ -25,7 +30,7 @@ def task(env: Mapping[str, str]) -> LaunchEnv | None:
     node = min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)
     cores = env.get("SLURM_CPUS_PER_TASK")
     rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0"))
-    return LaunchEnv("srun", rank, size, local_rank, per_node[node], int(cores) if cores else None)
+    return rank, size, local_rank, per_node[node], int(cores) if cores else None
 
 
 def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dict[str, str]:
