@@ -57,7 +57,7 @@ KEPT_LINES = 200
 
 # what launchers put before a worker's line: '[1,0]<stdout>:', '[0]<stderr>:', '[default0]:'
 TAG = re.compile(r"^\[(?:\d+,|default)?(\d+)\](?:<std(?:out|err)>)?:")
-TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
+TIMEOUT = re.compile("timed? ?out|Horovod has been shut down", re.IGNORECASE)
 SIGNALS = (  # how launchers report that rank {} was killed by a signal
     r"rank\s+: {} \(.*\n\s+exitcode\s+: -(\d+)",
     r"Process name: {}\n(?:.*\n)?Exit code: (1[3-9]\d)",
