@@ -157,7 +157,7 @@ def test_published_speeds_are_next_to_their_commands() -> None:
         said = rows[command]
         assert said.endswith(": " + ", ".join(map(str, of.values()))), said
         own, asked = benchmark.parse(shlex.split(command)[2:])
-        assert (asked.num_epochs, own.warmup) == (12, 4)
+        assert (asked["num_epochs"], own.warmup) == (12, 4)
 
 
 # --- links, paths, tables -------------------------------------------------------------------------
