@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +162,7 @@ def test_what_tensorflow_says_about_records(
     asked = dict(**SMALL, data_root=str(shards))
     if gpus:  # which the process that reads does not see
         request.getfixturevalue("two_gpus")
-        asked = replace(asked, profile="gpu", dtype="float16")
+        asked = dict(asked, profile="gpu", dtype="float16")
     *epochs, again = streams.look(asked, ranks=2)
     for ranks in epochs:
         together = [number for rank in ranks for number in rank]
