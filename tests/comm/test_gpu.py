@@ -28,7 +28,7 @@ def set_device(device):
 
 torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: seen
 torch.cuda.set_device = set_device
-torch.distributed.init_process_group = lambda backend: None
+torch.distributed.init_process_group = lambda backend, timeout: None
 torch.distributed.get_rank = torch.distributed.get_world_size = lambda: 1
 from rn50lib.distributed.ddp import Ddp
 
