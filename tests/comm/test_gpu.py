@@ -144,4 +144,4 @@ def test_gradients_of_gpus_do_not_go_through_the_host_unasked(tmp_path: Path) ->
         assert "NCCL" in refused.stdout + refused.stderr
         assert "install TensorFlow 2.20" in refused.stdout + refused.stderr
     wanted = run("--comm", "horovod")
-    assert wanted.returncode == 0 and "not on this machine" not in wanted.stdout, wanted.stderr
+    assert wanted.returncode == 0 and "NCCL" not in wanted.stdout, wanted.stderr

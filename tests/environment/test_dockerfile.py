@@ -64,7 +64,7 @@ def test_an_edit_does_not_reinstall_the_environment(repository: Path, tmp_path: 
     code += "print(i.find_spec('rn50.cli').origin, i.find_spec('data_prep.im2rec').origin)"
     found = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True,
                            capture_output=True, text=True)  # fmt: skip
-    wanted = (tmp_path / "rn50lib" / "cli.py", tmp_path / "data_prep" / "im2rec.py")
+    wanted = (tmp_path / "rn50" / "cli.py", tmp_path / "data_prep" / "im2rec.py")
     assert found.stdout.split() == [*map(str, wanted)]
 
 
