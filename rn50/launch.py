@@ -25,14 +25,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
-
-import psutil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rn50lib.config import Resolved, TrainConfig, is_local, slots
 from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent, is_running
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.preemption import PARENT
+
+if TYPE_CHECKING:
+    import psutil  # one worker alone does not need it
 
 WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuration
 
@@ -326,6 +327,10 @@ class WorkerGroup:
     def look(self, after_s: float = 0.0) -> None:
         """Find workers that have registered, and those of this host that have ended."""
         time.sleep(after_s)
+        if self.alone:  # it does not register
+            return
+        import psutil
+
         for file in self.folder.glob("*.started"):
             rank = int(file.stem)
             if rank not in self.registered:
@@ -371,8 +376,14 @@ class WorkerGroup:
     def signal_workers(self, number: int) -> None:
         """Send a signal to the workers on this host: the launchers would not give them time for a
         checkpoint. If there are none, the launcher has to pass it on."""
-        for process in [*self.running.values()] or [self.process]:
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        if not self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+            return
+        import psutil
+
+        for process in [*self.running.values()]:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def end(self) -> None:
