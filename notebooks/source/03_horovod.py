@@ -578,7 +578,7 @@ together = workshop.train(at_speed, name="together", n=workers, bind="core", tim
 # %%
 from workshop.lessons.horovod import trace
 
-marked = trace.load(together.experiment.timeline) if file else None
+marked = trace.load(together.given["timeline"]) if file else None
 times = [run.report["metrics"]["train.time"][-1] for run in (alone, together)]
 parts = trace.mean_parts(marked) if marked else None
 weak = scaling.explain(*times, workers, at_speed["batch_size"], parts)

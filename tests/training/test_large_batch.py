@@ -126,6 +126,6 @@ def test_eight_gpus_make_the_batch_of_256_by_adding_up(rn50: Run) -> None:
 def test_a_contradiction_is_one_line(rn50: Run) -> None:
     ended = rn50("run", "--recipe", "reference", "--optimizer", "lars", "--loader", "synthetic")
     assert ended.error == (
-        "--optimizer lars: the learning rate of the recipe reference is one for SGD: give --lr too,"
+        "--optimizer lars: the learning rate of the recipe reference is for SGD: pass --lr too,"
         " or --recipe mlperf_lars_8k or mlperf_lars_64k"
     )
