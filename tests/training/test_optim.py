@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rn50lib import optim
-from rn50lib.config import kinds
 from rn50lib.resnet import resnet
 
 
@@ -108,10 +107,10 @@ def test_a_scale_that_always_grows() -> None:
 
 
 def test_what_a_loss_scale_flag_says() -> None:
-    assert kinds.scaling("dynamic") == (65536.0, 2000)
-    assert kinds.scaling("dynamic:128") == (128.0, 2000)
-    assert kinds.scaling("dynamic:128:50") == (128.0, 50)
-    assert kinds.scaling("1e3") == (1000.0, None)
+    assert optim.parse_loss_scale("dynamic") == (65536.0, 2000)
+    assert optim.parse_loss_scale("dynamic:128") == (128.0, 2000)
+    assert optim.parse_loss_scale("dynamic:128:50") == (128.0, 50)
+    assert optim.parse_loss_scale("1e3") == (1000.0, None)
 
 
 def test_the_reference_decays_every_parameter() -> None:
