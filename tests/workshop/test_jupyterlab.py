@@ -80,7 +80,7 @@ def test_controls_redraw_and_the_live_figure_moves(lab, browser_page, tmp_path):
     run_all(page)
     pictures = page.locator(".jp-OutputArea-output img")
     seen: set[str] = set()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     error = page.locator(".jp-OutputArea-output pre", has_text="has no setting")
     while not error.count():
         if time.monotonic() > deadline:
