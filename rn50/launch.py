@@ -408,9 +408,11 @@ class WorkerGroup:
             return Outcome(status, None)
         asked = (TERMINATED, 130)  # launchers end the others when one has failed: these come last
         failed = sorted((e.status in asked, e.time, rank) for rank, e in ends.items() if e.status)
-        dead = sorted((at, rank) for rank, at in self.gone.items() if rank not in ends)
-        if dead and (not failed or failed[0][0] or dead[0][0] < failed[0][1] + SAME_MOMENT_S):
-            return self.death_of(dead[0][1])
+        deaths = [(at, self.death_of(rank)) for rank, at in self.gone.items() if rank not in ends]
+        dead = sorted((death.status in asked, at, death) for at, death in deaths)
+        if dead and (not failed or dead[0][:2] < (failed[0][0], failed[0][1] + SAME_MOMENT_S)):
+            # 143 promises a checkpoint, which a rank without a record has not written
+            return dead[0][2]._replace(status=1) if dead[0][0] else dead[0][2]
         if not failed:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
         rank = failed[0][2]

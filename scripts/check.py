@@ -21,8 +21,8 @@ LINT = (
     ("mypy", (sys.executable, "-m", "mypy", "--no-error-summary")),
     ("notebooks built", (BIN / "rn50", "workshop", "build", "--check")),
 )
-# Two files of tests at a time: much of a test's time is the start of a framework, on one core.
-TWO = ("-n2", "--dist=loadfile", "--no-loadscope-reorder")
+# Two tests at a time: much of a test's time is the start of a framework, on one core.
+TWO = ("-n2", "--dist=worksteal")
 TIERS = {
     "quick": ("-q", *TWO, "-m", "not slow and not acceptance"),
     "test": (*TWO, "-m", "not acceptance", "--durations=10"),
