@@ -190,17 +190,6 @@ def test_what_a_run_could_not_do_is_noted(run_cli: Run, photos: Photos) -> None:
     assert "no checkpoint" not in timed and "--num-examples" not in timed
 
 
-@pytest.mark.needs("horovod")
-@pytest.mark.parametrize(
-    "launcher", ["horovodrun", pytest.param("mpirun", marks=[pytest.mark.needs("horovod_mpi")])]
-)
-def test_a_host_that_does_not_exist(rn50: Run, photos: Photos, launcher: str) -> None:
-    flags = ("-n", "2", "--comm", "horovod", "--launcher", launcher)
-    line = rn50("run", "--data-root", photos.root, *TINY, *flags, "--hosts", "none.invalid:2").error
-    assert "--hosts none.invalid:2" in line and "none.invalid" in line.partition(":2")[2]
-    assert not Path("runs").exists()
-
-
 @pytest.mark.parametrize(
     ("backend", "file", "build"),
     [
@@ -232,11 +221,6 @@ def test_a_gpu_that_the_framework_is_not_built_for(
     assert "--n-GPUs 1" in shown[0] and "not on this machine: --backend" in shown[-1]
     hidden = run_cli(*flags, "--dry-run", env=env | {"CUDA_VISIBLE_DEVICES": ""}).stdout
     assert "not on this machine" not in hidden
-
-
-def test_fewer_classes_than_the_data_has(rn50: Run, photos: Photos) -> None:
-    line = rn50("run", "--data-root", photos.root, "--num-classes", "5").error
-    assert "--num-classes 5" in line and "6 classes" in line
 
 
 @pytest.mark.parametrize(
@@ -297,20 +281,6 @@ def test_a_checkpoint_of_fewer_classes(rn50: Run, photos: Photos) -> None:
 
 def test_built_in_data_that_cannot_be_drawn_here(rn50: Run) -> None:
     assert "RN50_DATA" in rn50("run").error
-
-
-@pytest.mark.needs("torch")
-def test_a_checkpoint_whose_arrays_are_of_another_depth(rn50: Run, photos: Photos) -> None:
-    """The symbol file was replaced: the arrays themselves are looked at."""
-    identity = {"model": "resnet18 v1.5", "num_classes": 6}
-    checkpoint.write_symbol("m", resnet(18, 6))
-    arrays = tiny(6).initial_arrays()
-    checkpoint.save("m", checkpoint.Checkpoint(1, arrays, identity, {}, {}))
-    argv = ["--data-root", photos.root, "--image-shape", "32", "-b", "4", "--data-nthreads", "0"]
-    line = rn50(
-        "train", "--only-inference", "--model-prefix", "m", "--load-epoch", "1", *argv
-    ).error
-    assert "m-0001.safetensors is not a resnet18" in line
 
 
 @pytest.mark.needs("torch")
@@ -379,15 +349,6 @@ def test_more_than_any_memory_holds(rn50: Run, photos: Photos, flags: str) -> No
     line = rn50("train", "--data-root", photos.root, *TINY, *flags.split(), "-e", "1",
                 "--benchmark-iters", "2").error  # fmt: skip
     assert "out of memory (" in line and "-b or --image-shape" in line
-
-
-def test_a_runs_folder_that_cannot_be_made(
-    rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("file").touch()
-    monkeypatch.setenv("RN50_RUNS", "file/runs")
-    line = rn50("run", "--data-root", photos.root, *TINY).error
-    assert "file/runs" in line and "RN50_RUNS" in line
 
 
 @pytest.mark.slow

@@ -182,25 +182,3 @@ end_with(work)
     assert done.returncode == status
     assert done.stdout.split("\n") == ["worked", "registered", ""]
     assert said in done.stderr and bool(done.stderr) == bool(said)
-
-
-@pytest.mark.parametrize("program", [["rn50"], [sys.executable, "-m", "rn50"]])
-def test_the_worker_that_another_launcher_starts_ends_so_too(
-    program: list[str], photos: Photos, tmp_path: Path
-) -> None:
-    """torchrun and srun start `rn50 train`: what it holds at its end is not torn down either."""
-    (tmp_path / "held.py").write_text(
-        "from rn50lib.recipe import learning_rate\n"
-        "def schedule(progress, global_batch, recipe):\n"
-        "    return learning_rate(progress, global_batch, recipe)\n"
-        "class Held:\n    def __del__(self): print('torn down')\n"
-        "held = Held()\n"
-    )
-    argv = [*program, "train", "--data-root", str(photos.root), *TINY, "-e", "1", "--no-val"]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        [*argv, "--override", "schedule=held.py:schedule"], cwd=tmp_path, text=True,
-        env=clean_environment(PATH=path), capture_output=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "epoch 1/1: loss" in done.stderr and "torn down" not in done.stdout

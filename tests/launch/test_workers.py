@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from rn50 import checks, launch
-from rn50.autoconfig import resolve
 from rn50lib import checkpoint
 from rn50lib.distributed import launch_env, slurm
 from rn50lib.distributed.launch_env import LaunchEnv
@@ -75,12 +74,6 @@ def test_horovodrun_does_not_read_the_flags_of_its_workers() -> None:
     assert "--network-interface" not in launch.launcher_command(elsewhere, ["x"])
 
 
-def test_torchrun_takes_a_free_port_and_writes_to_the_run_folder(tmp_path: Path) -> None:
-    argv = launch.launcher_command(full(n=2, comm="ddp"), ["x"], tmp_path)
-    assert "--standalone" in argv
-    assert argv[argv.index("--log-dir") + 1].startswith(str(tmp_path))
-
-
 def test_torchrun_on_several_hosts_is_(rn50: Callable, photos: Photos) -> None:
     error = rn50("run", "--data-root", photos.root, "-n", "3", "--comm", "ddp", "--hosts",
                  "a:2,b:1", "-b", "8").error  # fmt: skip
@@ -89,12 +82,6 @@ def test_torchrun_on_several_hosts_is_(rn50: Callable, photos: Photos) -> None:
     for host, slots in (("a", 2), ("b", 1)):
         assert f"on {host} `{start.format(slots)} --rdzv-id rn50 {train}" in error
     assert "..." not in error and "…" not in error
-
-
-def test_workers_share_the_cores() -> None:
-    done = resolve(dict(n=2, comm="ddp", network="tiny"), LAPTOP, 6).experiment
-    assert (done.n, done.threads, done.data_nthreads) == (2, 1, 1)
-    assert done.global_batch == 2 * done.batch_size
 
 
 @pytest.mark.parametrize(

@@ -88,18 +88,3 @@ def test_a_checkpoint_is_not_exported_over_itself(tmp_path: Path, monkeypatch, c
     assert cli.main(["export", "m", "1", "-o", "m-0001.safetensors"]) == 2
     assert "is the checkpoint itself" in capsys.readouterr().err
     assert Path("m-0001.safetensors").read_bytes() == before
-
-
-def test_a_place_that_cannot_be_written_is_named(trained: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "file").touch()
-    for place in ("file/m.onnx", "file/m"):
-        assert cli.main(["export", str(trained / "m"), "2", "-o", str(tmp_path / place)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"{place} cannot be written (a file is in the way)" in line
-        assert "checkpoint" not in line
-
-
-def test_a_missing_checkpoint_is_named(trained: Path, tmp_path: Path, capsys) -> None:
-    assert cli.main(["export", str(trained / "m"), "7", "-o", str(tmp_path / "a.onnx")]) == 2
-    assert str(checkpoint.path(trained / "m", 7)) in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
