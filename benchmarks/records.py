@@ -76,10 +76,9 @@ def main() -> None:
         print(f"{args.job}, {count:,} images of {size / 1000:.1f} KB, {measure}")
         seconds = run_rounds(contestants, args.rounds, clear)
     print_table(seconds, next(iter(seconds)), count, "images")
-    pairs = [
-        (own, own.replace("ours", peer)) for own in seconds for peer in ("MXNet", "TensorFlow")
-    ]
-    summarise(seconds, [pair for pair in pairs if pair[0].startswith("ours")], args.job)
+    own = [name for name in seconds if name.startswith("ours")]
+    pairs = [(a, a.replace("ours", peer)) for a in own for peer in ("MXNet", "TensorFlow")]
+    summarise(seconds, pairs, args.job)
 
 
 if __name__ == "__main__":
