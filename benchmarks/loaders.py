@@ -96,7 +96,8 @@ def main() -> None:
     args = parser.parse_args()
     count, stored = loader_images.make(args.root, args.images)
     print(f"{count:,} JPEGs of {stored / 1000:.1f} KB, {args.rounds} rounds")
-    for args.size, args.core_count in itertools.product(args.sizes, args.cores):
+    for size, cores in itertools.product(args.sizes, args.cores):
+        args.size, args.core_count = size, cores
         how = "fast" if args.fast else "antialiased"
         what = f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}"
         print(what, flush=True)

@@ -102,8 +102,7 @@ def default_data_root() -> tuple[Path, str]:
 
 
 def is_roadsigns(data_root: Path) -> bool:
-    """Return True for the built-in data, by the stamp that its generator leaves: the folder itself,
-    the records or shards in it, or the folder that a run would draw it into."""
+    """Return True for the built-in data or its records or shards, by the stamp of its generator."""
     root = data_root.resolve()
     if not root.exists():
         return root == (data_home() / "roadsigns").resolve()
@@ -112,8 +111,7 @@ def is_roadsigns(data_root: Path) -> bool:
 
 
 def has_stamp(file: Path) -> bool:
-    """Return True if a file holds the parameters of `data_prep.roadsigns`; other programs stamp
-    their folders too, with different content."""
+    """Return True for a stamp of `data_prep.roadsigns`; those of other programs differ."""
     try:
         return set(read_json(file)) == {"train", "val", "seed", "version"}
     except (OSError, ValueError, TypeError):
@@ -121,8 +119,7 @@ def has_stamp(file: Path) -> bool:
 
 
 def make_roadsigns(root: Path, data_format: str) -> None:
-    """Draw the built-in data and pack it in records, and in shards for `tfrecord`, unless they are
-    complete. Raises UserError if that fails; the program has printed why."""
+    """Draw and pack the built-in data unless it is complete. Raises UserError if that fails."""
     parts, flags = [root, root / "records"], ["--records"]
     if data_format == "tfrecord":
         parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]

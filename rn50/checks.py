@@ -123,8 +123,7 @@ def check_classes(c: TrainConfig) -> None:
 
 
 def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
-    """Raise UserError if a recipe has no default that fits the flags: a learning rate for a
-    different optimizer, or the steps of a schedule without any."""
+    """Raise UserError if a recipe has no learning rate or no steps that fit the flags."""
     optimizer = values.get("optimizer", base.optimizer)
     others = " or ".join(r.name for r in RECIPES.values() if r.optimizer == optimizer)
     no_rate = optimizer != base.optimizer and "lr" not in values
@@ -144,8 +143,7 @@ def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
 def check_machine(
     c: TrainConfig, given: Mapping[str, Any], machine: Machine, group: LaunchEnv | None = None
 ) -> None:
-    """Raise UserError if a machine cannot run a configuration, or if it contradicts the `group`
-    that has started this process."""
+    """Raise UserError if a machine, or the `group` that started this process, does not fit."""
     why = unsupported_reason(c.dtype, machine, c.network)
     refuse((why, f"--dtype {c.dtype} {why}"))
     if group is None:
@@ -200,8 +198,7 @@ def unsupported_reason(dtype: str, machine: Machine, network: str | None = None)
 
 
 def check_framework(c: TrainConfig, machine: Machine) -> None:
-    """Raise UserError if this machine has GPUs and the backend is built without CUDA: it would
-    train on the processor, with the values chosen for a GPU. Imports no framework."""
+    """Raise UserError if there are GPUs and the backend is built without CUDA. Imports neither."""
     found = importlib.util.find_spec(c.backend) if machine.gpus else None
     if found is None or found.origin is None:
         return  # a missing framework has a separate error

@@ -1,5 +1,4 @@
-"""The command line: `rn50 VERB`, or `python -m rn50 VERB` from a bare checkout. Imports no
-framework, and for `rn50 --help` not even NumPy."""
+"""The command line: `rn50 VERB`, or `python -m rn50 VERB`. Imports no framework."""
 
 from __future__ import annotations
 

@@ -259,8 +259,7 @@ def run_once(resolved: Resolved, run_dir: Path) -> int:
 
 
 def run_command(command: list[str], config: TrainConfig, run_dir: Path) -> Outcome:
-    """Run a `launcher_command` to its end. Ctrl-C ends all workers with the status 130; SIGTERM
-    asks them to write a checkpoint first, with the status 143."""
+    """Run a `launcher_command` to its end: status 130 after Ctrl-C, 143 after SIGTERM."""
     received: list[int] = []
     earlier = {
         number: signal.signal(number, lambda number, frame: received.append(number))
@@ -352,8 +351,7 @@ class WorkerGroup:
         return any(end.status for end in ends.values()) or not ends.keys() >= self.gone.keys()
 
     def wait(self, received: list[int]) -> None:
-        """Wait until the workers have ended, until one has failed and the others had time to end,
-        or until the signals that were `received` ask for the end."""
+        """Wait until the workers have ended, one has failed, or a signal was `received`."""
         while not (received or self.failed() or self.process.poll() is not None):
             self.look(POLL_S)
         if received[:1] == [signal.SIGINT]:
@@ -369,8 +367,7 @@ class WorkerGroup:
         self.waiting = sorted(self.registered - self.gone.keys() - self.ends().keys())
 
     def signal_workers(self, number: int) -> None:
-        """Send a signal to the workers on this host: the launchers would not give them time for a
-        checkpoint. If there are none, the launcher has to pass it on."""
+        """Send a signal to the workers on this host, or to the launcher if there are none."""
         if not self.running:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
@@ -382,8 +379,7 @@ class WorkerGroup:
                 process.send_signal(number)
 
     def end(self) -> None:
-        """Kill the workers of this host that are left; the launcher then ends by itself, or ends
-        those on other hosts when it is asked to."""
+        """Kill the workers that are left on this host; then the launcher ends, or is ended."""
         self.look()
         if self.running:
             self.signal_workers(signal.SIGKILL)

@@ -92,8 +92,7 @@ def with_model(resolved: Resolved, folder: Path) -> Resolved:
 
 
 def train(argv: list[str]) -> int:
-    """Run `rn50 train`: one worker in this process, alone or one of those that torchrun, srun,
-    mpirun or horovodrun has started."""
+    """Run `rn50 train`: one worker in this process, alone or started by a launcher."""
     parser = config_parser("train")
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     given, extra = parse_given(parser, argv)

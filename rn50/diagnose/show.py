@@ -20,8 +20,7 @@ PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting
 
 @dataclass
 class Diagnosis:
-    """The findings. `stages` are seconds per image on one core, `peak` is the device's FLOP per
-    second; both are None if they do not apply."""
+    """The findings; `stages` (seconds per image on one core) and `peak` (FLOP/s) may be None."""
 
     resolved: Resolved
     rates: model.Rates

@@ -214,8 +214,7 @@ def expected_max(n: int) -> float:
 
 
 def gradients(network: Network, image_size: int) -> Iterator[tuple[float, int]]:
-    """Yield (share of the step's compute after which it is ready, size) of each layer's gradient,
-    last layer first."""
+    """Yield (share of the compute before it is ready, size) of each gradient, last layer first."""
     layers = list(network.layers(image_size))
     total, passed = sum(layer.macs for layer in layers), 0
     for layer in reversed(layers):
