@@ -7,7 +7,6 @@ imported in separate processes, because they can crash or hang on a broken drive
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from typing import Any
 
 from rn50 import launch
 from rn50.autoconfig import data_home, default_data_root
+from rn50.checks import has
 from rn50.parser import Parser
 from rn50lib import hardware
 from rn50lib.errors import UserError
@@ -142,14 +142,6 @@ def probe(code: str, limit_s: float = PROBE_S) -> dict[str, Any]:
     elif status:
         found["problem"] = (done.stderr.strip().splitlines() or [f"exit status {status}"])[-1]
     return found
-
-
-def has(module: str) -> bool:
-    """Return True if a module is installed, without importing it."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
 
 
 def size(count: float) -> str:

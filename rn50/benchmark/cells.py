@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def experiment(self) -> TrainConfig:
-        """What is run for it."""
+        """The configuration of the cell."""
         assert self.resolved is not None
         return self.resolved.experiment
 
