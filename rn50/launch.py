@@ -397,27 +397,30 @@ class WorkerGroup:
             return Outcome(128 - status, killed(0, -status))
         if self.alone or status == 0:
             return Outcome(status, None)
-        asked = (TERMINATED, 130)  # launchers end the others when one has failed: these come last
-        failed = sorted((e.status in asked, e.time, rank) for rank, e in ends.items() if e.status)
-        deaths = [(at, self.death_of(rank)) for rank, at in self.gone.items() if rank not in ends]
-        dead = sorted((death.status in asked, at, death) for at, death in deaths)
-        if dead and (not failed or dead[0][:2] < (failed[0][0], failed[0][1] + SAME_MOMENT_S)):
-            # 143 promises a checkpoint, which a rank without a record has not written
-            return dead[0][2]._replace(status=1) if dead[0][0] else dead[0][2]
-        if not failed:
+        found = [(end.time, self.end_of(rank, end)) for rank, end in ends.items() if end.status]
+        found += [(at - SAME_MOMENT_S, self.death_of(rank))
+                  for rank, at in self.gone.items() if rank not in ends]  # fmt: skip
+        if not found:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
-        rank = failed[0][2]
-        status, text = ends[rank].status, ends[rank].text.rstrip()
-        if status in (*asked, 2):
-            return Outcome(status, f"rank {rank}: {text}" if status == 2 else None)
-        failure = f"rank {rank} ended with status {status}:\n{text}"
+        # launchers end the others when one has failed: these come last
+        asked = (TERMINATED, 130)
+        _, first = min(found, key=lambda one: (one[1].status in asked, one[0]))
+        # 143 promises a checkpoint, which a rank without a record has not written
+        return first._replace(status=1) if first.status in asked and first.failure else first
+
+    def end_of(self, rank: int, end: SimpleNamespace) -> Outcome:
+        """Return the outcome for a rank that has recorded its end."""
+        text = end.text.rstrip()
+        if end.status in (TERMINATED, 130, 2):  # 2: bad input
+            return Outcome(end.status, f"rank {rank}: {text}" if end.status == 2 else None)
+        failure = f"rank {rank} ended with status {end.status}:\n{text}"
         if TIMEOUT.search(text):
             who = f"rank {', '.join(map(str, self.waiting))}" if self.waiting else "a rank"
             failure += (
                 f"\nerror: {who} did not answer within --comm-timeout: it hangs, or its host or"
                 " network is down; continue with --resume"
             )
-        return Outcome(status, failure)
+        return Outcome(end.status, failure)
 
     def death_of(self, rank: int) -> Outcome:
         """Return the outcome for a rank that ended without a record: the launcher knows why."""
