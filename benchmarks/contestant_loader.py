@@ -69,7 +69,7 @@ class ByHand:
 
 
 def pytorch():
-    """Return the batches of PyTorch's DataLoader."""
+    """Return the batches of a PyTorch DataLoader."""
     import peers
     import torch
 
@@ -91,7 +91,7 @@ def tfdata():
     """Return the batches of tf.data."""
     import tensorflow as tf
 
-    def draw(height, width):  # as above: the crops of TensorFlow's own sampler are 6 % smaller
+    def draw(height, width):  # as above: TensorFlow's sampler draws 6 % smaller crops
         area = tf.random.uniform([10], 0.05, 1.0) * tf.cast(height * width, tf.float32)
         aspect = tf.exp(tf.random.uniform([10], -0.28768, 0.28768))  # from 3 / 4 to 4 / 3
         sides = tf.cast(tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], 1))), tf.int32)

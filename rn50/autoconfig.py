@@ -1,4 +1,4 @@
-"""From the values that were passed to a complete configuration, with the reason for each choice.
+"""A complete configuration from the values that were passed, with the reason for each choice.
 
 `prepare` reads the checkpoint, draws the built-in data if it is missing, counts the classes, fills
 in the rest for this machine, and checks the result once.

@@ -306,7 +306,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     )  # fmt: skip
     if c.comm == "ddp":
         refuse(
-            (not is_local(c.hosts), "--launcher torchrun starts the workers of its own host only:"
+            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only:"
              f" run {on_each_host(given) if c.hosts else ''}"),
             (c.backend != "torch",
              f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
@@ -325,7 +325,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     if c.launcher == "mpirun":
         refuse(
             (shutil.which("mpirun") is None,
-             "--launcher mpirun: there is no mpirun here: install Open MPI (on Debian: apt-get"
+             "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
              " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher"
              " horovodrun"),
             (not horovod_has("mpi", c.backend),

@@ -152,7 +152,7 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
         rows.append([*cell[1:], *shown, *map(number, ratios[len(ratios) - len(rates) :])])
     title = f"{key}, images per second"
     if ratios and not any(ratios):
-        title += " (no workers and batch in common, so there is no ratio)"
+        title += " (no workers and batch in common, hence no ratios)"
     more = [f"{side.name} / {sides[0].name}" for side in sides[1:]]
     return table_text(title, ["workers", "batch", *(s.name for s in sides), *more], rows)
 

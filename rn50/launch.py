@@ -118,7 +118,7 @@ def launcher_command(
 
 
 def horovodrun(config: TrainConfig, worker: list[str]) -> list[str]:
-    """Return the command line of Horovod's launcher, with Gloo."""
+    """Return the command line of horovodrun, with Gloo."""
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(config.n)]
     argv += ["--disable-cache"]  # it would be in HOME, which may not exist
     argv += ["-H", config.hosts or f"localhost:{config.n}"]
@@ -154,7 +154,7 @@ def mpirun(config: TrainConfig, worker: list[str]) -> list[str]:
 
 
 def torchrun(config: TrainConfig, worker: list[str], folder: Path | None) -> list[str]:
-    """Return the command line of PyTorch's launcher, which tags lines that it reads from logs."""
+    """Return the command line of torchrun, which tags lines that it reads from logs."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(config.n)]
     argv += ["--standalone"]  # it finds a free port by itself
     if folder is not None:

@@ -119,4 +119,4 @@ def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:
     if config.model_prefix and not config.only_inference:
         again = {**given, "model_prefix": config.model_prefix, "resume": True, "load_epoch": None,
                  "init_from": config.init_from}  # fmt: skip
-        launch.say(f"go on with: {shlex.join(['rn50', verb, *flags_of(again)])}")
+        launch.say(f"continue with: {shlex.join(['rn50', verb, *flags_of(again)])}")

@@ -115,7 +115,7 @@ def test_a_flag_that_makes_no_sense(rn50: Run, argv: str, problem: str, remedy: 
 
 @pytest.mark.parametrize("flag", ["--data-root", "--model-prefix", "--init-from", "--report"])
 def test_an_empty_name(rn50: Run, flag: str) -> None:
-    """As `"$NAME"` gives where NAME is not set: the data set would be the built-in one."""
+    """`"$NAME"` gives it if NAME is not set: the data set would be the built-in one."""
     assert f"{flag}: '' must be a text that is not empty" in rn50("run", flag, "").error
 
 
@@ -161,7 +161,7 @@ def test_what_is_left_out_of_the_class_folders_is_told(rn50: Run, photos: Photos
     for split in ("train", "val"):
         (root / split / "nothing").mkdir()
     one = root / "train" / photos.files("train")[0].parent.name
-    (one / "notes.txt").write_text("no picture")
+    (one / "notes.txt").write_text("not an image")
     (one / "b.webp").write_bytes(b"RIFF")
     told = rn50("train", "--data-root", root, *TINY, "-e", "1", "--run-dir", "r").err
     assert "train: set/train (48 images, files)" in told
@@ -272,7 +272,7 @@ def test_a_checkpoint_of_another_network(
 
 
 def test_a_checkpoint_of_fewer_classes(rn50: Run, photos: Photos) -> None:
-    """Nobody gave --num-classes, so leaving it out is no remedy."""
+    """--num-classes was not passed, so leaving it out is not a remedy."""
     checkpoint.write_symbol("m", tiny(5))
     line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", "--resume").error
     assert "has 6 classes, the checkpoint of --model-prefix m 5" in line
@@ -516,7 +516,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "train"])
 def test_flags_of_other_programs_are_answered(rn50: Run, verb: str) -> None:
-    """With a flag that exists, or with what there is instead; and no name is a flag here."""
+    """The answer is a flag that exists or the reason; the name is not a flag here."""
     known = config_parser(verb)._option_string_actions
     for name, answer in TABLE.items():
         assert name not in known

@@ -24,7 +24,7 @@ PERCENTILES = (50, 90, 95, 99, 100)
 class Cell:
     """One number of workers and one batch size, with a new folder.
 
-    `resolved` is what is run for it (None: refused), `reason` says why there is no figure, and
+    `resolved` is what is run for it (None: refused), `reason` says why a figure is missing, and
     `phases` has the seconds of each iteration.
     """
 

@@ -164,7 +164,7 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
     ],
 )
 def test_a_worker_ends_without_taking_the_interpreter_apart(ends, status, said) -> None:
-    """What is registered for the end still runs and all output arrives; nothing is torn down, as
+    """Registered functions still run and all output arrives; nothing is torn down, as
     that aborts the process where a thread of the group still holds a Python object."""
     program = f"""
 import atexit, sys

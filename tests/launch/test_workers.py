@@ -137,7 +137,7 @@ def test_horovod_that_is_missing_is_told(
     assert "make horovod" in rn50(*flags, "--backend", "tensorflow").error
 
 
-# --- workers that somebody else has started -------------------------------------------------------
+# --- workers that another launcher has started -----------------------------------------------------
 
 STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 
@@ -155,7 +155,7 @@ STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_N
         (STEP, LaunchEnv("srun", 3, 4, 1, 4)),
         (STEP | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "3,1",
                  "SLURM_CPUS_PER_TASK": "6"}, LaunchEnv("srun", 3, 4, 1, 1, 6)),
-        # srun overrides what sbatch has asked for; a batch script is no task
+        # srun overrides what sbatch has asked for; a batch script is not a task
         (STEP | {"ENVIRONMENT": "BATCH", "SLURM_STEP_NUM_TASKS": "2",
                  "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, LaunchEnv("srun", 3, 2, 1, 1)),
         (STEP | {"ENVIRONMENT": "BATCH"}, None),
@@ -454,7 +454,7 @@ def started_by_torchrun(folder: Path, flags: str) -> subprocess.CompletedProcess
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -> None:
-    """As many images on both, so that the steps are equal; on rank 1 one has another class."""
+    """The ranks have equal steps, but on rank 1 one image has a different class."""
     for rank_ in (0, 1):
         shutil.copytree(photos.root, tmp_path / f"set-{rank_}")
     images = tmp_path / "set-1" / "train"
@@ -523,7 +523,7 @@ def test_a_run_that_is_asked_to_end_resumes_bit_for_bit(
     run.process.terminate()
     assert run.ends() == 143, run.text()
     last = run.text().splitlines()[-1]
-    assert last.startswith("go on with: rn50 run ") and "--resume" in last
+    assert last.startswith("continue with: rn50 run ") and "--resume" in last
     assert "Traceback" not in run.text()
     _, images = checkpoint.positions(parts / "m")[-1]
     assert images > 0 and images % 8 == 0

@@ -122,7 +122,7 @@ def test_bad_input(rn50: Callable[..., Ended], flags: list[str], words: str) -> 
 def test_a_fast_device_in_front_of_a_loader(
     run_cli: Callable, tmp_path: Path, photos: Photos
 ) -> None:
-    """The verb on real runs: files, picture and sentence agree."""
+    """The verb on real runs: files, figure and sentence agree."""
     ended = run_cli(
         *("diagnose", *TINY, "--data-root", photos.records, "--step", "paced:100000"),
         *("--change", "--loader synthetic", "--seconds", "0.3"),
@@ -146,7 +146,7 @@ def test_a_fast_device_in_front_of_a_loader(
 
 
 def diagnosed(run_cli: Callable, tmp_path: Path, *flags: str | os.PathLike) -> dict[str, Any]:
-    """What `rn50 diagnose FLAGS` wrote."""
+    """Return the content of the JSON file of `rn50 diagnose FLAGS`."""
     ended = run_cli("diagnose", *flags, "--json", "found.json", timeout=900)
     assert ended.returncode == 0, ended.stderr
     return strict_json(tmp_path / "found.json")

@@ -24,7 +24,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
+def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images as validation prepares them, uint8 (N, size, size, 3), and the live probabilities."""
     from rn50.predict import prepare
 
@@ -35,10 +35,12 @@ def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.needs("onnx")
-def test_onnx_runtime_gives_the_same(trained: Path, pictures, tmp_path: Path, capsys) -> None:
+def test_onnx_runtime_gives_the_same(
+    trained: Path, images_and_answers, tmp_path: Path, capsys
+) -> None:
     import onnxruntime
 
-    images, expected = pictures
+    images, expected = images_and_answers
     file = tmp_path / "model.onnx"
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(file)]) == 0
     assert capsys.readouterr().out.strip() == str(file)
@@ -52,9 +54,11 @@ def test_onnx_runtime_gives_the_same(trained: Path, pictures, tmp_path: Path, ca
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_a_fresh_tensorflow_process_gives_the_same(trained: Path, pictures, tmp_path) -> None:
+def test_a_fresh_tensorflow_process_gives_the_same(
+    trained: Path, images_and_answers, tmp_path
+) -> None:
     """The process knows nothing of this library."""
-    images, expected = pictures
+    images, expected = images_and_answers
     folder = tmp_path / "saved"
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(folder)]) == 0
     np.save(tmp_path / "images.npy", images)

@@ -1,4 +1,4 @@
-"""Predictions from a checkpoint: the same pictures and the same answers as validation has."""
+"""Predictions from a checkpoint: the same images and the same answers as in validation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_bad_images_do_not_cost_the_results_of_the_others(
     trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, gone, output = tmp_path / "broken.jpg", tmp_path / "gone.jpg", tmp_path / "o.npz"
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"not an image")
     good = list(map(str, photos.files("val")[:2]))
     argv = [str(trained / "m"), "2", good[0], str(broken), str(gone), str(tmp_path), good[1]]
     assert predict.main(argv) == 2
