@@ -77,6 +77,7 @@ class Normalised(nn.Module):
         self.register_buffer("std", torch.tensor([58.395, 57.12, 57.375]).view(1, 3, 1, 1))
 
     def forward(self, images_NHWC: torch.Tensor) -> torch.Tensor:
+        """Return the logits (N, 1000)."""
         x = (images_NHWC.permute(0, 3, 1, 2).float() - self.mean) / self.std
         return self.model(x.to(self.dtype, memory_format=self.layout))
 

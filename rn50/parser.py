@@ -173,6 +173,7 @@ class Help(argparse.Action):
     """`rn50 run --help` shows the first page, `--help all` every flag."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Print the help and exit."""
         if values not in (None, "all"):
             parser.error(f"--help {values}: see `{parser.prog} --help` or `--help all`")
         first = parser.prog == "rn50 run" and values is None

@@ -137,7 +137,7 @@ def test_horovod_that_is_missing_is_told(
     assert "make horovod" in rn50(*flags, "--backend", "tensorflow").error
 
 
-# --- workers that another launcher has started -----------------------------------------------------
+# --- workers that another launcher has started ----------------------------------------------------
 
 STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 
