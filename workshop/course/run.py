@@ -8,14 +8,14 @@ the notebook's time. A notebook passed only if every code cell was executed with
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import hashlib
 import json
 import os
 import re
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -222,11 +222,12 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     os.environ.update(env)
     status, error, leftovers = PASSED, None, []
     try:
-        papermill.execute_notebook(
-            path, target, job.parameters, kernel_name="python3", cwd=folder,
-            progress_bar=sys.stderr.isatty(), autosave_cell_every=5,
-            start_timeout=catalogue.KERNEL_START_S, timeout_func=clock.left,
-        )  # fmt: skip
+        with stderr_to(folder / "kernel.log"):
+            papermill.execute_notebook(
+                path, target, job.parameters, kernel_name="python3", cwd=folder,
+                progress_bar=False, autosave_cell_every=5,
+                start_timeout=catalogue.KERNEL_START_S, timeout_func=clock.left,
+            )  # fmt: skip
     except CellTimeoutError:
         status, error = TIME_LIMIT, Error(f"stopped after its time limit of {job.limit:g} s")
     except DeadKernelError:
@@ -255,6 +256,19 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
         notes=shown(cells, "note"), recorded=shown(cells, "recorded"),
         leftovers=leftovers if status == PASSED else [],
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def stderr_to(log: Path) -> Iterator[None]:
+    """Append what this process and its children write to stderr to a file."""
+    saved = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def earlier(job: Outcome, out: Path) -> Outcome | None:
