@@ -152,7 +152,7 @@ class Setup:
             self.state.mkdir(exist_ok=True)
             (self.state / "requirements.txt").write_text("\n".join(lines) + "\n")
             (self.state / "constraints.txt").write_text("\n".join(kept or []) + "\n")
-        names = {re.split(r"[=<>; ]", line)[0] for line in lines}
+        names = {re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines}
         pip, editable = (*self.pip, "install"), ("--no-build-isolation", "-e", str(ROOT))
         if kept is None:
             gone = [name for name in RIVALS if name not in names]

@@ -30,9 +30,9 @@ def commands(repository: Path, target: str, **env: str) -> str:
 
 @pytest.mark.parametrize("target", ["run", "test", "quick", "acceptance", "lab"])
 def test_every_target_sets_up_first_and_uses_what_was_set_up(repository: Path, target: str) -> None:
-    first, *_, last = commands(repository, target).splitlines()
+    first, *others = commands(repository, target).splitlines()
     assert first == "python3 scripts/setup.py --venv .venv"
-    assert last.startswith(".venv/bin/")
+    assert ".venv/bin/" in " ".join(others)
 
 
 def test_the_active_conda_environment_serves_if_it_is_the_projects(repository: Path) -> None:
