@@ -107,7 +107,7 @@ def test_only_a_changed_list_is_installed_again(
 
     def installed() -> str:
         program = "import tqdm, tf_keras, rn50lib; print(tqdm.__version__)"
-        command = [root / ".venv/bin/python", "-c", program]
+        command = [root / ".venv/bin/python", "-E", "-c", program]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     first = run("50.0")
@@ -197,7 +197,7 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
     assert wanted | {"tqdm-50.0"} <= own
     program = "import numpy, torch, tensorflow, papermill, rn50lib\n"
     program += "for m in numpy, torch, tensorflow, papermill, rn50lib: print(m.__file__)"
-    command = [root / ".venv/bin/python", "-c", program]
+    command = [root / ".venv/bin/python", "-E", "-c", program]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout.split()
     assert all(path.startswith(str(base)) for path in shown[:3])
     assert shown[3].startswith(str(root / ".venv")) and shown[4].startswith(str(root / "rn50lib"))
