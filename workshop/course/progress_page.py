@@ -15,18 +15,6 @@ from workshop.checks import records, status
 from workshop.course import catalogue
 
 
-def notebook_title(notebook: str) -> str:
-    """Return 'ex03 · Horovod' for "ex03"."""
-    short = {item.number: item.short for item in catalogue.COURSE}.get(notebook[2:], "")
-    return f"{notebook} · {short}" if short else notebook
-
-
-def by_notebook(found: Mapping[str, Any]) -> list[tuple[str, list[status.Entry]]]:
-    """Return the exercises of each notebook, in order."""
-    groups = groupby(found["exercises"], key=lambda entry: str(entry["notebook"]))
-    return [(notebook, list(entries)) for notebook, entries in groups]
-
-
 def progress() -> None:
     """Show which exercises have been passed, with how much help, and which one is next."""
     found = status.collect()
@@ -38,8 +26,8 @@ def panel(found: Mapping[str, Any]) -> str:
     total, passed = len(found["exercises"]), found["passed"]
     how = ", ".join(f"{count} {how}" for how, count in found["how"].items() if count)
     rows = []
-    for notebook, entries in by_notebook(found):
-        title = escape(notebook_title(notebook))
+    for notebook, entries in groupby(found["exercises"], key=lambda entry: entry["notebook"]):
+        title = escape(f"{notebook} · {catalogue.lesson(notebook[2:]).short}")
         file = catalogue.exercise_file(paths.checkout(), notebook)
         link = f'<a href="../exercises/{file}">{title}</a>' if file else title
         rows.append(f"<tr><td>{link}</td><td>{' · '.join(map(mark, entries))}</td></tr>")
@@ -67,8 +55,7 @@ def write_page(path: Path) -> Path:
 
     found = status.collect()
     html = environment().get_template("summary.html").render(
-        found=found, groups=[(notebook_title(name), group) for name, group in by_notebook(found)],
-        made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        found=found, made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         onward=status.onward(found), help_taken=status.help_taken,
     )  # fmt: skip
     try:

@@ -69,7 +69,6 @@ def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
     html = page.read_text(encoding="utf-8")
     assert f"<h1>3 of {TOTAL} exercises passed</h1>" in html
     text = re.sub(r"\s+", " ", re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.S))
-    assert f"still to do {TOTAL - 3} " in text
     row = text[text.index("ex02.tune") :][:400]
     assert "✓ passed with 2 hints, 1 try" in row
     row = text[text.index("ex04.order") :][:400]
