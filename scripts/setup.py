@@ -102,13 +102,14 @@ class Setup:
         """Make the environment, install the packages, and build Horovod; skip what is done."""
         cuda = driver_cuda()
         if kept is None:
-            lines, keras = pinned(cuda, choose_dali(cuda, dali))
+            lines, keras, notes = pinned(cuda, choose_dali(cuda, dali))
         else:
-            lines, keras = missing(kept, cuda, dali, add)
+            lines, keras, notes = missing(kept, cuda, dali, add)
         self.create(kept is not None)
         text = "\n".join([*lines, *keras, *(kept or [])])
         inputs = (text, (ROOT / "pyproject.toml").read_text(), platform.python_version(), str(ROOT))
         if self.is_new("packages", *inputs):
+            print("\n".join([f"Installing into {self.venv}; this takes minutes.", *notes]))
             self.install(lines, keras, kept)
             self.done("packages", *inputs)
         if kept is None and sys.platform == "linux":
@@ -144,8 +145,6 @@ class Setup:
 
     def install(self, lines: list[str], keras: list[str], kept: list[str] | None) -> None:
         """Install the packages, tf-keras without its dependencies, and the project itself."""
-        print(f"Installing into {self.venv} ({platform.machine()}, Python"
-              f" {platform.python_version()}); this takes minutes.")  # fmt: skip
         if self.plan:
             print("\n".join([*lines, *(f"kept: {line}" for line in kept or [])]))
         else:
@@ -228,22 +227,23 @@ def choose_dali(cuda: int | None, asked: str) -> str | None:
     return DALI_WHEELS["cuda130"] if where == ("Linux", "aarch64") and (cuda or 0) > 12 else None
 
 
-def pinned(cuda: int | None, dali: str | None) -> tuple[list[str], list[str]]:
-    """Return the exact packages of an ordinary machine, and those to install without dependencies.
+def pinned(cuda: int | None, dali: str | None) -> tuple[list[str], list[str], list[str]]:
+    """Return the exact packages of an ordinary machine, those without dependencies, and notes.
 
     A driver for CUDA 12 or later on Linux x86_64 gets requirements-gpu.txt.
     """
     gpu = (cuda or 0) >= 12 and (platform.system(), platform.machine()) == ("Linux", "x86_64")
     text = (ROOT / f"requirements-{'gpu' if gpu else 'cpu'}.txt").read_text()
+    notes = [f"DALI: {dali or 'none'}"]
     if cuda and not gpu:
-        print("note: the CUDA builds need Linux x86_64 and a driver for CUDA 12 or later;"
-              " the CPU builds are installed")  # fmt: skip
+        notes.append("The CUDA builds need Linux x86_64 and a driver for CUDA 12 or later;"
+                     " the CPU builds are installed.")  # fmt: skip
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith(("#", "nvidia-dali-"))]
     if "nvidia-dali-cuda120" not in (dali or ""):
         lines = [line for line in lines if not DECODERS.match(line)]
     keras = re.findall(r"^#\s+--no-deps (\S+)", text, re.M)
-    return [*lines, *([dali] if dali else [])], keras
+    return [*lines, *([dali] if dali else [])], keras, notes
 
 
 # --- over a Python that has its own frameworks ----------------------------------------------------
@@ -288,8 +288,8 @@ def normal(name: str) -> str:
 
 def missing(
     kept: list[str], cuda: int | None, dali: str, add: list[str]
-) -> tuple[list[str], list[str]]:
-    """Return the requirements of an environment over `kept`, and those without dependencies.
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the requirements of an environment over `kept`, those without dependencies, and notes.
 
     `add` names frameworks to install although the base Python lacks them.
     """
@@ -297,9 +297,11 @@ def missing(
     here = {name for name in KEPT if name in versions}
     here |= {"tensorflow"} & {name.partition("-")[0] for name in here}
     here |= {"dali"} if any(name.startswith("nvidia-dali") for name in versions) else set()
-    print("Kept from the base Python:", ", ".join(kept) or "nothing")
-    for name in {"torch", "tensorflow", "dali"} - here - set(add):
-        print(f"{name} is not in this container and is left out; `make setup WITH={name}` adds it.")
+    notes = ["Kept from the base Python: " + (", ".join(kept) or "nothing")]
+    for name in sorted({"torch", "tensorflow", "dali"} - here - set(add)):
+        notes.append(f"{name} is not here and is left out; `make setup WITH={name}` adds it.")
+    if "horovod" not in here:
+        notes.append("Horovod is not here and is not built; DDP runs those lessons.")
     extras = ["data", "notebooks", "test", *({"torch"} & (here | set(add)))]
     extras += ["tensorflow"] if "tensorflow" in set(add) - here else []
     extras += ["horovod"] if "horovod" in here else []
@@ -311,7 +313,7 @@ def missing(
     version = next((versions[n] for n in versions if re.match("tensorflow$|tensorflow-", n)), "0.0")
     major, minor = version.split(".")[:2]
     new = (int(major), int(minor)) >= (2, 16)  # before that, its own Keras is Keras 2
-    return lines, [f"tf-keras~={major}.{minor}.0"] if new else []
+    return lines, [f"tf-keras~={major}.{minor}.0"] if new else [], notes
 
 
 def link_to_base(venv: Path) -> None:

@@ -81,7 +81,7 @@ def parser() -> Parser:
     add("-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well")
     add = verb("try", try_script, "run a parallel training script and report what it does",
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
-               epilog="exit status: 0 if no change is missing, 1 if one is, 2 if it failed")  # fmt: skip
+               epilog="exit status: 0: no change is missing, 1: one is, 2: it failed")  # fmt: skip
     add("script", metavar="SCRIPT")
     add("-n", type=count, default=2, metavar="N", help="ranks (2)")
     add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
@@ -99,7 +99,7 @@ def parser() -> Parser:
     add("--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)")
     add = verb("grade", grade_class, "run what a class has handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
-        help="one entry per learner, named after the learner: a folder, a zip or a notebook")  # fmt: skip
+        help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
     add("-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
         help="the page; the CSV is written next to it (class.html)")  # fmt: skip
     add("--jobs", type=count, default=1, metavar="N", help="notebooks at a time (1)")
