@@ -91,6 +91,7 @@ def page(folder: Path, outcome: Outcome, names: Sequence[str]) -> None:
         return
     tag = "papermill-error-cell-tag"
     book.cells = [cell for cell in book.cells if tag not in cell.metadata.get("tags", [])]
+    book.metadata.pop("widgets", None)  # the state of the controls
     for cell in book.cells:
         for output in cell.get("outputs", []):
             if WIDGET in output.get("data", {}):
