@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+    """Return True if a program listens on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("localhost", port)) == 0
 

@@ -1,4 +1,4 @@
-"""Which environment the make targets use."""
+"""The environment that the make targets use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.launch import fake_gpus
 
 
 def commands(repository: Path, target: str, **env: str) -> str:
-    """What `make TARGET` would run."""
+    """Return the commands of `make TARGET`."""
     # `make test PYTHON=...` hands its own variables on to what it runs: they are not asked about
     own = ("CONDA_", "MAKE", "MFLAGS", "PYTHON", "T=", "PROFILE")
     kept = {k: v for k, v in os.environ.items() if not f"{k}=".startswith(own)}

@@ -1,7 +1,7 @@
 """Builds notebooks from masters: `notebooks/source/NN_name.py` to `notebooks/NN_name.ipynb`.
 
 jupytext reads the masters and nbformat writes the notebooks. The same master gives the same bytes
-on every machine: cell ids come from the content, and there are no outputs and no versions of tools.
+on every machine: cell ids come from the content, and outputs and versions of tools are left out.
 """
 
 from __future__ import annotations

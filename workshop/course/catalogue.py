@@ -41,7 +41,7 @@ COURSE = (
     Lesson("04", "04_tfrecord", "TFRecord", 35, 60,
            "input", "Can the input keep up?"),
     Lesson("05", "05_dali", "DALI", 40, 60,
-           "input", "Who decodes the pictures?"),
+           "input", "Who decodes the images?"),
     Lesson("06", "06_mixed_precision", "Mixed precision", 40, 90,
            "compute", "How few bits are enough?"),
     Lesson("07", "07_inference", "Inference", 25, 60,

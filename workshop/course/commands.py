@@ -177,7 +177,7 @@ def lint_masters(args: argparse.Namespace) -> int:
     """Check the named masters, or all."""
     for path in args.masters:
         if not path.exists():
-            raise UserError(f"there is no master {path}")
+            raise UserError(f"{path} does not exist")
     return print_lint(paths.need_checkout(), [path.absolute() for path in args.masters] or None)
 
 
@@ -188,12 +188,12 @@ def run_course(args: argparse.Namespace) -> int:
 
     given = dict(args.parameter)
     if args.profile and given.setdefault("profile", args.profile) != args.profile:
-        raise UserError("--profile and -p profile contradict each other: give one of them")
+        raise UserError("--profile and -p profile contradict each other: use one of them")
     profile = given.get("profile", "auto")
     if profile not in PROFILES:
         raise UserError(f"-p profile {profile}: there are {', '.join(PROFILES)}")
     if bool(args.notebooks) == args.all:
-        raise UserError('name the notebooks to run, such as "02", or give --all (not both)')
+        raise UserError('name the notebooks to run, such as "02", or use --all (not both)')
     if args.resume and not args.out:
         raise UserError("--resume needs --out, the folder of the run to continue")
     notebooks = run.find_notebooks(args.notebooks, paths.checkout(), args.all)
@@ -264,7 +264,7 @@ def reset_notebook(args: argparse.Namespace) -> int:
     matches = [path for path in masters if run.is_meant(path, Path(args.notebook).stem)]
     if not matches:
         names = ", ".join(path.stem for path in masters)
-        raise UserError(f"there is no notebook {args.notebook}: there are {names}")
+        raise UserError(f"no notebook is named {args.notebook}: there are {names}")
     made = build.build(root, matches[0])
     if made.path.exists() and not made.is_written:
         print(f"your changed notebook: {build.back_up(made.path)}")

@@ -1,4 +1,4 @@
-"""What a learner has passed: a panel in a notebook, and a page at the end of the course."""
+"""Pages and panels that show which exercises a learner has passed."""
 
 from __future__ import annotations
 

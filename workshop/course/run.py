@@ -116,7 +116,7 @@ def find_notebooks(names: Sequence[str], root: Path | None, every: bool) -> list
             found.append(matches[0])
         else:
             known = ", ".join(path.stem for path in there) or "none"
-            raise UserError(f"there is no notebook {name}: there are {known}")
+            raise UserError(f"no notebook is named {name}: there are {known}")
     return found
 
 
@@ -164,7 +164,7 @@ def known_parameters(cells: Cells, path: Path) -> dict[str, str]:
 def check_parameters(
     given: Mapping[str, str], known: Mapping[str, str], where: str
 ) -> dict[str, Any]:
-    """Return the given values with the declared types. Raises UserError for an unknown name."""
+    """Convert values to the declared types. Raises UserError for an unknown name."""
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name not in known:

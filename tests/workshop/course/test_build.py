@@ -99,7 +99,7 @@ def test_check_names_missing_and_orphan(rn50, checkout):
     lines = err.splitlines()
     assert any("00_start_here.ipynb is missing" in line for line in lines)
     assert any("05_dali.ipynb has no master" in line for line in lines)
-    assert len(lines) == 2  # a copy that reset kept is nobody's drift
+    assert len(lines) == 2  # a copy that reset kept is left alone
 
 
 def test_master_outside_the_course_is_refused(checkout):
@@ -166,7 +166,7 @@ def test_reset_that_cannot_write_leaves_the_notebook(rn50, checkout):
 def test_reset_of_unknown_notebook_names_those_there(rn50, checkout):
     status, out, err = rn50(checkout, "workshop", "reset", "77")
     assert status == 2
-    assert err.strip() == "error: there is no notebook 77: there are 00_start_here"
+    assert err.strip() == "error: no notebook is named 77: there are 00_start_here"
 
 
 def test_lesson_and_its_exercises_lead_to_each_other(checkout):
@@ -179,4 +179,4 @@ def test_lesson_and_its_exercises_lead_to_each_other(checkout):
     text = build.build(checkout, checkout / "exercises/source/ex00_start.py").text
     assert "Exercises: **ex00** › [ex01](ex01_records.ipynb)" in text
     assert "[← Notebook 00 Start here](../notebooks/00_start_here.ipynb)" in text
-    assert "[Exercises ex01 →](ex01_records.ipynb)" in text  # as there is no further lesson
+    assert "[Exercises ex01 →](ex01_records.ipynb)" in text

@@ -320,8 +320,8 @@ def test_refuses_before_anything_runs(rn50, notebook, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["run"], 'name the notebooks to run, such as "02", or give --all (not both)'),
-        (["run", "99"], "there is no notebook 99: there are 00_start_here"),
+        (["run"], 'name the notebooks to run, such as "02", or use --all (not both)'),
+        (["run", "99"], "no notebook is named 99: there are 00_start_here"),
         (["run", "00", "--profile", "ci", "-p", "profile", "cpu"], "contradict each other"),
         (["run", "00", "--resume"], "--resume needs --out"),
         (["run", "00", "-p", "profile", "fast"], "-p profile fast: there are auto, ci, cpu, gpu"),

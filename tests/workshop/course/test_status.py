@@ -1,4 +1,4 @@
-"""What a learner has passed: the verb, the panel and the page, made from records of real checks."""
+"""The verb, the panel and the page of what a learner has passed, from records of real checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOTAL = len(table.EXERCISES)
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """The folder of answers of somebody who has just begun."""
+    """Return the folder of answers of a new learner."""
     monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "answers"
@@ -78,7 +78,7 @@ def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
     assert text.count("○ not tried") == TOTAL - 4
     assert "proves nothing to others" in text
     assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:|//|file:)""", html)
-    assert str(tmp_path) not in html  # somebody's folders are nobody's business
+    assert str(tmp_path) not in html
 
 
 def test_json_stays_json_beside_the_page(some, rn50, tmp_path):
