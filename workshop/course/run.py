@@ -233,7 +233,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     except DeadKernelError:
         error = Error("the kernel died (out of memory, or a library crashed: see `dmesg`)")
     except Exception as wrong:  # papermill's own error for a cell, or whatever a kernel start gives
-        error = Error(f"{type(wrong).__name__}: {str(wrong).strip().splitlines()[0]}")
+        error = Error(f"{type(wrong).__name__}: {wrong}".splitlines()[0])
     finally:
         seconds = clock.seconds
         deadline = time.monotonic() + LEFTOVER_S
