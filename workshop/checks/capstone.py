@@ -30,7 +30,7 @@ from rn50 import launch
 from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import paths
-from workshop.checks import alone
+from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 from workshop.try_script.command import progress_line
 
@@ -155,6 +155,7 @@ def observe(case: Case, scripts: Sequence[Path], doing: str = "") -> list[Seen |
         return [understood(case, raw) for raw in found]
 
 
+@compare.beside
 def run_answer(answer: Callable[..., Any], folder: str, doing: str = "") -> dict[str, Any]:
     """What is seen of a run of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as out:

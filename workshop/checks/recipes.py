@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workshop import try_script
-from workshop.checks import alone
+from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 
@@ -128,6 +128,7 @@ def failed(found: dict[str, Any]) -> None:
     raise problem
 
 
+@compare.beside
 def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
     """The learner's cell, and `end` below it, as a script on two ranks and on one; what was seen,
     as plain data. The pictures lie beside it, in signs.npz."""
