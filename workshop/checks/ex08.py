@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ NOTHING_LEFT: tuple[tuple[list[int], list[float], int], ...] = (
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     """Check the rates of RUNS, and of runs that end with their warm-up."""
-    got = [compare.call(answer, *deepcopy(case), may_be_none=True) for case in RUNS]
+    got = [compare.call(answer, *copy.deepcopy(case), may_be_none=True) for case in RUNS]
     nothing = [value is None for value in got]
     if any(nothing) and not all(nothing):
         wrong("it returns None although iterations are left.",
@@ -44,7 +44,7 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     )  # fmt: skip
     for case in NOTHING_LEFT:
         try:
-            left = compare.call(answer, *deepcopy(case), may_be_none=True)
+            left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
         except (ZeroDivisionError, ValueError, IndexError):
             wrong(f"{len(case[0])} iterations, {case[2]} of them warm-up, make it fail.",
                   "If nothing is left, return None.")  # fmt: skip
@@ -202,10 +202,9 @@ def quick() -> bool:
 
 
 def capstone(answer: Callable[[str, str], None]) -> str:
-    """Check a script by what its network sees, and its speed against the slow one's."""
     with script.pictures() as case:
         _right_run(answer, case, "your script, is it right?")
-        if quick():
+        if hasattr(type(answer), "beside") or quick():  # other work shares the machine
             return "all is right; how fast it is was not measured here."
         ratios: list[float] = []
         for turn in range(1, TURNS + 1):
@@ -229,16 +228,16 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 
 
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
-    """Run the learner's script. Raises Wrong unless it keeps all the rules."""
+    """A run of the learner's script, found to keep all the rules."""
     before = script.contents(case.folder)
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
     if changed := before.items() ^ script.contents(case.folder).items():
         wrong(
-            f"the script has changed the folder of the images: {Path(min(changed)[0]).name}.",
+            f"the script has changed the folder of the pictures: {Path(min(changed)[0]).name}.",
             "Each run begins with nothing but JPEGs: keep what you have decoded in memory.",
         )
     if found := capstone_judge.problems(seen, case):
-        more = f" {len(found) - 1} more will follow." if len(found) > 1 else ""
+        more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
     return seen
 
@@ -248,7 +247,7 @@ def _slow_run(case: script.Case, doing: str) -> script.Seen:
 
 
 def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
-    """Return the observations of a script that ended. Raises Wrong for one that failed."""
+    """What was seen of a script that came to its end; Wrong for one that did not."""
     if isinstance(seen, script.Seen):
         return seen
     place = "Run a cell with the line train(…) to see more of it."
@@ -258,7 +257,8 @@ def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
 
 
 def look(function: Callable[[str, str], None] | None = None) -> None:
-    """Run a script once, by default the slow one, and print its speed and its validation."""
+    """Run a script once, the slow one unless given, and print how fast it was and what it says of
+    its validation."""
     if importlib.util.find_spec("torch") is None:
         print("Not run: PyTorch is not installed here.")
         return
@@ -268,10 +268,10 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         else:
             raw = script.run_answer(function, str(case.folder), "your script")
             seen = _ended(script.understood(case, raw))
-    print(f"{seen.trained.sum():,} images were trained on in {seen.seconds:.1f} s:"
+    print(f"{seen.trained.sum():,} pictures were trained on in {seen.seconds:.1f} s:"
           f" {seen.ips:.0f} a second.")  # fmt: skip
     for name, values in (seen.report or {}).items():
-        print(f"The script reports {name}: {', '.join(f'{value:.3g}' for value in values)}")
+        print(f"The script says {name}: {', '.join(f'{value:.3g}' for value in values)}")
 
 
 TABLES = {"rate": RATE_MISTAKES, "ring": RING_MISTAKES, "overlap": OVERLAP_MISTAKES}
