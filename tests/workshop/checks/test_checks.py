@@ -238,8 +238,8 @@ def test_built_exercises_hold_no_solution():
         given = {line.strip() for _, part, secret in pieces if not secret for line in part}
         for _, solution, secret in pieces:
             if secret:  # a script that the learner is given to change has lines of its solution
-                told = {line.strip() for line in solution if len(line.strip()) > 14} - given
-                assert not told & lines, told & lines
+                shown = {line.strip() for line in solution if len(line.strip()) > 14} - given
+                assert not shown & lines, shown & lines
 
 
 # --- the checks' ground truth against the library, which they do not use --------------------------
