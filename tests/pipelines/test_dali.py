@@ -25,7 +25,7 @@ from PIL import Image
 
 from rn50lib import hooks as overrides
 from rn50lib import recipe
-from rn50lib.data import Batch, open_pipeline, order
+from rn50lib.data import Batch, open_pipeline, sampler
 from rn50lib.data.sampler import Plan
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
@@ -180,7 +180,7 @@ def test_images_are_not_turned_as_their_exif_block_says(tmp_path: Path) -> None:
 def test_files_come_in_the_promised_order(photos: Photos) -> None:
     source = open_source(photos.root, "train", "files")
     pipeline = open_pipeline(full(loader="dali", seed=5), source, "train", 1, 3)
-    planned = order.shard(order.epoch_order(48, seed=5, epoch=2), rank=1, size=3, batch=4)
+    planned = sampler.shard(sampler.epoch_order(48, seed=5, epoch=2), rank=1, size=3, batch=4)
     assert [numbers(batch.images) for batch in pipeline.epoch(2)] == planned.tolist()
 
 
@@ -205,7 +205,7 @@ def test_an_epoch_of_files_begins_behind_any_image(photos: Photos, textured: Pat
             np.testing.assert_array_equal(pixels(rest), pixels(whole))
         else:
             shown = [n for batch in rest for n in numbers(batch.images)]
-            wanted = order.epoch_order(len(source), 0, 1)[done:]
+            wanted = sampler.epoch_order(len(source), 0, 1)[done:]
             assert pipeline.ordered and shown == wanted[: len(shown)].tolist()
             assert len(shown) == (len(source) - done) // 4 * 4
 

@@ -16,11 +16,10 @@ from PIL import Image
 
 from data_prep import tfrecord
 from rn50lib import recipe
-from rn50lib.data import Batch, open_pipeline, order
-from rn50lib.data.example import parse_example
+from rn50lib.data import Batch, open_pipeline, sampler
 from rn50lib.data.sampler import Plan
 from rn50lib.data.source import Source, open_source
-from rn50lib.data.tfrecord import TFRecordReader
+from rn50lib.data.tfrecord import TFRecordReader, parse_example
 from rn50lib.errors import UserError
 from tests.pipelines.conftest import ODD
 from tests.support import Photos, full, numbers, write_photo
@@ -82,7 +81,7 @@ def test_the_order_is_the_promised_one_on_every_rank(
 ) -> None:
     """Step s takes order[s x G : (s + 1) x G], and rank r the rows from r x B of it."""
     named = number_of_image(photos, source)
-    planned = [named[i] for i in order.epoch_order(48, seed=5, epoch=epoch)]
+    planned = [named[i] for i in sampler.epoch_order(48, seed=5, epoch=epoch)]
     size, batch = 3, 4
     for rank in range(size):
         made = contents(read(source, epoch=epoch, rank=rank, size=size, batch_size=batch, seed=5))
@@ -128,8 +127,8 @@ def test_a_part_of_the_data_holds_every_class_and_stays_the_same(photos: Photos)
 def test_nothing_is_drawn_without_a_subset(photos: Photos, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permutation of ImageNet's 1.28 million images per split and rank is not free."""
     source, drawn = open_source(photos.root, "train"), []
-    real = order.epoch_order
-    monkeypatch.setattr(order, "epoch_order", lambda *args: drawn.append(args) or real(*args))
+    real = sampler.epoch_order
+    monkeypatch.setattr(sampler, "epoch_order", lambda *args: drawn.append(args) or real(*args))
     for wanted, times in ((None, 0), (len(source), 0), (12, 1)):
         drawn.clear()
         Plan(full(num_examples=wanted), source, "train")
@@ -165,9 +164,9 @@ def test_a_training_image_is_its_crop_mirrored_or_not(textured: Path) -> None:
     source = open_source(textured, "train", "files")
     made = by_position(read(source, batch_size=4, epoch=3, seed=2))
     mirrored = 0
-    for pixels, index in zip(made, order.epoch_order(12, seed=2, epoch=3), strict=True):
+    for pixels, index in zip(made, sampler.epoch_order(12, seed=2, epoch=3), strict=True):
         whole = Image.open(source.name(int(index)))
-        seed = order.image_seed(2, 3, int(index))
+        seed = sampler.image_seed(2, 3, int(index))
         (left, top, width, height), mirror = recipe.augment(seed, *whole.size)
         part = whole.crop((left, top, left + width, top + height))
         wanted = part.resize((32, 32), Image.Resampling.BILINEAR)
@@ -209,7 +208,7 @@ def test_every_epoch_augments_anew(textured: Path) -> None:
     made = []
     for epoch in (0, 1):
         images = by_position(read(source, batch_size=4, epoch=epoch))
-        planned = order.epoch_order(12, 0, epoch)
+        planned = sampler.epoch_order(12, 0, epoch)
         made.append(images[np.argsort(planned)])  # in the order of the files
     different = [not np.array_equal(a, b) for a, b in zip(*made, strict=True)]
     assert all(different)

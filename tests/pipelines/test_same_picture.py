@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from rn50lib import recipe
-from rn50lib.data import open_pipeline, order
+from rn50lib.data import open_pipeline, sampler
 from rn50lib.data.source import Source, open_source
 from tests.pipelines.conftest import by_pillow
 from tests.support import full
@@ -85,10 +85,10 @@ def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
             made = np.concatenate([np.asarray(b.images) for b in pipeline.epoch(0)]).astype(float)
         finally:
             pipeline.close()
-        numbers = order.epoch_order(8, experiment.seed, 0).tolist()
+        numbers = sampler.epoch_order(8, experiment.seed, 0).tolist()
         augmentation = experiment.to_recipe().augmentation
         for number, pixels in zip(numbers, made, strict=True):
-            seed = order.image_seed(experiment.seed, 0, number)
+            seed = sampler.image_seed(experiment.seed, 0, number)
             (left, top, w, h), mirror = recipe.augment(seed, 300, 225, augmentation)
             image = Image.open(path / f"{number}.jpg")
             box = (left, top, left + w, top + h)

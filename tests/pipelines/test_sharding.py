@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from data_prep import tfrecord
 from rn50lib.data import Batch, open_pipeline
-from rn50lib.data.order import stream_shard
-from rn50lib.data.sampler import Plan
+from rn50lib.data.sampler import Plan, stream_shard
 from rn50lib.data.source import open_source
 from tests.support import Photos, full, numbers
 from workshop.lessons.tfrecord.feeding import Feeding

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50lib.data.imageinfo import find_frame
+from rn50lib.data.decode import find_frame
 from rn50lib.data.source import open_source
-from rn50lib.data.torch_images import TorchPictures
+from rn50lib.data.torch_loader import TorchPictures
 from rn50lib.errors import UserError
 from tests.pipelines.test_images import photograph
 from tests.support import Photos, full

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50lib.data.order import epoch_order, image_seed, shard, validation_shard
+from rn50lib.data.sampler import epoch_order, image_seed, shard, validation_shard
 
 sizes = st.integers(1, 7)
 batches = st.integers(1, 9)
@@ -78,6 +78,6 @@ def test_image_seeds():
 
 def test_the_mixer_is_splitmix64():
     """The first output of SplitMix64 from state 0, as its authors' reference program prints it."""
-    from rn50lib.data.order import _mix
+    from rn50lib.data.sampler import _mix
 
     assert _mix(0) == 0xE220A8397B1DCDAF
