@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50lib.data.sampler import epoch_order, image_seed, shard, validation_shard
+from rn50lib.data.sampler import epoch_order, image_seed, shard, stream_shard, validation_shard
 
 sizes = st.integers(1, 7)
 batches = st.integers(1, 9)
@@ -64,6 +64,22 @@ def test_validation_sees_every_image_once(examples, size, batch):
             seen += row[:count].tolist()
     assert sorted(seen) == list(range(examples))
     assert steps == {-(-examples // (size * batch))}
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.integers(1, 12))
+def test_streams_are_cut_without_gap_or_overlap(counts: list[int], size: int) -> None:
+    read: dict[tuple[int, int], int] = {}
+    lengths = []
+    for rank in range(size):
+        parts = stream_shard(np.array(counts), rank, size)
+        assert parts.dtype == np.int64 and parts.shape[1:] == (3,)
+        lengths.append(int(parts[:, 2].sum()))
+        for number, skip, take in parts.tolist():
+            assert take > 0 and skip + take <= counts[number]
+            for record in range(skip, skip + take):
+                read[number, record] = read.get((number, record), 0) + 1
+    assert read == {(s, r): 1 for s, count in enumerate(counts) for r in range(count)}
+    assert max(lengths) - min(lengths) <= 1
 
 
 def test_image_seeds():
