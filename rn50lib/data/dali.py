@@ -1,24 +1,21 @@
 """The DALI loader: NVIDIA's readers and decoders, in their own threads and on the GPU if any.
 
 Files are read by number, in the order of `sampler`. RecordIO and TFRecord are read by DALI's own
-readers as streams, through a shuffle buffer. These promise what tf.data's streams do: no image
-twice in an epoch, on any rank; equal steps on all ranks; the same batches again for the same (seed,
-epoch); and validation on every image exactly once. For that each epoch has its own graph: DALI
-fixes files and seeds when a graph is built, and one that continued from epoch to epoch would give a
-resumed run different batches. The next epoch's is built while the last batches of this one are
-used, so that short epochs do not wait for it. Crops are DALI's, with the recipe's numbers: other
-ones than the other loaders draw, by the same rule.
+readers as streams, through a shuffle buffer, with the promises of tf.data's streams. For these each
+epoch has its own graph: DALI fixes files and seeds when a graph is built, and one that continued
+from epoch to epoch would give a resumed run different batches. The next epoch's is built while the
+last batches of this one are used. Crops are DALI's, by the rule and numbers of the recipe.
 
-PyTorch on a GPU gets tensors there, copied from DALI's buffers and never through the host.
-TensorFlow gets them through host memory: DALI's plugin for it exists for some pairs of versions
-only, and not for 1.34 with TensorFlow 2.21.
+PyTorch on a GPU gets tensors there, never through the host. TensorFlow gets them through host
+memory: DALI's plugin for it exists for some pairs of versions only.
 """
 
 from __future__ import annotations
 
+import collections
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -56,8 +53,7 @@ BATCHES_AHEAD = 2
 class Dali:
     """See `rn50lib.data.Pipeline`. Batches are arrays; for PyTorch on a GPU, tensors there.
 
-    `engine` says whether to decode whole images by the GPU's JPEG engine; None uses it if there
-    is one.
+    `engine` says whether the GPU's JPEG engine decodes whole images; None uses it if there is one.
     """
 
     def __init__(
@@ -191,9 +187,7 @@ class Dali:
     def explain(self, error: RuntimeError, epoch: int, step: int) -> Exception:
         """Return the error that names the file because of which a batch near `step` failed.
 
-        DALI does not say which image did not decode, and a stream's position does not tell. (DALI
-        2.4 on a CPU was seen to crash instead, in batches of some 50 images and more: signal 11,
-        and no message.)
+        DALI does not say which image did not decode, and a stream's position does not tell.
         """
         pictures = Pictures(self.source, False, self.experiment)
         numbers = self.reader.suspects(epoch, step) if isinstance(self.reader, Numbered) else []
@@ -283,11 +277,8 @@ class Stream:
         return np.clip(end - first - batch * np.arange(self.steps), 0, batch)
 
     def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
-        """Add the reader to a graph: (encoded image, label from 0 on).
-
-        The share that a rank reads, and the order of the files, change with each epoch of training,
-        so that other images meet, and others are left over.
-        """
+        """Add the reader to a graph: (encoded image, label from 0 on)."""
+        # share and order of the files change with each epoch, so that other images meet
         rank, files = self.plan.rank, list(range(len(self.paths)))
         if self.plan.train:
             rank = (rank + epoch) % self.plan.size
@@ -348,9 +339,8 @@ def _record_files(source: Source) -> tuple[list[Path], list[Path]]:
 def check_once(files: list[tuple[Path, Path]], rank: int, size: int) -> None:
     """Compare record files or shards, each given with its index, with their checksums, once.
 
-    DALI would train on damaged images. The result is cached next to the index as `NAME.checked`.
-    All ranks of a machine call this; they begin at different files, and wait for each other's
-    results. Record files without checksums are skipped. Raises RecordError for a damaged record.
+    DALI itself checks none. The result is cached next to the index as `NAME.checked`. The ranks of
+    a machine begin at different files. Raises RecordError for a damaged record.
     """
     left = []
     for path, index in files:
@@ -375,9 +365,8 @@ def _read_all(path: Path) -> Arrays:
     """Return nothing. Raises RecordError if a record is damaged."""
     if path.suffix == ".rec":
         reader = Reader(path)
-        for position in reader.offsets.argsort().tolist():
-            reader.read(position)
+        records: Iterable = map(reader.read, reader.offsets.argsort().tolist())
     else:
-        for _ in TFRecordReader(path).records():
-            pass
+        records = TFRecordReader(path).records()
+    collections.deque(records, maxlen=0)
     return {}

@@ -128,22 +128,13 @@ def resampling(look: Look) -> dict[str, Any]:
 def decoding(look: Look, operator: Callable) -> dict[str, Any]:
     """Return how to decode. The accurate way is libjpeg's, on a GPU too, as in all loaders.
 
-    How many images go to the JPEG engine, while the GPU's other units decode the rest, is left to
-    DALI, whose own default has changed (0.65, 0.9). Nothing is allocated ahead (`preallocate_*`):
-    that would take a batch of the largest image, and what the decoder takes comes from DALI's pool,
-    which outlives a graph.
+    DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
+    (`preallocate_*`): that would take a batch of the largest image.
     """
     engine = {} if look.engine else {"hw_decoder_load": 0.0}
-    return (
-        {
-            "device": "mixed" if look.gpu else "cpu",
-            "output_type": types.RGB,
-            "use_fast_idct": look.quick,
-            "jpeg_fancy_upsampling": not look.quick,
-        }
-        | engine
-        | as_stored(operator)
-    )
+    how = {"device": "mixed" if look.gpu else "cpu", "output_type": types.RGB}
+    how |= {"use_fast_idct": look.quick, "jpeg_fancy_upsampling": not look.quick}
+    return how | engine | as_stored(operator)
 
 
 def as_stored(operator: Callable) -> dict[str, Any]:

@@ -33,10 +33,7 @@ LARGE = 100_000_000
 
 
 class RecordError(UserError):
-    """A record file that is damaged or does not fit its index.
-
-    Attributes: ``path`` of the file and byte ``offset`` of the record; None if not known.
-    """
+    """A record file that is damaged or does not fit its index; `path` and `offset`, if known."""
 
     def __init__(self, message: str, path: object = None, offset: int | None = None) -> None:
         super().__init__(message)
@@ -88,8 +85,11 @@ class MappedFile:
         self._identity = self._stat()
         self.size = self._identity[0]
 
-    def data(self) -> Any:
-        """Return the mapped file, a buffer whose slices are copies."""
+    def data(self, records: int = sys.maxsize) -> Any:
+        """Return the mapped file, a buffer whose slices are copies.
+
+        It is read from first to last, by the whole or at the start of so many ``records``.
+        """
         if self._map is None:
             if self._stat() != self._identity:
                 raise self.error("the file was changed after it was opened; start again")
@@ -99,7 +99,8 @@ class MappedFile:
             self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
             # no reading ahead: with random access it would read several times the data
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-            self._map.madvise(mmap.MADV_RANDOM)
+        dense = records * SPARSE > self.size
+        self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
         return self._map
 
     def read(self, start: int, stop: int) -> bytes:
@@ -107,15 +108,6 @@ class MappedFile:
         if self._file is None:
             self.data()
         return os.pread(self._file.fileno(), stop - start, start)
-
-    @contextlib.contextmanager
-    def scan(self, records: int = sys.maxsize) -> Iterator[Any]:
-        """Yield the mapped file to read the start of this many records, from first to last."""
-        data = self.data()
-        if records * SPARSE > self.size:
-            data.madvise(mmap.MADV_SEQUENTIAL)
-        yield data
-        data.madvise(mmap.MADV_RANDOM)
 
     def error(self, problem: str, offset: int | None = None) -> RecordError:
         """Return the error for a problem with this file."""
@@ -161,18 +153,17 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
     The cache is valid while size, time and inode of each file stay the same. One process of a
     machine computes while the others wait (unless the file system has no locks).
     """
-    found = load_arrays(path, file_state(files))
-    if found is None:
-        with open(files[0], "rb") as file:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-            before = file_state(files)
-            found = load_arrays(path, before)
-            if found is None:
-                found = compute()
-                if file_state(files) == before:
-                    save_arrays(path, before, found)
-    return found
+    with open(files[0], "rb") as file:
+        if (found := load_arrays(path, file_state(files))) is not None:
+            return found
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        before = file_state(files)
+        if (found := load_arrays(path, before)) is None:
+            found = compute()
+            if file_state(files) == before:
+                save_arrays(path, before, found)
+        return found
 
 
 def file_state(files: Sequence[Path]) -> str:

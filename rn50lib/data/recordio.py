@@ -101,27 +101,24 @@ def locate(data: bytes, offset: int, size: int) -> Span:
     parts: list[tuple[int, int]] = []
     at = offset
     while True:
+        number = len(parts) + 1
         if at + 8 > size:
-            raise Damage(
-                f"only {max(0, size - at)} of the 8 bytes of part {len(parts) + 1} are there"
-            )
+            raise Damage(f"only {max(0, size - at)} of the 8 bytes of part {number} are there")
         magic, lrec = PART.unpack_from(data, at)
         flag, length = lrec >> LENGTH_BITS, lrec & MAX_PAYLOAD
         start, stop = at + 8, at + 8 + length
         at = stop + -length % 4
         if magic != MAGIC:
-            raise Damage(
-                f"part {len(parts) + 1} should begin with 0x{MAGIC:08x}, not with 0x{magic:08x}"
-            )
+            raise Damage(f"part {number} should begin with 0x{MAGIC:08x}, not with 0x{magic:08x}")
         if flag not in ((MIDDLE, LAST) if parts else (WHOLE, FIRST)):
-            raise Damage(f"part {len(parts) + 1} of a record cannot have the flag {flag}")
+            raise Damage(f"part {number} of a record cannot have the flag {flag}")
         if at > size:
             raise Damage(f"the record says {length:,} bytes, but only {size - start:,} are there")
         parts.append((start, stop))
         if flag in (WHOLE, LAST):
             return Span(tuple(parts), at)
         if stop != at:  # parts end where the magic was, so only the last may need padding
-            raise Damage(f"part {len(parts)} of the record has an odd length")
+            raise Damage(f"part {number} of the record has an odd length")
 
 
 def join(data: bytes, span: Span) -> bytes:
@@ -294,15 +291,14 @@ class Reader:
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, header and image) in the order of the file; this needs no index."""
-        offset = 0
-        with self._file.scan() as data:
-            while offset < self._file.size:
-                try:
-                    span = locate(data, offset, self._file.size)
-                except Damage as damage:
-                    raise self._file.damaged(offset, damage.reason) from None
-                yield offset, join(data, span)
-                offset = span.end
+        offset, data = 0, self._file.data()
+        while offset < self._file.size:
+            try:
+                span = locate(data, offset, self._file.size)
+            except Damage as damage:
+                raise self._file.damaged(offset, damage.reason) from None
+            yield offset, join(data, span)
+            offset = span.end
 
     def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
         for offset, record in self.payloads():
@@ -342,9 +338,8 @@ class Reader:
         if self._file.size < START_BYTES:
             _ = self[0]  # raises
         at = np.where(fits, offsets, 0) // 4
-        with self._file.scan(len(offsets)) as mapped:
-            words = np.frombuffer(mapped, "<u4", count=self._file.size // 4)
-            magic, length, flag, label = (words[at + i] for i in range(4))
+        words = np.frombuffer(self._file.data(len(at)), "<u4", count=self._file.size // 4)
+        magic, length, flag, label = (words[at + i] for i in range(4))
         plain = fits & (magic == MAGIC) & (flag == 0)
         # a part's flag, above its length, would make it longer
         plain &= offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4 == stops

@@ -45,11 +45,10 @@ def scan_shards(shards: list[Shard]) -> Arrays:
 def split_arrays(
     offsets: list[np.ndarray], labels: np.ndarray, classes: Sequence[str], raw: bool
 ) -> Arrays:
-    """Return what has to be known of the shards of a split, as arrays.
+    """Return `offsets` (int64) and `labels` (int32) of all records of a split, and its `classes`.
 
-    `offsets` and `labels` of all records, int64 and int32; as `firsts` the number of the first
-    record of each shard, and of the records in all; the names that the records have for the
-    `classes`, if any; and as `raw` whether the examples are the slides'.
+    `firsts` are the number of the first record of each shard, and of the records in all; `raw` says
+    that the examples are the slides'.
     """
     return {
         "offsets": np.concatenate(offsets),
@@ -91,10 +90,9 @@ def _read_labels(reader: TFRecordReader, raw: bool | None) -> tuple[np.ndarray, 
     key, first = (RAW_LABEL, 0) if raw else (LABEL, 1)
     labels = np.full(len(reader.spans), -1, np.int64)
     if not raw:
-        with reader.file.scan(len(labels)) as mapped:
-            data = np.frombuffer(mapped, np.uint8)
-            starts, stops = reader.spans.T
-            labels = find_numbers(data, starts, stops, LABEL) - 1
+        data = np.frombuffer(reader.file.data(len(labels)), np.uint8)
+        starts, stops = reader.spans.T
+        labels = find_numbers(data, starts, stops, LABEL) - 1
     for position in np.flatnonzero((labels < 0) | (labels >= 2**31)).tolist():
         name = f"{reader.path}: record {position} at offset {int(reader.offsets[position]):,}"
         span = reader.spans[position].tolist()

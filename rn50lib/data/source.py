@@ -26,7 +26,7 @@ FORMATS = ("auto", "files", "recordio", "tfrecord")
 class Source(Protocol):
     """One split of a data set. Images are numbered from 0; ``labels`` is int32 of shape (images,).
 
-    ``classes`` names the labels, "0", "1", … if the names are not known.
+    ``classes`` names the labels, "0", "1", … if unknown.
     """
 
     format: str

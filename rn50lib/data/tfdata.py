@@ -3,14 +3,12 @@
     read → shuffle → choose crops → decode → batch → prefetch
 
 Files and RecordIO are read by image number, in the order of `sampler`: images and crops are those
-of PyTorch's loader. TFRecord shards are read as streams, several at once, as the format is meant
-for: large sequential reads, where a disk or a network would be slow at random ones. The order of a
-stream is a shuffle buffer's; it still promises that no image comes twice in an epoch, on any rank,
-that all ranks make the same number of steps, and that (seed, epoch) gives the same batches again.
+of PyTorch's loader. TFRecord shards are read as streams, several at once. The order of a stream is
+a shuffle buffer's; it still promises that no image comes twice in an epoch, on any rank, that all
+ranks make the same number of steps, and that (seed, epoch) gives the same batches again.
 
-The crops are those of `recipe.augment` in every case, drawn in Python for a batch at a time: some
-microseconds an image, for the same crops as in every other loader, and for a learner's own
-`augment` too. Decoding, which is nearly all of the work, runs in tf.data's threads, without Python.
+The crops are those of `recipe.augment` or a learner's own, drawn in Python for a batch at a time.
+Decoding, which is nearly all of the work, runs in tf.data's threads, without Python.
 """
 
 from __future__ import annotations
@@ -81,11 +79,7 @@ class TfData:
     """
 
     def __init__(
-        self,
-        experiment: TrainConfig,
-        source: Source,
-        plan: sampler.Plan,
-        stages: Stages = Stages(),
+        self, experiment: TrainConfig, source: Source, plan: sampler.Plan, stages: Stages = Stages()
     ) -> None:
         self.source, self.plan, self.examples = source, plan, plan.examples
         self.pixels, self.antialias = experiment.image_shape, experiment.resample != "fast"
@@ -95,12 +89,9 @@ class TfData:
         self.pictures = Pictures(source, plan.train, experiment)
         self.labels = np.asarray(source.labels, np.int32)
         self.python = PythonCalls(stateful=False)
+        self.ordered = not isinstance(source, ShardSource)
         self.reader: Ordered | Stream
-        if isinstance(source, ShardSource):
-            self.reader = Stream(self, source)
-        else:
-            self.reader = Ordered(self)
-        self.ordered = isinstance(self.reader, Ordered)
+        self.reader = Stream(self, source) if isinstance(source, ShardSource) else Ordered(self)
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -145,17 +136,14 @@ class TfData:
         return {"num_parallel_calls": self.threads, "deterministic": True}
 
     def options(self) -> tf.data.Options:
-        """Return options with no more threads than this rank may use, and no automatic choices.
-
-        One optimisation stays on: if batches are made ahead, an image is written into its batch as
-        it is decoded, which saves a copy of all of them.
-        """
+        """Return options with no more threads than this rank may use, and no automatic choices."""
         options = tf.data.Options()
         options.threading.private_threadpool_size = max(1, self.threads)
         options.threading.max_intra_op_parallelism = 1
         options.deterministic = True
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
+        # an image is written into its batch as it is decoded, if batches are made ahead
         ahead = self.stages.prefetch and self.stages.parallel_map and self.threads > 0
         options.experimental_optimization.map_and_batch_fusion = ahead
         return options
@@ -325,11 +313,7 @@ class Ordered:
         return self.plan.rows(epoch, skip)[0][step]
 
     def images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
-        """Return (number, encoded image, label, size, crop, turn) of one image after the other.
-
-        A batch is read by one call: opening a file, or copying a record, takes only some
-        microseconds of Python, and reading waits for the disk without Python's lock.
-        """
+        """Return (number, encoded image, label, size, crop, turn) of one image after the other."""
         rows = tf.data.Dataset.from_tensor_slices(self.plan.rows(epoch, skip)[0][start_step:])
 
         @as_written

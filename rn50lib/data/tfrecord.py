@@ -75,12 +75,11 @@ class TFRecordReader:
     @functools.cached_property
     def spans(self) -> np.ndarray:
         """Where the data of the records start and stop, int64 (records, 2): found without index."""
-        found, at = [], 0
-        with self.file.scan() as data:
-            while at < self.file.size:
-                start, stop = self._locate(data[at : at + _HEAD.size], at)
-                found.append((start, stop))
-                at = stop + CRC.size
+        found, at, data = [], 0, self.file.data()
+        while at < self.file.size:
+            start, stop = self._locate(data[at : at + _HEAD.size], at)
+            found.append((start, stop))
+            at = stop + CRC.size
         return np.array(found, np.int64)
 
     def __len__(self) -> int:

@@ -1,9 +1,8 @@
 """The native loader under PyTorch: images decoded in the worker processes of a DataLoader.
 
 A worker makes a whole batch at a time. libjpeg-turbo (by simplejpeg) decodes and PyTorch resizes,
-which is faster than Pillow: that keeps a fourth byte for every pixel and does not resize in the
-processor's vector unit. Only the rows of a crop and above it are decoded, so damage further down
-goes unseen (`python -m data_prep.verify` reads all). Images other than plain JPEGs go through
+which is faster than Pillow. Only the rows of a crop and above it are decoded, so damage further
+down goes unseen (`python -m data_prep.verify` reads all). Images other than plain JPEGs go through
 Pillow, and so do all if simplejpeg is not installed.
 """
 
@@ -96,12 +95,8 @@ class TorchPictures(Pictures):
         ValueError if these rows are damaged.
         """
         height, width, _ = SIZE.unpack_from(data, frame + 5)
-        smaller = {
-            "min_width": -(-width // ratio),
-            "min_factor": ratio,
-            "fastdct": self.quick,
-            "fastupsample": self.quick,
-        }
+        smaller = {"min_width": -(-width // ratio), "min_factor": ratio}
+        smaller |= {"fastdct": self.quick, "fastupsample": self.quick}
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
@@ -231,8 +226,7 @@ def _start_worker(worker: int) -> None:
 def _end_with_parent() -> None:
     """End this worker when the training process is gone, even if it was killed.
 
-    A worker's parent is the fork server, which lives as long as any of its workers: without this,
-    a killed run would leave all of them running.
+    A worker's parent is the fork server, which lives as long as any of its workers.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:

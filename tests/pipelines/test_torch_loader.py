@@ -97,16 +97,6 @@ def test_training_images_are_turned_as_asked(textured: Path) -> None:
         assert len(set(angles)) > 6 and min(angles) < 0 < max(angles)  # each by itself
 
 
-@pytest.mark.slow
-def test_augmentation_and_order_do_not_depend_on_the_workers(textured: Path) -> None:
-    source = open_source(textured, "train", "files")
-    alone = read(source, epoch=1, data_nthreads=0)
-    for workers in (1, 2):
-        made = read(source, epoch=1, data_nthreads=workers)
-        assert np.array_equal(by_position(alone), by_position(made))
-        assert [list(b.labels) for b in alone] == [list(b.labels) for b in made]
-
-
 # --- workers --------------------------------------------------------------------------------------
 
 

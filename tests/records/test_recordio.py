@@ -137,18 +137,6 @@ def test_file_changed_before_a_worker_opens_it(tmp_path):
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
-def test_cut_at_any_byte(known_rec):
-    starts = [int(line.split(b"\t")[1]) for line in known.IDX.splitlines()]
-    for cut in range(len(known.REC)):
-        known_rec.write_bytes(known.REC[:cut])
-        good = sum(end <= cut for end in starts[1:])
-        reader = Reader(known_rec)
-        assert [reader[i][1] for i in range(good)] == [r[2] for r in known.RECORDS[:good]]
-        with pytest.raises(RecordError, match=f"^{known_rec}: ") as caught:
-            reader[good]
-        assert caught.value.offset == starts[good]
-
-
 def test_damage_is_told_with_its_place_and_costs_no_other_record(tmp_path):
     write(tmp_path / "a", 50)
     data = bytearray((tmp_path / "a.rec").read_bytes())
@@ -278,17 +266,6 @@ def test_without_checksums_or_with_those_of_another_file(tmp_path):
 
 
 # -- writing -------------------------------------------------------------------------------------
-
-
-def test_nothing_appears_before_the_end_and_nothing_is_lost_by_an_error(tmp_path):
-    images = write(tmp_path / "a", 3)
-    before = (tmp_path / "a.rec").read_bytes()
-    with pytest.raises(ZeroDivisionError), Writer(tmp_path / "a") as writer:
-        writer.write(1, pack_header(0, 1, b"new"))
-        assert (tmp_path / "a.rec").read_bytes() == before
-        raise ZeroDivisionError
-    assert sorted(os.listdir(tmp_path)) == ["a.crc", "a.idx", "a.rec"]
-    assert Reader(tmp_path / "a.rec")[2][1] == images[2]
 
 
 def test_a_key_comes_once(tmp_path):

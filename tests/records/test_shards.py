@@ -1,13 +1,8 @@
-"""TFRecord shards as a source: the images and labels of the files, and what is wrong in a line.
-
-What the shards hold is told by TensorFlow's own reader, in a process of its own.
-"""
+"""TFRecord shards as a source: the images and labels of the files, and errors in one line."""
 
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,22 +13,6 @@ from rn50lib.data.recordfile import RecordError
 from rn50lib.data.source import classes_of, open_source
 from rn50lib.errors import UserError
 from tests.support import CLASSES, TINY, Photos
-
-TENSORFLOW_READS = """
-import base64, hashlib, json, sys
-import tensorflow as tf
-found = []
-for path in sys.argv[1:]:
-    for record in tf.data.TFRecordDataset(path):
-        features = tf.train.Example.FromString(record.numpy()).features.feature
-        if "img_raw" in features:
-            image, label = features["img_raw"], features["label"].float_list.value[0]
-        else:
-            image = features["image/encoded"]
-            label = features["image/class/label"].int64_list.value[0] - 1
-        found.append([label, hashlib.sha256(image.bytes_list.value[0]).hexdigest()])
-print(json.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -67,27 +46,6 @@ def test_shards_hold_the_same_images_with_the_same_labels(photos, packed, split)
     assert (source.format, source.raw, source.classes) == ("tfrecord", False, CLASSES)
     assert source.labels.dtype == np.int32 and len(source) == len(files)
     assert contents(source) == contents(files)
-
-
-@pytest.mark.needs("tensorflow")
-@pytest.mark.slow
-def test_tensorflow_finds_the_same_in_the_same_order(packed):
-    import hashlib
-
-    for kind in ("field", "slides"):
-        source = open_source(packed / kind, "train", "tfrecord")
-        ours = []
-        for i, label in enumerate(source.labels):
-            image = source.read(i)
-            image = image[len(b"P6 40 40 255\n") :] if source.raw else image
-            ours.append([label, hashlib.sha256(image).hexdigest()])
-        paths = [str(path) for path in sorted((packed / kind).glob("train-*"))]
-        done = subprocess.run(
-            [sys.executable, "-c", TENSORFLOW_READS, *paths],
-            capture_output=True, text=True, check=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )  # fmt: skip
-        assert json.loads(done.stdout.splitlines()[-1]) == ours
 
 
 def test_where_shards_are_found(photos, packed, shards):

@@ -93,11 +93,6 @@ def test_no_such_root(tmp_path):
     assert f"`python -m data_prep.roadsigns {tmp_path / 'nowhere'}`" in message
 
 
-def test_root_is_a_file(tmp_path):
-    (tmp_path / "x.jpg").write_bytes(b"x")
-    assert "this is a file; give the folder" in refused(tmp_path / "x.jpg")
-
-
 def test_root_without_data(tmp_path):
     assert "holds neither record files" in refused(tmp_path)
     with pytest.raises(UserError, match="holds neither record files"):
