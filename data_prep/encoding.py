@@ -1,4 +1,4 @@
-"""The half of the formats that only programs which write need: RecordIO's framing, images' headers.
+"""What only writers need of the formats: RecordIO's framing, the sidecar of shards, image headers.
 
 No decoder is needed for an image's header, and a damaged image gives None instead of an error.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from rn50lib.data.decode import find_frame
+from rn50lib.data.recordfile import file_sizes, save_arrays
 from rn50lib.data.recordio import (
     FIRST,
     HEADER,
@@ -23,6 +25,9 @@ from rn50lib.data.recordio import (
     PART,
     WHOLE,
 )
+from rn50lib.data.shard_scan import split_arrays
+from rn50lib.data.shards import sidecar_path
+from rn50lib.data.tfrecord import TFRecordReader, find_shards
 from rn50lib.errors import UserError
 
 
@@ -60,6 +65,20 @@ def frame(payload: bytes) -> bytes:
         start = stop + 4
     pieces.append(bytes(-len(payload) % 4))
     return b"".join(pieces)
+
+
+def write_sidecar(
+    folder: Path, split: str, labels: np.ndarray, classes: Sequence[str], raw: bool
+) -> None:
+    """Write labels and offsets of shards that were just written with their indexes.
+
+    ``labels`` are those of all records, in their order; ``classes`` are empty if the records do
+    not name them; ``raw`` says that the examples are the slides'.
+    """
+    shards = find_shards(folder, split)
+    offsets = [TFRecordReader(shard.path, shard.index).offsets for shard in shards]
+    found = split_arrays(offsets, labels, classes, raw)
+    save_arrays(sidecar_path(folder, split), file_sizes([shard.path for shard in shards]), found)
 
 
 class ImageInfo(NamedTuple):

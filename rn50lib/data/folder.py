@@ -72,8 +72,16 @@ def open_folders(root: Path, split: str) -> FileSource:
     """
     classes = _class_folders(root, split)
     other = "val" if split == "train" else "train"
-    if (root / other).is_dir():
-        _check_same_classes(root, split, classes, other, _class_folders(root, other))
+    others = _class_folders(root, other) if (root / other).is_dir() else classes
+    if classes != others:
+        only_here, only_there = set(classes) - set(others), set(others) - set(classes)
+        inside, lacking = (split, other) if only_here else (other, split)
+        raise UserError(
+            f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
+            f" {other} has {len(others)}): {min(only_here or only_there)!r} is in {inside} and not "
+            f"in {lacking}, so a label would mean one class in training and another in validation. "
+            "Make them the same"
+        )
     names: list[bytes] = []
     counts, left_out = [], []
     for class_name in classes:
@@ -127,20 +135,6 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
     raise UserError(f"{folder}: it holds no class folders, so there are no images to read")
 
 
-def _check_same_classes(
-    root: Path, split: str, classes: tuple[str, ...], other: str, other_classes: tuple[str, ...]
-) -> None:
-    only_here, only_there = set(classes) - set(other_classes), set(other_classes) - set(classes)
-    if only_here or only_there:
-        inside, lacking = (split, other) if only_here else (other, split)
-        raise UserError(
-            f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
-            f" {other} has {len(other_classes)}): {min(only_here or only_there)!r} is in {inside} "
-            f"and not in {lacking}, so a label would mean one class in training and another in "
-            "validation. Make them the same"
-        )
-
-
 def compare_labels(
     root: Path, split: str, labels: np.ndarray, others: np.ndarray | None
 ) -> tuple[str, ...]:
@@ -174,10 +168,7 @@ def compare_labels(
 
 
 def _collect(folder: str, relative: bytes, names: list[bytes]) -> list[str]:
-    """Add the paths of a class folder's images, sorted; return the images that are left out.
-
-    Raises UserError if some are in folders deeper down, which im2rec would make a class.
-    """
+    """Add the paths of a class folder's images, sorted; return the images that are left out."""
     files, left_out = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -193,6 +184,7 @@ def _collect(folder: str, relative: bytes, names: list[bytes]) -> list[str]:
 
 
 def _refuse_nested(folder: str) -> None:
+    """Raise UserError if there are images in a folder, which im2rec would make a class."""
     for path, _, files in os.walk(folder):
         if any(name.lower().endswith(IMAGE_EXTENSIONS) for name in files):
             raise UserError(

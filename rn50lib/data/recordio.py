@@ -154,8 +154,7 @@ def read_index(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return keys and byte offsets, int64 of shape (records,), in the order of the lines.
 
-    Raises RecordError, which names the file and the remedy, if the file is missing, holds anything
-    but `key <tab> offset`, or has a key twice.
+    Raises RecordError if the file is missing, is not an index, or has a key twice.
     """
     remedy = index_remedy(path_rec or path_idx)
     try:
@@ -185,10 +184,7 @@ def read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
 
 
 def _checksums_at(path_rec: str, offsets: np.ndarray) -> np.ndarray | None:
-    """Return the checksums of the records at ``offsets``, int64 of the same shape; None without.
-
-    Raises RecordError if the file cannot be read, or if it belongs to a different record file.
-    """
+    """Return the checksums of the records at ``offsets``, int64 of the same shape; None without."""
     pairs = read_checksums(path_rec)
     if pairs is None:
         return None
@@ -322,8 +318,7 @@ class Reader:
         """Return the class of every record, int32 of shape (records,), in the order of the index.
 
         Only the headers are read, and those of a large file once: the labels are cached as
-        `PREFIX.labels`. Raises RecordError if a record is damaged, has several labels, or has one
-        that is no class (a whole number from 0 on).
+        `PREFIX.labels`. Raises RecordError if a record does not have one whole label from 0 on.
         """
         if self._file.size < LARGE:
             return self._scan_labels()["labels"]

@@ -5,8 +5,8 @@ Labels and offsets come from the sidecar that `data_prep.tfrecord` writes, else 
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.data.folder import compare_labels
-from rn50lib.data.recordfile import Arrays, disk_cache, file_sizes, load_sidecar, save_arrays
+from rn50lib.data.recordfile import Arrays, disk_cache, load_sidecar
 from rn50lib.data.shard_scan import (
     HEIGHT,
     IMAGE,
@@ -24,7 +24,6 @@ from rn50lib.data.shard_scan import (
     WRITE_AGAIN,
     example_values,
     scan_shards,
-    split_arrays,
 )
 from rn50lib.data.tfrecord import SPLIT_PREFIX, Shard, TFRecordReader, find_shards
 from rn50lib.errors import UserError
@@ -145,28 +144,15 @@ def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardS
     )
 
 
-def write_sidecar(
-    folder: Path, split: str, labels: np.ndarray, classes: Sequence[str], raw: bool
-) -> None:
-    """Write what `open_shards` has to know of shards that were just written with their indexes.
-
-    ``labels`` are those of all records, in their order; ``classes`` are empty if the records do
-    not name them.
-    """
-    shards = find_shards(folder, split)
-    offsets = [TFRecordReader(shard.path, shard.index).offsets for shard in shards]
-    found = split_arrays(offsets, labels, classes, raw)
-    save_arrays(_sidecar(folder, split), file_sizes([shard.path for shard in shards]), found)
-
-
-def _sidecar(folder: Path, split: str) -> Path:
+def sidecar_path(folder: Path, split: str) -> Path:
+    """Return the path of the file with the labels and offsets of a split."""
     return folder / f"{SPLIT_PREFIX[split]}.labels"
 
 
 def _load_split(folder: Path, split: str, shards: list[Shard]) -> Arrays:
     """Return the arrays of a split: from the sidecar, else by a scan, which is cached if large."""
     files = [shard.path for shard in shards]
-    path = _sidecar(folder, split)
+    path = sidecar_path(folder, split)
     if (written := load_sidecar(path, files)) is not None:
         return written
     if sum(file.stat().st_size for file in files) < LARGE:
@@ -175,30 +161,26 @@ def _load_split(folder: Path, split: str, shards: list[Shard]) -> Arrays:
 
 
 def _class_names(
-    folder: Path,
-    split: str,
-    found: Arrays,
-    other: Arrays | None,
-    names: tuple[str, ...] | None,
+    folder: Path, split: str, found: Arrays, other: Arrays | None, names: tuple[str, ...] | None
 ) -> tuple[str, ...]:
     """Return the classes: those of classes.txt, else the names in the records, else numbers."""
     count = int(found["labels"].max()) + 1
-    known, elsewhere = dict(enumerate(names or ())), "classes.txt"
+    here, known, elsewhere = found["classes"].tolist(), list(names or ()), "classes.txt"
     if names is not None and count > len(names):
         raise UserError(
             f"{folder}: the {split} shards have labels up to {count}, and classes.txt names "
             f"{len(names)} classes; correct the list, or write the shards again"
         )
     if names is None and other is not None:
-        known = {i: name for i, name in enumerate(other["classes"].tolist()) if name}
-        count = max(count, int(other["labels"].max()) + 1)
+        known = other["classes"].tolist()
         elsewhere = f"the {'val' if split == 'train' else 'train'} shards"
-    here = {i: name for i, name in enumerate(found["classes"].tolist()) if name}
-    for label in here.keys() & known.keys():
-        if here[label] != known[label]:
+        count = max(count, int(other["labels"].max()) + 1)
+    for label, (mine, theirs) in enumerate(zip(here, known, strict=False), 1):
+        if mine and theirs and mine != theirs:
             raise UserError(
-                f"{folder}: label {label + 1} is {here[label]!r} in the {split} shards and "
-                f"{known[label]!r} in {elsewhere}: a label must mean one class; write the shards "
-                "again together, or correct the list"
+                f"{folder}: label {label} is {mine!r} in the {split} shards and {theirs!r} in "
+                f"{elsewhere}: a label must mean one class; write the shards again together, or "
+                "correct the list"
             )
-    return names or tuple((known | here).get(label, str(label)) for label in range(count))
+    both = itertools.zip_longest(known, here, map(str, range(count)), fillvalue="")
+    return names or tuple(theirs or mine or number for theirs, mine, number in both)

@@ -144,9 +144,9 @@ class TorchPictures(Pictures):
 class BatchBuffers:
     """A DataLoader's sampler of batches, with memory for those under way, shared with the workers.
 
-    New memory for each batch would be cleared by the kernel and faulted in page by page, which
-    takes 6 % of the workers' time. A buffer is free again when nothing refers to its batch any
-    more; if none is free, the batch gets new memory. ``keys`` are the batches of an epoch.
+    The kernel would clear new memory for each batch, page by page: 6 % of the workers' time. A
+    buffer is free again when nothing refers to its batch any more; if none is free, the batch gets
+    new memory. ``keys`` are the batches of an epoch.
     """
 
     def __init__(self, buffers: int, shape: tuple[int, ...]) -> None:
@@ -240,8 +240,7 @@ def _end_with_parent() -> None:
 def _fork_server() -> Any:
     """Start the server that forks the loaders' workers, and return its context.
 
-    Forking a process that runs OpenMP, CUDA or MPI threads can hang, and spawning would import
-    PyTorch once in every worker: the server is clean, and has imported it.
+    It has imported PyTorch, and runs no OpenMP, CUDA or MPI threads, with which forking can hang.
     """
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
