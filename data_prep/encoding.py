@@ -1,4 +1,4 @@
-"""What only writers need of the formats: RecordIO's framing, the sidecar of shards, image headers.
+"""The writers' half of the formats: RecordIO's framing, the sidecar of shards, image headers.
 
 No decoder is needed for an image's header, and a damaged image gives None instead of an error.
 """

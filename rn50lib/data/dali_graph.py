@@ -1,4 +1,4 @@
-"""What DALI does to an image, as two graphs: one for training, one for validation.
+"""Two DALI graphs for images: one for training, one for validation.
 
     read → decode and crop → resize → mirror → uint8 pixels
 
@@ -29,7 +29,7 @@ images only, alongside the GPU's other work."""
 
 @dataclass(frozen=True)
 class Look:
-    """What images become.
+    """The parameters of a graph.
 
     `pixels` is their side, `resize` the shorter side of a validation image before its centre is cut
     out. `antialias` goes with `--resample`. `quick` is a cheaper way to decode: see `decode.quick`.

@@ -1,4 +1,4 @@
-"""From the bytes of an image file to a square of uint8 RGB pixels, with Pillow.
+"""Decoding an image file to a square of uint8 RGB pixels, with Pillow.
 
 Only the crop is resized, and a large JPEG is decoded at a half, a quarter or an eighth of its size
 if the crop is still larger than what is asked for: libjpeg does that in the frequency domain.
@@ -45,7 +45,7 @@ def quick(experiment: TrainConfig, train: bool) -> bool:
     """Return True if libjpeg decodes in its quick way.
 
     That is a coarser cosine transform, and stored colours repeated instead of interpolated. The
-    error is small beside that of a random crop. Validation decodes accurately, so that all loaders
+    error is small compared with a random crop's. Validation decodes accurately, so that all loaders
     give the same predictions, unless `--resample fast` is passed.
     """
     return train or experiment.resample == "fast"

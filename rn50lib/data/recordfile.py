@@ -1,4 +1,4 @@
-"""What RecordIO and TFRecord share: mapped files, checksums, lists of numbers, and a disk cache."""
+"""The common half of RecordIO and TFRecord: files, checksums, lists of numbers, a disk cache."""
 
 from __future__ import annotations
 

@@ -78,14 +78,14 @@ def unpack_header(record: bytes) -> tuple[Header, bytes]:
 
 
 class Span(NamedTuple):
-    """Where a record is in its file: its parts as (start, stop), and the end of it all."""
+    """The place of a record in its file: its parts as (start, stop), and its end."""
 
     parts: tuple[tuple[int, int], ...]
     end: int
 
 
 class Damage(Exception):
-    """What is wrong with a record, in words; the caller adds the file, the place and the remedy."""
+    """The reason why a record cannot be read; the caller adds the file, the place and the remedy."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -95,8 +95,8 @@ class Damage(Exception):
 def locate(data: bytes, offset: int, size: int) -> Span:
     """Return where the parts are of the record that starts at ``offset``.
 
-    ``data`` may be any buffer (bytes, mmap, memoryview) of ``size`` bytes. Raises Damage if there
-    is no record.
+    ``data`` may be any buffer (bytes, mmap, memoryview) of ``size`` bytes. Raises Damage if the
+    record is damaged.
     """
     parts: list[tuple[int, int]] = []
     at = offset
@@ -251,7 +251,7 @@ class Reader:
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where the records start, int64 of shape (records,), in the order of the index."""
+        """The starts of the records, int64 of shape (records,), in the order of the index."""
         return self.index.offsets
 
     def __len__(self) -> int:

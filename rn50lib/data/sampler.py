@@ -1,4 +1,4 @@
-"""Which rank reads which image when: pure functions of seed, epoch, rank and size.
+"""The order of images on each rank: pure functions of seed, epoch, rank and size.
 
 No function here keeps any state, so a resumed run, or one with other workers, sees the same order.
 `Plan` applies them to one split on one rank; every loader of stored images follows it.

@@ -54,7 +54,7 @@ as_written = tf.autograph.experimental.do_not_convert
 
 @dataclass(frozen=True)
 class Stages:
-    """What makes the pipeline fast; switch a stage off to measure what it is worth.
+    """The stages that make the pipeline fast; switch one off to measure its effect.
 
     `decode_and_crop` decodes only the part of a JPEG that is needed. `interleave` reads several
     shards (or, of files and RecordIO, batches) at the same time. `parallel_map` decodes several

@@ -60,7 +60,7 @@ class TFRecordReader:
 
     @functools.cached_property
     def offsets(self) -> np.ndarray:
-        """Where the records start, int64."""
+        """The starts of the records, int64."""
         if self.path_index is None:
             return self.spans[:, 0] - _HEAD.size
         try:
@@ -74,7 +74,7 @@ class TFRecordReader:
 
     @functools.cached_property
     def spans(self) -> np.ndarray:
-        """Where the data of the records start and stop, int64 (records, 2): found without index."""
+        """Start and stop of the data of each record, int64 (records, 2), found without an index."""
         found, at, data = [], 0, self.file.data()
         while at < self.file.size:
             start, stop = self._locate(data[at : at + _HEAD.size], at)

@@ -1,4 +1,4 @@
-"""What every loader promises, on every source: order, sharding, odd and damaged files.
+"""The promises of every loader, on every source: order, sharding, odd and damaged files.
 
 The photos are flat colours, so a batch itself tells which images it holds.
 """

@@ -36,7 +36,7 @@ TURNED = {"rotate": 25.0, "flip_up_down": True, "seed": 3}
 
 def limit(options: dict[str, Any]) -> float:
     """Two decoders differ by 1 or 2; along the edge of a turned image, TensorFlow mixes the last
-    pixels with the black beside it and Pillow does not. Anything else differs by tens."""
+    pixels with the black next to it and Pillow does not. Anything else differs by tens."""
     return 5 if options else 3
 
 

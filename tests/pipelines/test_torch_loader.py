@@ -125,7 +125,7 @@ def test_a_batch_that_is_held_stays_as_it_was(textured: Path) -> None:
                 if step % 3 == 0 or epoch == 2:  # few enough for others to take their place, or all
                     held.append((batch.images[:, 1:].numpy(), wanted[epoch][step][:, 1:]))
                 if epoch == 1 and step == 1:
-                    break  # the workers go on with what they were asked for
+                    break  # the workers finish what they were asked for
         for view, pixels in held:
             np.testing.assert_array_equal(view, pixels)
     finally:

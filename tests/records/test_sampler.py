@@ -1,4 +1,4 @@
-"""Which rank reads what, when: exact partitions, and numbers that must never change."""
+"""The order of images on each rank: exact partitions, and numbers that must never change."""
 
 import numpy as np
 from hypothesis import given

@@ -66,7 +66,7 @@ def test_labels_come_from_the_sidecar_while_the_shards_are_as_written(packed, tm
     path = tmp_path / "tfrecord" / "train-00000-of-00003"
     wanted, before = open_source(tmp_path, "train"), path.stat()
     data = bytearray(path.read_bytes())
-    data[0] ^= 1  # the first length: whoever goes through the shard sees it
+    data[0] ^= 1  # the first length, which a scan of the shard checks
     path.write_bytes(data)
     assert "damaged at offset 0" in refused(tmp_path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

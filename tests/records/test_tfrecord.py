@@ -127,7 +127,7 @@ def test_tensorflow_reads_the_same_and_we_read_tensorflows(example):
 
 
 def test_numbers_one_by_one_are_read_too():
-    """Old writers do not pack lists: every number is a field of its own."""
+    """Old writers do not pack lists: every number is a separate field."""
     body = bytes.fromhex("080108ac02")
     feature = bytes([0x1A, len(body)]) + body
     entry = bytes([0x0A, 1]) + b"a" + bytes([0x12, len(feature)]) + feature
