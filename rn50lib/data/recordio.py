@@ -85,7 +85,7 @@ class Span(NamedTuple):
 
 
 class Damage(Exception):
-    """The reason why a record cannot be read; the caller adds the file, the place and the remedy."""
+    """The reason why a record cannot be read; the caller adds file, place and remedy."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
