@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rn50lib.data.decode import find_frame
 from rn50lib.data.recordfile import file_sizes, save_arrays
 from rn50lib.data.recordio import (
     FIRST,
@@ -102,6 +101,8 @@ _JPEG_SIZE = struct.Struct(">BHHB")
 
 def image_info(data: bytes) -> ImageInfo | None:
     """Read the header of a JPEG or PNG; None if it is neither, or ends too early."""
+    from rn50lib.data.decode import find_frame  # it imports Pillow, which packing does not need
+
     if (at := find_frame(data)) is not None:
         bits, height, width, channels = _JPEG_SIZE.unpack_from(data, at + 4)
         return ImageInfo("JPEG", width, height, channels, bits)
