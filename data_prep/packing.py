@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from data_prep.common import Progress
+from data_prep.encoding import pack_header
 from data_prep.lists import Entry
 from data_prep.recordwriter import Writer
-from rn50lib.data.framing import HEADER, MAX_PAYLOAD, PART, pack_header
-from rn50lib.data.imageinfo import LFS_POINTER
+from rn50lib.data.folder import LFS_POINTER
+from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from data_prep.encoding import frame
 from data_prep.output import new_files
-from rn50lib.data.framing import checksum_path, crc32c, frame
+from rn50lib.data.recordfile import crc32c
+from rn50lib.data.recordio import checksum_path
 from rn50lib.errors import UserError
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from data_prep.encoding import image_info
 from data_prep.lists import read_list
 from data_prep.tfrecordwriter import Value, example_pieces, format_index, write_records
-from rn50lib.data.imageinfo import eight_bits, image_info
+from rn50lib.data.decode import eight_bits
 from rn50lib.data.recordio import Reader
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import index_path

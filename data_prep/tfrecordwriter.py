@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from rn50lib.data.framing import crc32c
+from rn50lib.data.recordfile import crc32c
 from rn50lib.data.tfrecord import CRC, mask
 
 Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
-from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.decode import eight_bits
 from rn50lib.errors import UserError
 
 Image.preinit()  # its formats now: they do not belong to the work on the first image
