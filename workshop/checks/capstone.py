@@ -32,7 +32,7 @@ from rn50lib.errors import UserError
 from workshop import paths
 from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
-from workshop.try_script.command import progress_line
+from workshop.observe import progress_line
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)

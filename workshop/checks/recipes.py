@@ -143,7 +143,7 @@ def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
         try:
             seen = try_script(
                 script,
-                np=RANKS,
+                ranks=RANKS,
                 launcher="horovodrun",
                 steps=MORE_STEPS,
                 single=end == CALL,

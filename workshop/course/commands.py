@@ -220,11 +220,11 @@ def try_script(args: argparse.Namespace) -> int:
 
     from rn50lib.files import write_file
     from workshop.errors import RunFailed
-    from workshop.try_script.command import try_script as attempt
+    from workshop import observe
 
     try:
-        result = attempt(
-            args.script, *args.others, np=args.n, launcher=args.launcher, steps=args.steps,
+        result = observe.try_script(
+            args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
             seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip

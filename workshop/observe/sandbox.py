@@ -1,4 +1,4 @@
-"""The folder that a script is tried in: a copy, so that no write reaches the original."""
+"""A copy of the folder that a script runs in, so that no write reaches the original."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from collections import deque
 from pathlib import Path
 
-SMALL = 2**20  # bytes of a file that is copied
-COPIED = 2000  # files that are copied; all others are links
-ENTRIES = 100_000  # files and directories in all; deeper directories are links
+SMALL = 2**20  # bytes: a larger file becomes a link
+COPIED = 2000  # files that are copied; the rest become links
+ENTRIES = 100_000  # files and directories in all; deeper directories become links
 
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18  # MS_...
@@ -21,19 +21,20 @@ LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def copy_folder(folder: Path, to: Path) -> list[Path]:
-    """Copy a folder: real directories, copies of small files, links to large ones.
+    """Copy a folder as real directories, copies of small files, and links to large files.
 
-    A link to something in the folder becomes a link to the copy of it. A directory elsewhere that
-    a link leads to is copied in the same way. The recorder replaces the link to a large file by a
-    copy before the script writes to it.
+    A link to something in the folder becomes a link to its copy. A directory outside the folder
+    that a link leads to is copied in the same way. The recorder replaces the link to a large file
+    by a copy before the script writes to it.
 
-    Returns the directories elsewhere that are links because there are more than ENTRIES entries.
+    Returns the outside directories that are only linked because there are more than ENTRIES
+    entries.
     """
     folder = folder.resolve()
     to.mkdir()
     made, left, linked = {folder: to}, deque([(folder, to)]), []
     copied = entries = 0
-    while left:  # breadth first: what is deepest becomes a link
+    while left:  # breadth first, so that the deepest directories become links
         source, target = left.popleft()
         if entries > ENTRIES or not os.access(source, os.R_OK | os.X_OK):
             target.rmdir()
@@ -43,9 +44,7 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
             continue
         for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
             new, entries = target / entry.name, entries + 1
-            real = source / entry.name
-            if entry.is_symlink():
-                real = Path(os.path.realpath(entry.path))
+            real = Path(os.path.realpath(entry.path)) if entry.is_symlink() else Path(entry.path)
             if entry.name == "__pycache__" or real == to.parent:
                 continue
             if entry.is_symlink() and real.is_relative_to(folder):
@@ -71,7 +70,7 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
 def make_read_only(folders: list[Path]) -> None:
     """Make folders read-only for this process and its children, if the kernel allows it.
 
-    This stops code in C and other programs, which the recorder does not see. It takes a user
+    This stops C code and other programs, which the recorder does not see. It needs a user
     namespace unless the user is root; many containers allow neither.
     """
     if LIBC is None:
