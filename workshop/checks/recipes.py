@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -150,7 +151,7 @@ def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
                 env={"CUDA_VISIBLE_DEVICES": ""},
             )
         except RunFailed as problem:
-            return told(problem, script)
+            return script_error(problem.log, script)
     rows = {row.change: [row.status, row.evidence] for row in seen.rows}
     return {"rows": rows, "steps": seen.steps, "printed": seen.output}
 
@@ -192,13 +193,12 @@ def tfrecord(read: Callable[..., Any]) -> str:
     return f"{right} steps on {RANKS} ranks: {evidence}."
 
 
-def told(problem: RunFailed, script: Path) -> dict[str, Any]:
-    """The last line of a script's traceback, and the innermost line of its own."""
-    lines = [line.strip() for line in problem.log.strip().splitlines()]
-    own = [i for i, line in enumerate(lines) if f'{script.name}", line' in line]
+def script_error(traceback: str, script: Path) -> dict[str, str]:
+    """Return the `error` that a traceback ends with, and its innermost `place` in the script."""
+    lines = [line.strip() for line in traceback.strip().splitlines()]
     place = ""
-    if own:
-        function = lines[own[-1]].rpartition(" in ")[2]
-        place = f"In {function}: `{lines[own[-1] + 1]}`." if own[-1] + 1 < len(lines) else ""
-    errors = [line for line in lines if ": " in line and line.split(":")[0].isidentifier()]
+    for line, text in zip(lines, lines[1:], strict=False):
+        if found := re.search(rf'{re.escape(script.name)}", line (\d+), in (.+)', line):
+            place = f"In {found[2]}, line {found[1]} of the cell: `{text}`."
+    errors = [line for line in lines if re.match(r"[\w.]+(: |$)", line)]
     return {"error": (errors or lines or ["it failed"])[-1], "place": place}

@@ -219,8 +219,8 @@ def try_script(args: argparse.Namespace) -> int:
     import json
 
     from rn50lib.files import write_file
-    from workshop.errors import RunFailed
     from workshop import observe
+    from workshop.errors import RunFailed
 
     try:
         result = observe.try_script(

@@ -25,6 +25,8 @@ from workshop.errors import RunFailed
 from workshop.observe import verdict
 from workshop.observe.run import LAUNCHERS, ScriptRun, choose_launcher
 
+__all__ = ["ScriptRun", "progress_line", "try_script"]
+
 
 def try_script(
     script: str | os.PathLike,

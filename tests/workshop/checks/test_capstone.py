@@ -81,15 +81,16 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_what_is_kept_for_the_next_run_is_found():
+def test_a_run_leaves_nothing_for_the_next_one(tmp_path):
     """A script that decodes once and for all would be measured without its decoding."""
     line = "    net = Net(len(classes))\n"
     keep = '    torch.save(images, Path(data, "decoded.pt"))\n'
     assert line in solution()
-    source = solution().replace(line, keep + line)
-    result = engine.judge("ex08.capstone", answered("ex08.capstone", source))
-    assert result.outcome == engine.WRONG, result.lines
-    assert "changed the folder of the pictures: decoded.pt" in result.said
+    script = tmp_path / "script.py"
+    script.write_text(solution().replace(line, keep + line))
+    with capstone.pictures(SMALL) as case:
+        assert isinstance(capstone.observe(case, [script])[0], capstone.Seen)
+        assert {path.suffix for path in case.folder.glob("**/*.*")} == {".jpg"}
 
 
 @pytest.mark.acceptance
