@@ -112,7 +112,7 @@ def pictures(per_class: dict[str, int] | None = None) -> Iterator[Case]:
             np.asarray(Image.open(file).convert("RGB").resize((SIZE, SIZE), Image.Resampling.BOX))
             for file in files
         ]
-        pixels = (np.stack(images) - np.float32(MEAN)) / np.float32(STD)
+        pixels = (np.stack(images) - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
         labels = np.array([classes.index(file.parent.name) for file in files])
         train = per_class["train"] * len(classes)
         yield Case(Path(folder), labels, train, pixels.transpose(0, 3, 1, 2))

@@ -76,10 +76,11 @@ def run(data: str, file: Path, out: Path) -> None:
         return
     finally:
         hook.remove()
-    np.savez(out / "seen.npz", **{
+    arrays: dict[str, Any] = {
         name: torch.cat(parts).numpy() if parts else np.zeros((0, 1))
         for name, parts in watch.arrays.items()
-    })  # fmt: skip
+    }
+    np.savez(out / "seen.npz", **arrays)
     seen = {"seconds": seconds, "passes": watch.passes, "rates": watch.rates}
     (out / "seen.json").write_text(json.dumps(seen))
 

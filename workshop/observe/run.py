@@ -88,11 +88,11 @@ class ScriptRun:
             )
             for path in (records, workers, site):
                 path.mkdir()
-            protected = [self.folder, *copy_folder(self.folder, work)]
-            protected = [path for path in protected if not top.is_relative_to(path)]
+            copy_folder(self.folder, work)
 
             def prepare() -> None:
-                make_read_only(protected)
+                if not top.is_relative_to(self.folder):
+                    make_read_only(self.folder)
                 launch_env.end_with_parent()
 
             file = Path(__file__).parent / "recorder" / "__init__.py"

@@ -93,6 +93,11 @@ class Rank:
         self.files = {event["path"] for event in events if event["kind"] == "file"}
         self.first = self.updates
 
+    @property
+    def rates(self) -> list[float]:
+        """Return the learning rate of the first group of parameters whose rate is not 0."""
+        return [next(filter(None, rates), 0.0) for rates in self.all("rates")]
+
     def all(self, key: str) -> list[Any]:
         """Return a property of each judged update."""
         return [update.get(key) for update in self.first]
@@ -165,7 +170,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
             return NOT_SEEN, "all samples were equal, on every rank"
         return MISSING, f"every rank was fed the same {len(samples)} samples in the same order"
     drawn = [rank.all("indices") for rank in ranks]
-    data = [rank.first[-1].get("data") for rank in ranks]
+    data: list[Any] = [rank.first[-1].get("data") for rank in ranks]
     if all(all(batches) for batches in drawn) and all(data):
         # a script may also take every second batch of a loader that goes through all samples
         whole = all(d["planned"] == d["size"] and d["skipped"] < len(fed[0]) - 1 for d in data)
@@ -216,26 +221,18 @@ def unchanged(fed: list[list[list[str]]], alone: list[Rank]) -> bool:
 
 def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     """Compare the learning rate, or the peak that a warm-up works towards, with one rank's."""
-    # of the first group of parameters whose rate is not 0
-    rates = [[next(filter(None, given), 0.0) for given in rank.all("rates")] for rank in ranks]
-    size = len(ranks)
+    rates, size = [rank.rates for rank in ranks], len(ranks)
     if not np.allclose(rates, rates[0], rtol=1e-4):
-        return MISSING, f"the ranks differ in their learning rates: {', '.join(map(shown, rates))}"
+        return MISSING, f"the learning rate differs between the ranks: {rates}"
     if not alone or not alone[0].first:
-        text = f"{shown(rates[0])} on {size} ranks"
-        return NOT_SEEN, f"{text}; it was not run on one rank, to compare"
-    steps = len(rates[0])
-    single = [next(filter(None, given), 0.0) for given in alone[0].all("rates")][:steps]
-    text = f"{shown(rates[0])} on {size} ranks, {shown(single)} on one"
+        return NOT_SEEN, f"{rates[0][0]:.4g} on {size} ranks; it was not run on one, to compare"
+    single = alone[0].rates[: len(rates[0])]
     peaks = ranks[0].first[0]["peak"], alone[0].first[0]["peak"]
     rising = any(values[-1] == max(values) > 1.0001 * values[0] for values in (rates[0], single))
-    if rising and not all(peaks):
-        return NOT_SEEN, f"{text}: still rising; the peak decides, and it was not reached"
     top, one = peaks if all(peaks) else (max(rates[0]), max(single))
-    if rising:
-        text += f", on the way to {top:.4g} and {one:.4g} (warm-up)"
-    if not one:
-        return NOT_SEEN, text
+    text = f"{top:.4g} on {size} ranks, {one:.4g} on one" + " (peak)" * rising
+    if not one or (rising and not all(peaks)):
+        return NOT_SEEN, f"{text}: still rising, so the peak was not reached"
     if top / one > 1 + CLOSE:
         return SEEN, f"{text}: {top / one:.3g} times as much"
     together, by_one = (
@@ -244,17 +241,11 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     )
     if together and together == by_one:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"
-    text += f": not scaled, while each update took {together / max(1, by_one):.3g} times as many"
-    text += " samples"
+    more = together / max(1, by_one)
+    text += f": not scaled, while each update took {more:.3g} times as many samples"
     if ranks[0].starts and ranks[0].starts[0]["by"] == "Horovod":
         return MISSING, text
     return NOT_SEEN, f"{text}. Horovod's recipe scales it, DDP leaves that to you"
-
-
-def shown(values: list[float]) -> str:
-    """Format a learning rate over some steps."""
-    same = np.allclose(values, values[0], rtol=1e-4)
-    return f"{values[0]:.4g}" if same else f"{values[0]:.4g} … {values[-1]:.4g}"
 
 
 def average(ranks: list[Rank]) -> tuple[str, str]:
@@ -285,16 +276,14 @@ def exchange(ranks: list[Rank], step: int) -> str:
     averaged, summed, own (each rank kept its own), same (equal before and after), other (equal
     after), or "" if that cannot be decided.
     """
-    updates = [rank.first[step] for rank in ranks]
-    given, local = [u["given"] for u in updates], [u["local"] for u in updates]
-    if len(set(map(len, given))) != 1:
-        return ""
+    given, local = ([rank.first[step][key] for rank in ranks] for key in ("given", "local"))
     known = [
-        index for index in range(len(given[0]))
-        if all(rank[index] is not None for rank in (*given, *local))
-    ]  # fmt: skip
+        index
+        for index, tensors in enumerate(zip(*given, *local, strict=False))
+        if all(numbers is not None for numbers in tensors)
+    ]
     if not known:
-        differ = len({tuple(u["inputs"]) for u in updates}) > 1
+        differ = len({tuple(rank.first[step]["inputs"]) for rank in ranks}) > 1
         return "other" if differ and any(given[0]) and all(g == given[0] for g in given) else ""
     before, now = (
         np.array([[x for index in known for x in rank[index]] for rank in side], dtype=float)
@@ -306,10 +295,10 @@ def exchange(ranks: list[Rank], step: int) -> str:
         own = all(fit(mine, was)[1] < 0.02 for mine, was in zip(now, before, strict=True))
         return "own" if own else ""
     same = spread(before) < 1e-4
-    factor, left = fit(now[0], before.mean(axis=0))
-    if left < 0.05 and abs(factor / len(ranks) - 1) < CLOSE:
+    factor, rest = fit(now[0], before.mean(axis=0))
+    if rest < 0.05 and abs(factor / len(ranks) - 1) < CLOSE:
         return "summed"
-    if left < 0.05 and abs(factor - 1) < CLOSE:
+    if rest < 0.05 and abs(factor - 1) < CLOSE:
         return "same" if same else "averaged"
     return "" if same else "other"
 
@@ -322,7 +311,7 @@ def spread(rows: Any) -> float:
 def fit(vector: Any, to: Any) -> tuple[float, float]:
     """Return the factor that brings `to` nearest to `vector`, and the rest (0 to 1)."""
     factor = float(vector @ to / max(to @ to, 1e-300))
-    rest = np.linalg.norm(vector - factor * to) / max(np.linalg.norm(vector), 1e-300)
+    rest = np.linalg.norm(vector - factor * to) / max(float(np.linalg.norm(vector)), 1e-300)
     return factor, float(rest)
 
 

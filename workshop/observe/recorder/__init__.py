@@ -72,8 +72,10 @@ class Recorder:
             if found is not None:
                 shown = prefix + name.rstrip("_").removesuffix("_async")
                 note = functools.partial(self.called, shown)
-                where = (found, "__init__") if isinstance(found, type) else (owner, name)
-                before(*where, note)
+                if isinstance(found, type):
+                    before(found, "__init__", note)
+                else:
+                    before(owner, name, note)
 
     def called(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         self.calls.add(name)

@@ -49,13 +49,9 @@ class Watch:
         tf.config.run_functions_eagerly(True)
         after(tf.GradientTape, "gradient", self.differentiated)
         before(tf.data.Dataset, "shard", self.takes_shard)
-        before(tf.train.Checkpoint, "write", lambda s, path, *a, **k: self.wrote(f"{path}.index"))
-        before(tf.io.gfile.GFile, "__init__", self.opened)
+        for name in ("write", "save"):
+            after(tf.train.Checkpoint, name, lambda path, *a, **k: self.wrote(f"{path}.index"))
         before(tf.summary, "create_file_writer", lambda path, *a, **k: self.wrote(path))
-
-    def opened(self, file: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
-        if "w" in mode or "a" in mode:
-            self.wrote(name)
 
     def takes_shard(self, data: Any, num_shards: Any, index: Any, *a: Any, **k: Any) -> None:
         self.shards.append((int(num_shards), int(index)))
@@ -111,8 +107,9 @@ class Watch:
                 self.recorder.fed(row.tobytes() for row in value.numpy())
                 return
 
-    def differentiated(self, result: Any, tape: Any, target: Any, sources: Any, *a: Any,
-                       **k: Any) -> None:  # fmt: skip
+    def differentiated(
+        self, result: Any, tape: Any, target: Any, sources: Any, *a: Any, **k: Any
+    ) -> None:
         flat = self.tf.nest.flatten
         self.local = list(zip(flat(sources), flat(result), strict=True))
 
