@@ -1,6 +1,6 @@
 """The capstone's measurement: training scripts run under observation, and what was seen of them.
 
-    with pictures() as case:              # a small part of the road signs
+    with images() as case:                # a small part of the road signs
         seen = observe(case, [script])[0]
     seen.ips, seen.trained, seen.report
 
@@ -60,8 +60,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a run. Each row is an image in a forward pass: `number` is its place in the
-    Case, or -1 if it is none of its images; `of` is the place of its pass in `passes`."""
+    """The observation of a run, with a row for each image in a forward pass.
+
+    `number` is the place of the image in the Case, or -1 if it is none of its images; `of` is the
+    place of its pass in `passes`.
+    """
 
     seconds: float
     passes: list[dict[str, Any]]
@@ -88,7 +91,7 @@ class Seen:
 
 
 @contextlib.contextmanager
-def pictures(per_class: dict[str, int] | None = None) -> Iterator[Case]:
+def images(per_class: dict[str, int] | None = None) -> Iterator[Case]:
     """Copy a part of the built-in data to a temporary folder; draw it if it is missing."""
     from PIL import Image
 
@@ -97,7 +100,7 @@ def pictures(per_class: dict[str, int] | None = None) -> Iterator[Case]:
     if not (root / ".complete").exists():
         from data_prep import roadsigns
 
-        root = paths.runs_home() / "capstone-pictures"
+        root = paths.runs_home() / "capstone-images"
         roadsigns.ensure(root, train=240, val=108, quiet=True)
     with tempfile.TemporaryDirectory(prefix="capstone-") as folder:
         files = []
@@ -108,11 +111,11 @@ def pictures(per_class: dict[str, int] | None = None) -> Iterator[Case]:
                 for file in sorted(place.iterdir())[:count]:
                     files.append(Path(shutil.copyfile(file, target / file.name)))
         classes = sorted({file.parent.name for file in files})
-        images = [
+        arrays = [
             np.asarray(Image.open(file).convert("RGB").resize((SIZE, SIZE), Image.Resampling.BOX))
             for file in files
         ]
-        pixels = (np.stack(images) - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+        pixels = (np.stack(arrays) - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
         labels = np.array([classes.index(file.parent.name) for file in files])
         train = per_class["train"] * len(classes)
         yield Case(Path(folder), labels, train, pixels.transpose(0, 3, 1, 2))

@@ -24,7 +24,7 @@ def problems(seen: Seen, case: Case) -> list[Problem]:
         return found
     leaks = list(_leak(seen, case))
     found = leaks + list(_epochs(seen, case)) + list(_rate(seen)) + list(_mode(seen, case))
-    if not leaks:  # otherwise the passes of the validation cannot be told apart
+    if not leaks:  # otherwise it is unclear which passes are the validation
         found += list(_validation(seen, case)) or list(_report(seen, case))
     return found or list(_learns(seen, case))
 
@@ -32,11 +32,11 @@ def problems(seen: Seen, case: Case) -> list[Problem]:
 def _network(seen: Seen) -> Iterator[Problem]:
     if not seen.passes or not seen.trained.any():
         remedy = "`train(data, out)` should do all of it, with `net(x)` and `loss.backward()`."
-        yield "no picture was trained on.", remedy
+        yield "no image was trained on.", remedy
         return
     if not np.isfinite(seen.logits).all():
         yield (
-            "what comes out of the network is no number any more: the training has blown up.",
+            "the logits are not finite: the training has diverged.",
             "Look at the loss, and at the learning rate.",
         )
     for parameters in sorted({entry["parameters"] for entry in seen.passes} - {PARAMETERS})[:1]:
@@ -46,7 +46,7 @@ def _network(seen: Seen) -> Iterator[Problem]:
         )
     for high, wide in sorted({tuple(entry["size"]) for entry in seen.passes} - {(SIZE, SIZE)})[:1]:
         yield (
-            f"pictures of {high} × {wide} pixels go into the network.",
+            f"images of {high} × {wide} pixels go into the network.",
             f"The table says {SIZE} × {SIZE}: smaller ones are faster, and a different training.",
         )
 
@@ -58,7 +58,7 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Problem]:
         detail = np.abs(np.diff(case.pixels, axis=3)).mean((1, 2, 3))
         if np.median(seen.details / detail[seen.number]) < BLURRED:
             yield (
-                f"the pictures are blurred: they were smaller than {SIZE} × {SIZE} when decoded.",
+                f"the images are blurred: they were smaller than {SIZE} × {SIZE} when decoded.",
                 f"Decode no smaller than {SIZE} × {SIZE} and resize to it.",
             )
         return
@@ -77,15 +77,15 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Problem]:
         if (capstone.recognised(rows, capstone.prints(pixels)) >= 0).mean() > 0.8:
             yield text, f"{remedy}, 0 to 255."
             return
-    text = f"{strange.sum():,} of {len(strange):,} pictures in the network are none of the files'."
-    yield text, f"{remedy}, 0 to 255: the whole picture, resized to {SIZE} × {SIZE}."
+    text = f"{strange.sum():,} of {len(strange):,} images in the network are none of the files'."
+    yield text, f"{remedy}, 0 to 255: the whole image, resized to {SIZE} × {SIZE}."
 
 
 def _leak(seen: Seen, case: Case) -> Iterator[Problem]:
     leaked = np.unique(seen.number[seen.trained & (seen.number >= case.train)])
     if len(leaked):
         yield (
-            f"{len(leaked)} of {case.val} validation pictures were trained on.",
+            f"{len(leaked)} of {case.val} validation images were trained on.",
             "Look at the list of files: only those of DATA/train may be in it.",
         )
 
@@ -98,27 +98,27 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Problem]:
         left = case.train - len(set(order.tolist()))
         never = f", {left} of them never" if left else ""
         yield (
-            f"{len(order):,} times a training picture was trained on, not {EPOCHS} times"
+            f"{len(order):,} times a training image was trained on, not {EPOCHS} times"
             f" {case.train}{never}.",
             "Each once in every epoch, also those of a last, smaller step.",
         )
     elif twice := max(len(epoch) - len(set(epoch.tolist())) for epoch in epochs):
         yield (
-            f"in one epoch {twice} of {case.train} pictures come a second time, and others not"
+            f"in one epoch {twice} of {case.train} images come a second time, and others not"
             " at all.",
             "Shuffle, and then go through: do not draw again for every batch.",
         )
     largest = max(Counter(seen.column("step")[seen.trained].tolist()).values())
     if largest > BATCH:
         yield (
-            f"a step trains on {largest} pictures.",
+            f"a step trains on {largest} images.",
             f"The table says {BATCH}: a larger batch is faster, and a different training.",
         )
     steps = np.split(case.labels[order], range(BATCH, len(order), BATCH))
     by_class = np.mean([len(set(step.tolist())) == 1 for step in steps]) > 0.3
     if by_class or all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:]):
         detail = ", one class after the other" if by_class else ""
-        remedy = "Shuffle the training pictures again for each epoch."
+        remedy = "Shuffle the training images again for each epoch."
         yield f"every epoch has the same order{detail}.", remedy
 
 
@@ -157,7 +157,7 @@ def _mode(seen: Seen, case: Case) -> Iterator[Problem]:
     elif not evaluating[~seen.trained & (seen.number >= case.train)].all():
         yield (
             "the network validates in training mode: batch norm takes the mean of the batch, and"
-            " learns from validation pictures.",
+            " learns from validation images.",
             "net.eval() before the validation, net.train() after it.",
         )
 
@@ -173,11 +173,11 @@ def _validation(seen: Seen, case: Case) -> Iterator[Problem]:
     for epoch, rows in enumerate(_answers(seen, case), 1):
         left = case.val - len(np.unique(seen.number[rows]))
         if left:
-            text = f"{left} of {case.val} validation pictures were not looked at."
+            text = f"{left} of {case.val} validation images were not looked at."
             yield f"after epoch {epoch}, {text}", "A last, smaller batch counts too."
             return
         if len(rows) > case.val:
-            text = f"the {case.val} validation pictures were looked at {len(rows):,} times."
+            text = f"the {case.val} validation images were looked at {len(rows):,} times."
             yield f"after epoch {epoch} {text}", "Each of them once."
             return
 
@@ -200,24 +200,24 @@ def _report(seen: Seen, case: Case) -> Iterator[Problem]:
             continue
         batches = np.split(rows, np.flatnonzero(np.diff(seen.of[rows])) + 1)
         means = 100 * np.mean([hits[batch].mean() for batch in batches])
-        text = f"top-1 of epoch {epoch + 1} is said to be {got_top1:.2f} %"
+        text = f"top-1 of epoch {epoch + 1} is reported as {got_top1:.2f} %"
         if abs(100 * got_top1 - top1) < 0.05 and got_top1:
             yield "val_top1 is a fraction.", "The report has per cent, from 0 to 100."
         elif abs(got_top1 - top1) < 0.05:
             yield (
-                f"the validation loss of epoch {epoch + 1} is said to be {got_loss:.4g}, and is"
+                f"the validation loss of epoch {epoch + 1} is reported as {got_loss:.4g}, and is"
                 f" {loss:.4g} by the logits of the network.",
-                "It is the mean over all pictures of the cross-entropy, in nats.",
+                "It is the mean over all images of the cross-entropy, in nats.",
             )
         elif abs(got_top1 - means) < 0.05:
             yield (
-                f"{text}, the mean of the batches' means; {top1:.2f} % of the pictures are right.",
-                "Add up over all pictures, and divide once: the last batch is smaller.",
+                f"{text}, the mean of the batches' means; {top1:.2f} % of the images are right.",
+                "Add up over all images, and divide once: the last batch is smaller.",
             )
         else:
             yield (
                 f"{text}, and is {top1:.2f} % by the logits of the network.",
-                "Compute it from the logits of the validation pictures and their labels.",
+                "Compute it from the logits of the validation images and their labels.",
             )
         return
 

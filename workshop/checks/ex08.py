@@ -203,7 +203,7 @@ def quick() -> bool:
 
 
 def capstone(answer: Callable[[str, str], None]) -> str:
-    with script.pictures() as case:
+    with script.images() as case:
         _right_run(answer, case, "your script, is it right?")
         if hasattr(type(answer), "beside") or quick():  # other work shares the machine
             return "all is right; how fast it is was not measured here."
@@ -255,7 +255,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
     if importlib.util.find_spec("torch") is None:
         print("Not run: PyTorch is not installed here.")
         return
-    with script.pictures(SMALL if quick() else None) as case:
+    with script.images(SMALL if quick() else None) as case:
         if function is None:
             seen = _slow_run(case, "the slow script")
         else:

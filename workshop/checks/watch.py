@@ -86,7 +86,7 @@ def run(data: str, file: Path, out: Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Warm PyTorch up, which is no work of the scripts, and run them."""
+    """Warm PyTorch up, which is not part of the scripts' work, and run them."""
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     net(torch.zeros(2, 3, 8, 8)).sum().backward()
     for file, out in zip(argv[1::2], argv[2::2], strict=True):

@@ -78,7 +78,7 @@ def parser() -> Parser:
 def _try(verbs: Any) -> None:
     """A script of one's own on several ranks."""
     attempt = verbs.add_parser(
-        "try", help="run a parallel training script and tell what it does, with evidence",
+        "try", help="run a parallel training script and judge what it does, with evidence",
         usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
         epilog="exit status: 0 if no change is missing, 1 if one is, 2 if the script failed",
     )  # fmt: skip

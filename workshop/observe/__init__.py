@@ -59,7 +59,7 @@ def try_script(
     """
     path = Path(script).absolute()
     if not path.is_file():
-        raise UserError(f"there is no script {script}")
+        raise UserError(f"no such script: {script}")
     if launcher not in ("auto", *LAUNCHERS):
         raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
     if ranks < 2 or steps < 1:

@@ -51,7 +51,7 @@ load("workshop.observe.recorder", {file!r}, [{folder!r}]).begin()
 
 @dataclass
 class Evidence:
-    """What the recorders of one run wrote down, and the last lines that the script printed."""
+    """The records of one run, and the last lines that the script printed."""
 
     events: list[dict[str, Any]]
     lines: list[str]

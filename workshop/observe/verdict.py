@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 @dataclass(repr=False)
 class Result:
-    """What a script did on several ranks; `unseen` lists what could not be observed."""
+    """The verdict on a script; `unseen` lists what could not be observed."""
 
     ranks: int
     steps: int
@@ -185,7 +185,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if all([len(ranks), number] in taken for number, taken in enumerate(shards)):
         return SEEN, f"{text}; each rank took its own shard (Dataset.shard)"
     if unchanged(fed, alone):
-        return SEEN, f"{text}; samples recur unchanged, so there is no augmentation"
+        return SEEN, f"{text}; samples recur unchanged, without augmentation"
     return NOT_SEEN, f"{text}, which augmentation would explain too"
 
 

@@ -1,6 +1,6 @@
 """`rn50 workshop try`: scripts that are right, and the same with changes taken out of them.
 
-The scripts stand beside this file and are run on two ranks by their launchers, under the recorder.
+The scripts in `scripts/` run on two ranks by their launchers, under the recorder.
 What is right in them, and what is taken out, is known from the text; the verdict comes from what
 they did.
 """
@@ -193,11 +193,11 @@ def snapshot(folder: Path) -> dict[str, object]:
 def test_no_write_reaches_the_folder(
     tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the kernel helps to protect it or not."""
+    """With and without the kernel's help."""
     if not kernel:
         monkeypatch.setattr(sandbox, "LIBC", None)
     elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
-        pytest.skip("the kernel gives this user no mounts of its own")
+        pytest.skip("the kernel does not let this user mount")
     here, there = tmp_path / "here", tmp_path / "there"
     for name in (here / "many" / "deep", here / "few", here / "tree" / "sub", there / "inner"):
         name.mkdir(parents=True)
@@ -302,7 +302,7 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["gone.py"], "there is no script gone.py"),
+        (["gone.py"], "no such script: gone.py"),
         (["-n", "1", __file__], "a script is tried on 2 ranks or more"),
         ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
         ([__file__, "--steps", "0"], "'0' must be a whole number of 1 or more"),
@@ -322,7 +322,7 @@ def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
     result = attempt(edited(tmp_path, name))
     expected = dict.fromkeys(CHANGES, "seen")
     if name == "by_hand":
-        expected["alike"] = "not seen"  # equal seeds, and nobody can tell whether that is meant
+        expected["alike"] = "not seen"  # equal seeds may be intended
     assert statuses(result) == expected, str(result)
 
 

@@ -30,7 +30,7 @@ class Protected(PermissionError):
 
 
 class Recorder:
-    """What this process has done since its last update, and the file that this is written to."""
+    """The actions of this process since its last update, and the file that they are written to."""
 
     def __init__(self) -> None:
         self.limit = int(os.environ["RN50_TRY_STEPS"])

@@ -30,7 +30,7 @@ def listeners(recorder: Recorder, wrote: Callable[..., None]) -> dict[str, Calla
 
 
 class Watch:
-    """What the recorder remembers between the events of a step."""
+    """The memory of the recorder between the events of a step."""
 
     def __init__(self, recorder: Recorder, wrote: Callable[..., None]) -> None:
         self.recorder, self.wrote = recorder, wrote
