@@ -174,7 +174,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if all(all(batches) for batches in drawn) and all(data):
         # a script may also take every second batch of a loader that goes through all samples
         whole = all(d["planned"] == d["size"] and d["skipped"] < len(fed[0]) - 1 for d in data)
-        if len({d["sign"] for d in data}) == 1:
+        if data[0]["sign"] and len({d["sign"] for d in data}) == 1:
             if whole:
                 return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
             return overlap(drawn)

@@ -106,26 +106,25 @@ def quietly() -> Iterator[None]:
 
 def before(owner: Any, name: str, listen: Callable[..., None]) -> None:
     """Call `listen` with the arguments of `owner.name` before each call."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def heard(*args: Any, **kwargs: Any) -> Any:
-        with quietly():
-            listen(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    setattr(owner, name, heard)
+    wrap(owner, name, listen, lambda *args, **kwargs: None)
 
 
 def after(owner: Any, name: str, listen: Callable[..., None]) -> None:
     """Call `listen` with the result and the arguments of `owner.name` after each call."""
+    wrap(owner, name, lambda *args, **kwargs: None, listen)
+
+
+def wrap(owner: Any, name: str, first: Callable[..., None], last: Callable[..., None]) -> None:
+    """Replace `owner.name` by a function that also calls `first` and `last`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def heard(*args: Any, **kwargs: Any) -> Any:
+        with quietly():
+            first(*args, **kwargs)
         result = original(*args, **kwargs)
         with quietly():
-            listen(result, *args, **kwargs)
+            last(result, *args, **kwargs)
         return result
 
     setattr(owner, name, heard)

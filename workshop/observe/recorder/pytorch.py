@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import random
 import re
 import sys
 import weakref
@@ -124,28 +122,15 @@ class Watch:
             self.data = {"planned": planned, "size": len(data), "sign": self.sign(data)}
         self.data["skipped"] = self.given[iterator] - self.used
 
-    def sign(self, data: Any) -> str:
-        """Return a text that data sets with equal samples share, however they augment them.
+    def sign(self, data: Any) -> str | None:
+        """Return a text that data sets with equal samples share, None if they cannot be compared.
 
-        Three samples are read from a copy (a file that the data set opens must not be shared with
-        its workers), with fixed seeds.
+        It comes from the attributes, so that nothing is read and augmentation does not matter.
         """
-        numpy = sys.modules.get("numpy")
-        states = random.getstate(), numpy and numpy.random.get_state()
-        parts = []
-        try:
-            with self.torch.random.fork_rng(devices=[]):
-                for index in (0, len(data) // 2, len(data) - 1):
-                    self.torch.manual_seed(0)
-                    random.seed(0)
-                    if numpy:
-                        numpy.random.seed(0)
-                    parts.append(re.sub(r" at 0x\w+", "", repr(copy.copy(data)[index])))
-        finally:
-            random.setstate(states[0])
-            if numpy:
-                numpy.random.set_state(states[1])
-        return digest(part.encode() for part in parts)
+        text = repr(vars(data))
+        if " object at 0x" in text:
+            return None
+        return digest([re.sub(r" at 0x\w+", "", text).encode()])
 
     # the forward pass
 
