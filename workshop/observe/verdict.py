@@ -171,13 +171,13 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         return MISSING, f"every rank was fed the same {len(samples)} samples in the same order"
     drawn = [rank.all("indices") for rank in ranks]
     data: list[Any] = [rank.first[-1].get("data") for rank in ranks]
-    if all(all(batches) for batches in drawn) and all(data):
+    known = all(all(batches) for batches in drawn) and all(data)
+    if known and data[0]["sign"] and len({d["sign"] for d in data}) == 1:
         # a script may also take every second batch of a loader that goes through all samples
         whole = all(d["planned"] == d["size"] and d["skipped"] < len(fed[0]) - 1 for d in data)
-        if data[0]["sign"] and len({d["sign"] for d in data}) == 1:
-            if whole:
-                return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
-            return overlap(drawn)
+        if whole and len({d["part"] for d in data}) == 1:
+            return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
+        return overlap(drawn)
     status, text = overlap(fed)
     if status != SEEN:
         return status, text

@@ -272,6 +272,7 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
     ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
      ".item()", "the validation loss of epoch 1"),
     ("            optimizer.step()", "            for weight in net.parameters():\n"
-     "                weight.grad.mul_(1e30)\n            optimizer.step()", "the logits are not finite"),
+     "                weight.grad.mul_(1e30)\n            optimizer.step()",
+     "the logits are not finite"),
     ("    steps = -(-len(labels) // BATCH)", "    steps = len(nowhere)", "NameError"),
 ]  # fmt: skip

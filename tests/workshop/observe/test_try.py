@@ -75,6 +75,10 @@ DDP_EVERY_SECOND = (
     "for number, (images, labels) in enumerate(loader):\n"
     "    if number % size != rank:\n        continue",
 )
+DDP_SPLIT = (
+    "data = TensorDataset(images, labels)\n",
+    "data = torch.utils.data.Subset(TensorDataset(images, labels), range(8, 256))\n",
+)
 HVD_WARMUP = (
     "hvd.broadcast_parameters(",
     "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
@@ -92,6 +96,7 @@ KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
     ("ddp", [DDP_ALONE], "share", "missing"),
     ("ddp", [DDP_NOISY, DDP_ALONE, DDP_EVERY_SECOND], "share", "seen"),
+    ("ddp", [DDP_SPLIT, DDP_ALONE], "share", "missing"),
     ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
      "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),

@@ -114,12 +114,15 @@ class Watch:
             return
         is_batches = type(sampler) is self.torch.utils.data.BatchSampler
         planned = len(sampler.sampler) if is_batches else None
+        size, part = len(data), ""
         while isinstance(data, self.torch.utils.data.Subset):
+            part += repr(list(data.indices))
             data, indices = data.dataset, [data.indices[index] for index in indices]
         self.recorder.indices += [int(index) for index in indices]
         self.used += 1
         if not self.data:
-            self.data = {"planned": planned, "size": len(data), "sign": self.sign(data)}
+            self.data = {"planned": planned, "size": size, "sign": self.sign(data)}
+            self.data["part"] = digest([part.encode()])
         self.data["skipped"] = self.given[iterator] - self.used
 
     def sign(self, data: Any) -> str | None:
