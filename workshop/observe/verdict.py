@@ -201,7 +201,7 @@ def overlap(batches: list[list[list[Any]]]) -> tuple[str, str]:
         passes.append(seen)
     common = sum(n > 1 for n in collections.Counter(x for seen in passes for x in seen).values())
     smallest = min(map(len, passes))
-    text = f"{smallest} samples on each rank, {common or 'none'} of them on another rank too"
+    text = f"{smallest} samples on each rank, {common or 'none'} of them on another too"
     if 4 * common > smallest:
         return MISSING, f"{text}: the ranks do not share the data"
     if common > max(2, 0.02 * smallest):

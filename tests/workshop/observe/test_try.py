@@ -198,7 +198,7 @@ def snapshot(folder: Path) -> dict[str, object]:
 def test_no_write_reaches_the_folder(
     tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without the kernel's help."""
+    """The kernel may or may not help to protect it."""
     if not kernel:
         monkeypatch.setattr(sandbox, "LIBC", None)
     elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
