@@ -261,7 +261,7 @@ np.savez(
 
 @pytest.fixture(scope="module")
 def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """The results of the recipe's functions, in one process because importing TensorFlow is slow."""
+    """The results of the recipe's functions, from one process: TensorFlow is slow to import."""
     out = tmp_path_factory.mktemp("probe") / "found.npz"
     command = [sys.executable, "-c", PROBE, FOLDER, shards, out]
     run(command, out.parent, TF_USE_LEGACY_KERAS="1")
