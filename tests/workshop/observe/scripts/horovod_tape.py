@@ -1,4 +1,4 @@
-"""A training script for several GPUs, TensorFlow 2 with a loop of its own and Horovod."""
+"""A training script for several GPUs, TensorFlow 2 with its own loop and Horovod."""
 
 import horovod.tensorflow as hvd
 import numpy as np

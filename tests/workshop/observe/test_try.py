@@ -1,6 +1,6 @@
 """`rn50 workshop try`: scripts that are right, and the same with changes taken out of them.
 
-The scripts stand beside this file and are run on two ranks by their launchers, under the recorder.
+The scripts in `scripts/` run on two ranks by their launchers, under the recorder.
 What is right in them, and what is taken out, is known from the text; the verdict comes from what
 they did.
 """
@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import workshop
+from rn50lib.errors import UserError
 from workshop.errors import RunFailed
-from workshop.try_script import folder, report
-from workshop.try_script.command import choose_launcher
+from workshop.observe import sandbox, verdict
+from workshop.observe.run import choose_launcher
 
 SCRIPTS = Path(__file__).parent / "scripts"
 KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
@@ -74,6 +75,10 @@ DDP_EVERY_SECOND = (
     "for number, (images, labels) in enumerate(loader):\n"
     "    if number % size != rank:\n        continue",
 )
+DDP_SPLIT = (
+    "data = TensorDataset(images, labels)\n",
+    "data = torch.utils.data.Subset(TensorDataset(images, labels), range(8, 256))\n",
+)
 HVD_WARMUP = (
     "hvd.broadcast_parameters(",
     "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
@@ -91,6 +96,7 @@ KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
     ("ddp", [DDP_ALONE], "share", "missing"),
     ("ddp", [DDP_NOISY, DDP_ALONE, DDP_EVERY_SECOND], "share", "seen"),
+    ("ddp", [DDP_SPLIT, DDP_ALONE], "share", "missing"),
     ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
      "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
@@ -100,7 +106,7 @@ KNOWN = [
 ]  # fmt: skip
 
 
-def attempt(path: Path, single: bool = True) -> report.Result:
+def attempt(path: Path, single: bool = True) -> verdict.Result:
     return workshop.try_script(path, single=single, env=KERAS_2, seconds=60)
 
 
@@ -115,7 +121,7 @@ def edited(folder: Path, name: str, *edits: tuple[str, str]) -> Path:
     return path
 
 
-def statuses(result: report.Result) -> dict[str, str]:
+def statuses(result: verdict.Result) -> dict[str, str]:
     return {row.change: row.status for row in result.rows}
 
 
@@ -134,7 +140,7 @@ def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Pat
     rows = {row["change"]: row for row in json.loads(told.read_text())["rows"]}
     assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(CHANGES, "seen")
     assert "0.02 on 2 ranks, 0.01 on one" in rows["rate"]["evidence"]
-    assert "averaged (hvd.DistributedOptimizer), in 5 of 5 steps" in rows["average"]["evidence"]
+    assert "averaged (hvd.DistributedOptimizer" in rows["average"]["evidence"]
     assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
     for line in ("✓ start alike", "✓ share the samples", "40 samples on each rank"):
         assert line in done.stdout
@@ -152,13 +158,8 @@ for name in ("many", "many/deep", "loop/link", "elsewhere", "elsewhere/inner"):
     os.replace(folder / "large", folder / "moved")
     (folder / "gone").unlink()
     subprocess.run(["touch", folder / "by-a-program"], check=True)
-open("large", "r+b").write(b"other")
-assert open("large", "rb").read(6) == b"otherx"
-os.truncate("cut", 3)
-os.chmod("mode", 0o600)
-os.link("large-2", "hard")
-open("hard", "wb").write(b"other")
-open("to-large", "ab").write(b"other")
+open("large", "wb").write(b"other")
+assert open("large", "rb").read() == b"other"
 os.symlink("large-3", "made")
 open("made", "wb").close()
 shutil.rmtree("tree")
@@ -168,6 +169,11 @@ for write in (
     lambda: os.remove(ORIGINAL + "/large"),
     lambda: os.mkdir(ORIGINAL + "/folder"),
     lambda: open(ORIGINAL + "/large", "r+"),
+    lambda: open("large-2", "r+b"),
+    lambda: open("to-large", "ab"),
+    lambda: os.truncate("cut", 3),
+    lambda: os.chmod("mode", 0o600),
+    lambda: os.link("large-2", "hard"),
 ):
     try:
         write()
@@ -192,15 +198,15 @@ def snapshot(folder: Path) -> dict[str, object]:
 def test_no_write_reaches_the_folder(
     tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the kernel helps to protect it or not."""
+    """The kernel may or may not help to protect it."""
     if not kernel:
-        monkeypatch.setattr(folder, "LIBC", None)
+        monkeypatch.setattr(sandbox, "LIBC", None)
     elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
-        pytest.skip("the kernel gives this user no mounts of its own")
+        pytest.skip("the kernel does not let this user mount")
     here, there = tmp_path / "here", tmp_path / "there"
     for name in (here / "many" / "deep", here / "few", here / "tree" / "sub", there / "inner"):
         name.mkdir(parents=True)
-    large = b"x" * (folder.SMALL + 1)
+    large = b"x" * (sandbox.SMALL + 1)
     for name in (here / "many", here / "many" / "deep", here / "few", there, there / "inner"):
         for file in ("small", "gone"):
             (name / file).write_text("yours")
@@ -219,53 +225,30 @@ def test_no_write_reaches_the_folder(
     assert snapshot(tmp_path) == before
 
 
-def test_directories_beyond_the_limit_are_read_only_links(
+def test_a_folder_with_too_many_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "ENTRIES", 4)
-    monkeypatch.setattr(folder, "LIBC", None)
-    for name in ("a", "b", "c"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1").write_text("yours")
-        (tmp_path / name / "2").write_text("yours")
-    path = tmp_path / "train.py"
-    path.write_text("open('a/1', 'w').write('x')\nopen('c/1').read()\nopen('c/3', 'w')\n")
-    before = snapshot(tmp_path)
-    with pytest.raises(RunFailed) as failure:
-        workshop.try_script(path, launcher="python", single=False)
-    assert "c/3" in failure.value.log and "Protected" in failure.value.log
-    assert snapshot(tmp_path) == before
+    monkeypatch.setattr(sandbox, "ENTRIES", 4)
+    for number in range(5):
+        (tmp_path / f"{number}.py").write_text("")
+    with pytest.raises(UserError, match="more than 4 files"):
+        workshop.try_script(tmp_path / "1.py", launcher="python", single=False)
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_each_change_that_is_missing_is_told(tmp_path: Path) -> None:
-    path = edited(
-        tmp_path, "ddp",
-        ("DistributedSampler(data)", "DistributedSampler(data, 1, 0)"),
-        ("model = DistributedDataParallel(model)\n", ""),
-        ("if rank == 0:", "if True:"),
-    )  # fmt: skip
-    result = attempt(path, single=False)
-    assert result.missing == ["share", "average", "alike", "writes"]
+def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
+    """Augmentation hides nothing, and a temporary file without a name does not count."""
+    unnamed = "import tempfile\ntempfile.TemporaryFile()\nif True:"
+    edits = [DDP_NOISY, DDP_ALONE, ("if rank == 0:", unnamed)]
+    edits.append(("model = DistributedDataParallel(model)\n", ""))
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert result.missing == ["share", "average", "alike", "writes"] and not result.passed
     assert result["start"].status == "seen"
     assert result["rate"].status == "not seen"
-    assert "each rank updated with its own gradients" in result["average"].evidence
-    assert "the same 40 samples in the same order" in result["share"].evidence
+    assert "all 256 samples" in result["share"].evidence
     assert "several ranks wrote model.pt" in result["writes"].evidence
     assert "✗ average the gradients" in result._repr_html_()
-
-
-@pytest.mark.slow
-@pytest.mark.needs("torch")
-def test_augmentation_hides_nothing_and_a_file_without_a_name_is_none(tmp_path: Path) -> None:
-    unnamed = "import tempfile\ntempfile.TemporaryFile()\nif rank == 0:"
-    edits = [DDP_NOISY, DDP_ALONE, ("if rank == 0:", unnamed)]
-    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
-    assert result.missing == ["share"], str(result)
-    assert "all 256 samples" in result["share"].evidence
-    assert "rank 0 wrote model.pt" in result["writes"].evidence
-    assert "augments" in str(result) and "validation" in str(result)
 
 
 @pytest.mark.acceptance
@@ -300,12 +283,9 @@ def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
         ("from horovod import torch", "horovodrun"),
         ("import torch.distributed as dist", "torchrun"),
         ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
-        ("import torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(f)", "python"),
-        ("import helper", "torchrun"),
     ],
 )
 def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:
-    (tmp_path / "helper.py").write_text("import torch.distributed")
     (tmp_path / "script.py").write_text(text)
     assert choose_launcher(tmp_path / "script.py")[0] == launcher
 
@@ -313,7 +293,7 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["gone.py"], "there is no script gone.py"),
+        (["gone.py"], "no such script: gone.py"),
         (["-n", "1", __file__], "a script is tried on 2 ranks or more"),
         ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
         ([__file__, "--steps", "0"], "'0' must be a whole number of 1 or more"),
@@ -333,7 +313,7 @@ def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
     result = attempt(edited(tmp_path, name))
     expected = dict.fromkeys(CHANGES, "seen")
     if name == "by_hand":
-        expected["alike"] = "not seen"  # equal seeds, and nobody can tell whether that is meant
+        expected["alike"] = "not seen"  # equal seeds may be intended
     assert statuses(result) == expected, str(result)
 
 

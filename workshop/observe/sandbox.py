@@ -1,4 +1,4 @@
-"""The folder that a script is tried in: a copy, so that no write reaches the original."""
+"""A copy of the folder that a script runs in, so that no write reaches the original."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import sys
 from collections import deque
 from pathlib import Path
 
-SMALL = 2**20  # bytes of a file that is copied
-COPIED = 2000  # files that are copied; all others are links
-ENTRIES = 100_000  # files and directories in all; deeper directories are links
+from rn50lib.errors import UserError
+
+SMALL = 2**20  # bytes: a larger file becomes a link
+COPIED = 2000  # files that are copied; the rest become links
+ENTRIES = 100_000  # more files and directories than this are refused
 
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18  # MS_...
@@ -20,32 +22,24 @@ LOCKED = 2 | 4 | 8  # nosuid, nodev, noexec: a remount has to keep them
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def copy_folder(folder: Path, to: Path) -> list[Path]:
-    """Copy a folder: real directories, copies of small files, links to large ones.
+def copy_folder(folder: Path, to: Path) -> None:
+    """Copy a folder as real directories, copies of small files, and links to large files.
 
-    A link to something in the folder becomes a link to the copy of it. A directory elsewhere that
-    a link leads to is copied in the same way. The recorder replaces the link to a large file by a
-    copy before the script writes to it.
+    A link to something in the folder becomes a link to its copy. A directory outside the folder
+    that a link leads to is copied in the same way. The recorder removes the link to a large file
+    before the script replaces it.
 
-    Returns the directories elsewhere that are links because there are more than ENTRIES entries.
+    Raises UserError if there are more than ENTRIES entries.
     """
     folder = folder.resolve()
-    to.mkdir()
-    made, left, linked = {folder: to}, deque([(folder, to)]), []
+    made, left = {folder: to}, deque([(folder, to)])
     copied = entries = 0
-    while left:  # breadth first: what is deepest becomes a link
+    while left:
         source, target = left.popleft()
-        if entries > ENTRIES or not os.access(source, os.R_OK | os.X_OK):
-            target.rmdir()
-            target.symlink_to(source)
-            if not source.is_relative_to(folder):
-                linked.append(source)
-            continue
-        for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+        target.mkdir()
+        for entry in os.scandir(source) if os.access(source, os.R_OK | os.X_OK) else ():
             new, entries = target / entry.name, entries + 1
-            real = source / entry.name
-            if entry.is_symlink():
-                real = Path(os.path.realpath(entry.path))
+            real = Path(os.path.realpath(entry.path)) if entry.is_symlink() else Path(entry.path)
             if entry.name == "__pycache__" or real == to.parent:
                 continue
             if entry.is_symlink() and real.is_relative_to(folder):
@@ -55,7 +49,6 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
             elif entry.is_dir() and folder.is_relative_to(real):  # a link upwards
                 new.symlink_to(real)
             elif entry.is_dir():
-                new.mkdir()
                 made[real] = new
                 left.append((real, new))
             elif entry.is_file():
@@ -65,13 +58,17 @@ def copy_folder(folder: Path, to: Path) -> list[Path]:
                     copied += 1
                 else:
                     new.symlink_to(real)
-    return linked
+        if entries > ENTRIES:
+            raise UserError(
+                f"{folder} holds more than {ENTRIES:,} files: change to a smaller folder and pass"
+                " the data by its absolute path"
+            )
 
 
-def make_read_only(folders: list[Path]) -> None:
-    """Make folders read-only for this process and its children, if the kernel allows it.
+def make_read_only(folder: Path) -> None:
+    """Make a folder read-only for this process and its children, if the kernel allows it.
 
-    This stops code in C and other programs, which the recorder does not see. It takes a user
+    This stops C code and other programs, which the recorder does not see. It needs a user
     namespace unless the user is root; many containers allow neither.
     """
     if LIBC is None:
@@ -85,7 +82,7 @@ def make_read_only(folders: list[Path]) -> None:
             with contextlib.suppress(OSError), open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     LIBC.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
-    for path in map(os.fsencode, folders):
-        if not LIBC.mount(path, path, None, BIND | RECURSIVE, None):
-            flags = BIND | REMOUNT | READ_ONLY | os.statvfs(path).f_flag & LOCKED
-            LIBC.mount(None, path, None, flags, None)
+    path = os.fsencode(folder)
+    if not LIBC.mount(path, path, None, BIND | RECURSIVE, None):
+        flags = BIND | REMOUNT | READ_ONLY | os.statvfs(path).f_flag & LOCKED
+        LIBC.mount(None, path, None, flags, None)
