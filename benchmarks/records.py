@@ -26,8 +26,8 @@ reader = Reader(sys.argv[2] + ".rec")
 order = list(range(len(reader)))
 if sys.argv[1] == "random":
     random.Random(0).shuffle(order)"""
-WRITE = """from data_prep.shardwriter import prepare
-import data_prep.tfrecordwriter, rn50lib.data.tfrecord as tfrecord
+WRITE = """from data_prep.tfrecordwriter import prepare
+import rn50lib.data.tfrecord as tfrecord
 tfrecord.masked_crc(b"")
 images = [line.rstrip("\\n").split("\\t") for line in open(sys.argv[2])]
 images = [[int(label), path, path] for label, path in images]

@@ -63,6 +63,19 @@ def run(
                 yield suspect[0], Died(reason)
 
 
+def run_all(
+    prepare: Callable[[Any], Work], settings: Any, tasks: Sequence[Any], jobs: int
+) -> Iterator[tuple[int, Any]]:
+    """Do the same as ``run``, but raise UserError for a task whose worker died twice."""
+    for number, answer in run(prepare, settings, tasks, jobs):
+        if isinstance(answer, Died):
+            raise UserError(
+                f"a worker process was {answer.reason}, twice on the same task; "
+                "run the same command again to continue from here"
+            )
+        yield number, answer
+
+
 def _run_pool(prepare: Callable, settings: Any, left: deque, jobs: int) -> Answers:
     """Yield answers until all tasks are done or a worker dies.
 

@@ -105,7 +105,7 @@ def test_chunks_and_ratios(tree, tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_packed_bytes_are_the_files_bytes(tree, tmp_path, threads, monkeypatch):
-    monkeypatch.setattr(packing, "RUN_BYTES", 500)  # so that the threads have to take turns
+    monkeypatch.setattr(recordwriter, "RUN_BYTES", 500)  # so that the threads have to take turns
     prefix = tmp_path / "out" / "a"
     im2rec.main(["--list", "--recursive", str(prefix), str(tree)])
     im2rec.main(["--pass-through", "--num-thread", str(threads), str(prefix), str(tree)])
@@ -141,7 +141,7 @@ def checksums(prefix):
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_each_record_has_a_checksum(tree, tmp_path, threads, monkeypatch):
     """Of its payload as the reader gives it, also where the magic is inside."""
-    monkeypatch.setattr(packing, "RUN_BYTES", 500)
+    monkeypatch.setattr(recordwriter, "RUN_BYTES", 500)
     prefix = str(tmp_path / "a")
     im2rec.main(["--list", "--recursive", prefix, str(tree)])
     im2rec.main(["--pass-through", "--num-thread", threads, prefix, str(tree)])
@@ -421,7 +421,7 @@ def test_disk_full_in_the_middle(tmp_path):
         ("0\t1\tx.jpg\none\t1\ty.jpg\n", "line 2 is"),
         ("0\ta\tx.jpg\n", "line 1 is"),
         ("-1\t0\tx.jpg\n", "line 1 is"),
-        ("5\t0\tx.jpg\n5\t0\ty.jpg\n", "line 2 has the index 5, which stands there before"),
+        ("5\t0\tx.jpg\n5\t0\ty.jpg\n", "line 2 has the index 5 of an earlier line"),
     ],
 )
 def test_broken_list(tmp_path, lines, reason):
@@ -442,8 +442,8 @@ def test_broken_list(tmp_path, lines, reason):
         (["--list", "--chunks", "0", "{t}/a", "{t}"], "--chunks 0: there must be at least one"),
         (["--list", "--train-ratio", "2", "{t}/a", "{t}"], "--train-ratio 2.0: a ratio lies"),
         (["--num-thread", "0", "{t}/a", "{t}"], "--num-thread 0: give at least one thread"),
-        (["--quality", "0", "{t}/a", "{t}"], "--quality 0: for .jpg it goes from 1 to 100"),
-        (["--resize", "-5", "{t}/a", "{t}"], "--resize -5: give the shorter side's length"),
+        (["--quality", "0", "{t}/a", "{t}"], "--quality 0: use 1 to 100 for .jpg"),
+        (["--resize", "-5", "{t}/a", "{t}"], "--resize -5: pass the shorter side's length"),
         (
             ["--colour", "1", "{t}/a", "{t}"],
             "unknown flag or argument --colour: did you mean",

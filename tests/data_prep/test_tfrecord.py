@@ -295,7 +295,7 @@ def test_a_bad_image_is_named(tmp_path, schema):
     bad.write_bytes(b"no image at all" * 100)
     with pytest.raises(UserError) as caught:
         tfrecord.main([str(root), "--schema", schema, "--quiet"])
-    assert str(caught.value).startswith(f"{bad}: this is no JPEG or PNG")
+    assert str(caught.value).startswith(f"{bad}: this is not a readable JPEG")
     assert not (root / "tfrecord").exists()
     bad.write_bytes(picture(1)[:500])
     if schema == "slides":
