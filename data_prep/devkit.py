@@ -29,11 +29,11 @@ class Devkit:
     truth: list[str]  # the class of validation image 1, 2, …
 
     def class_of_val(self, name: str, where: Path) -> str:
-        """Return the class of ILSVRC2012_val_00000001.JPEG. Raises UserError if it is not listed."""
+        """Return the class of ILSVRC2012_val_00000001.JPEG. Raises UserError if it is missing."""
         match = _VAL_NUMBER.fullmatch(name)
         if not match or not 1 <= int(match[1]) <= len(self.truth):
             raise UserError(
-                f"{where}: {name!r} is not among the {len(self.truth):,} images of the devkit's list"
+                f"{where}: {name!r} is not one of the {len(self.truth):,} images in the devkit"
             )
         return self.truth[int(match[1]) - 1]
 

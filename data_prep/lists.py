@@ -50,7 +50,9 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = EXTENSIO
         for name in files:
             path = f"{relative}/{name}" if relative else name
             if "\t" in path or "\n" in path or "\r" in path:
-                raise UserError(f"{path!r}: a list cannot hold tabs or line breaks; rename the file")
+                raise UserError(
+                    f"{path!r}: a list cannot hold tabs or line breaks; rename the file"
+                )
             found.images.append((len(found.images), path, max(0, len(found.classes) - 1)))
         if not recursive:
             break

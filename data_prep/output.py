@@ -19,7 +19,7 @@ from rn50lib.files import FULL, check_file, replacing, sync
 STAMP = ".made-from"
 COMPLETE = ".complete"
 BUFFER_BYTES = 64 << 10
-"""Bytes per write. On Linux 6.18 and ext4, 400 MB took 0.1 s so, and 0.4 to 1.0 s in larger ones."""
+"""Bytes per write. On ext4, 400 MB took 0.1 s so, and 0.4 to 1.0 s in larger writes."""
 
 
 @contextlib.contextmanager

@@ -118,8 +118,8 @@ def convert(
             "words": words,
             "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
         }
-        images, written = sum(len(task[2]) for task in tasks), 0
-        with Progress(images, "writing shards", quiet=quiet) as progress:
+        total, written = sum(len(task[2]) for task in tasks), 0
+        with Progress(total, "writing shards", quiet=quiet) as progress:
             for number, answer in processes.run_all(
                 prepare, settings, tasks, usable_cores() if jobs is None else jobs
             ):
@@ -137,8 +137,8 @@ def convert(
         print(
             f"{out}: {', '.join(f'{len(v):,} {s}' for s, v in sources.items())} images in "
             f"{', '.join(f'{n:,} {SPLIT_PREFIX[s]}' for s, n in counts.items())} shards; wrote "
-            f"{images:,} images, {format_bytes(written)} in {seconds:.1f} s "
-            f"({images / seconds:,.0f} images/s)"
+            f"{total:,} images, {format_bytes(written)} in {seconds:.1f} s "
+            f"({total / seconds:,.0f} images/s)"
         )
     return out
 

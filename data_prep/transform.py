@@ -32,9 +32,7 @@ class Transform:
     def __post_init__(self) -> None:
         most = 9 if self.encoding == ".png" else 100
         if self.quality is not None and not 1 <= self.quality <= most:
-            raise UserError(
-                f"--quality {self.quality}: use 1 to {most} for {self.encoding}"
-            )
+            raise UserError(f"--quality {self.quality}: use 1 to {most} for {self.encoding}")
         if self.resize < 0:
             raise UserError(f"--resize {self.resize}: pass the shorter side's length in pixels")
 

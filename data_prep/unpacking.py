@@ -101,14 +101,14 @@ def _write_class(folder: Path, items: list[Item], copy: bool) -> list[int]:
         part = _fresh_part(folder)
         for name, path, *place in items:
             if place:
-                _extract(path, *place, part / name)
+                _extract(path, part / name, *place)
             else:
                 _link(path, part / name, copy)
         os.rename(part, folder)
     return [len(items), sum(sizes.values())]
 
 
-def _extract(path: str, offset: int, size: int, target: Path) -> None:
+def _extract(path: str, target: Path, offset: int, size: int) -> None:
     with open(path, "rb", buffering=0) as archive:
         data = os.pread(archive.fileno(), size, offset)
     if len(data) != size:
@@ -189,9 +189,7 @@ def name_and_class(path: str, where: str) -> tuple[str, str | None]:
     if match:
         return f"{match[1]}.{match[3]}", match[2]
     if not name:
-        raise UserError(
-            f"{where}: its images have no names, so they cannot be written as files"
-        )
+        raise UserError(f"{where}: its images have no names, so they cannot be written as files")
     return name, None
 
 
