@@ -27,9 +27,7 @@ from pathlib import Path
 from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.output import COMPLETE, OutputFolder, finish_swap
-from data_prep.signs import drawing
-from data_prep.signs.classes import IDS, class_list
-from data_prep.signs.drawing import picture_path
+from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
 from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
@@ -216,6 +214,8 @@ def _draw(
     quiet: bool,
 ) -> tuple[int, float]:
     """Draw what is missing; return bytes and seconds. Raises UserError if a process fails."""
+    from data_prep.signs.compose import prepare  # with Pillow and NumPy
+
     written = 0
     batches = []
     for split in SPLITS:
@@ -223,7 +223,7 @@ def _draw(
         batches += [(split, numbers[i : i + BATCH]) for i in range(0, len(numbers), BATCH)]
     with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
         try:
-            for number, answer in processes.run_all(drawing.prepare, settings, batches, jobs):
+            for number, answer in processes.run_all(prepare, settings, batches, jobs):
                 written += answer
                 progress.add(len(batches[number][1]))
         except processes.Failed as error:

@@ -15,7 +15,7 @@ import google_crc32c
 import pytest
 from PIL import Image
 
-from data_prep import common, im2rec, packing
+from data_prep import common, im2rec, recordwriter
 from rn50lib.data.recordio import Reader
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
@@ -440,7 +440,7 @@ def test_broken_list(tmp_path, lines, reason):
         (["{t}/a", "{t}"], "{t}/a.lst: there is no such list; make it first with"),
         (["{t}/a"], "ROOT, the folder that holds the images, is missing"),
         (["--list", "--chunks", "0", "{t}/a", "{t}"], "--chunks 0: there must be at least one"),
-        (["--list", "--train-ratio", "2", "{t}/a", "{t}"], "--train-ratio 2.0: a ratio lies"),
+        (["--list", "--train-ratio", "2", "{t}/a", "{t}"], "--train-ratio 2.0: use a ratio"),
         (["--num-thread", "0", "{t}/a", "{t}"], "--num-thread 0: give at least one thread"),
         (["--quality", "0", "{t}/a", "{t}"], "--quality 0: use 1 to 100 for .jpg"),
         (["--resize", "-5", "{t}/a", "{t}"], "--resize -5: pass the shorter side's length"),
