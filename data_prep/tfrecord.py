@@ -28,13 +28,7 @@ from rn50lib.data.order import epoch_order
 from rn50lib.data.recordio import Reader
 from rn50lib.data.shards import write_sidecar
 from rn50lib.data.source import Source, open_source
-from rn50lib.data.tfrecord import (
-    SPLIT_PREFIX,
-    TFRecordReader,
-    find_shards,
-    index_path,
-    shard_name,
-)
+from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
