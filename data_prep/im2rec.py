@@ -28,7 +28,8 @@ from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lis
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
 from rn50lib import hooks as overrides
 from rn50lib.argparser import Parser
-from rn50lib.data.framing import checksum_path, crc32c, unpack_header
+from rn50lib.data.recordfile import crc32c
+from rn50lib.data.recordio import checksum_path, unpack_header
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores

@@ -11,18 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from data_prep.common import Progress
+from data_prep.encoding import frame, pack_header
 from data_prep.lists import Entry
 from data_prep.output import new_files
-from rn50lib.data.framing import (
-    HEADER,
-    MAX_PAYLOAD,
-    PART,
-    checksum_path,
-    crc32c,
-    frame,
-    pack_header,
-)
-from rn50lib.data.imageinfo import LFS_POINTER
+from rn50lib.data.folder import LFS_POINTER
+from rn50lib.data.recordfile import crc32c
+from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_prep.encoding import image_info
 from data_prep.lists import read_list
-from rn50lib.data.framing import crc32c
-from rn50lib.data.imageinfo import eight_bits, image_info
+from rn50lib.data.decode import eight_bits
+from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import CRC, index_path, mask

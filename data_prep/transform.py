@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
-from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.decode import eight_bits
 from rn50lib.errors import UserError
 
 Image.preinit()  # loads its formats now, not while the first image is timed

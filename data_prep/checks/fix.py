@@ -16,11 +16,12 @@ from PIL import Image
 from data_prep.checks.folders import Part
 from data_prep.checks.problems import Problems
 from data_prep.common import Progress, check_room
+from data_prep.encoding import pack_header
 from data_prep.output import OutputFolder
 from data_prep.recordwriter import Writer
-from rn50lib.data.framing import join, locate, pack_header, unpack_header
-from rn50lib.data.imageinfo import eight_bits
-from rn50lib.data.mapped import MappedFile
+from rn50lib.data.decode import eight_bits
+from rn50lib.data.recordfile import MappedFile
+from rn50lib.data.recordio import join, locate, unpack_header
 from rn50lib.errors import UserError
 
 FIXED = ("cmyk", "png-as-jpeg")

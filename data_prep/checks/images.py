@@ -15,9 +15,10 @@ from typing import Any
 
 from PIL import Image
 
-from rn50lib.data.framing import HEADER, crc32c, join, locate, unpack_header
-from rn50lib.data.imageinfo import LFS_POINTER, ImageInfo, image_info
-from rn50lib.data.mapped import MappedFile
+from data_prep.encoding import ImageInfo, image_info
+from rn50lib.data.folder import LFS_POINTER
+from rn50lib.data.recordfile import MappedFile, crc32c
+from rn50lib.data.recordio import HEADER, join, locate, unpack_header
 
 try:
     import simplejpeg

@@ -10,19 +10,20 @@ import numpy as np
 from data_prep.checks.folders import RUN, Part
 from data_prep.checks.problems import Problems
 from data_prep.lists import read_list
-from rn50lib.data.framing import (
+from rn50lib.data.recordfile import MappedFile, RecordError
+from rn50lib.data.recordio import (
     HEADER,
     MAGIC_BYTES,
     Damage,
-    RecordError,
     Span,
     checksum_path,
+    checksum_remedy,
     join,
     locate,
+    read_checksums,
+    read_index,
     unpack_header,
 )
-from rn50lib.data.index import checksum_remedy, read_checksums, read_index
-from rn50lib.data.mapped import MappedFile
 from rn50lib.errors import UserError
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from data_prep.checks.folders import Part
 from data_prep.checks.images import check_image, digest
 from data_prep.checks.problems import Problems
-from rn50lib.data.example import parse_example
-from rn50lib.data.framing import RecordError
-from rn50lib.data.index import read_pairs
-from rn50lib.data.tfrecord import Shard, TFRecordReader, find_shards, index_path
+from rn50lib.data.recordfile import RecordError, read_pairs
+from rn50lib.data.tfrecord import Shard, TFRecordReader, find_shards, index_path, parse_example
 from rn50lib.errors import UserError
 
 FEATURES = {"image/encoded": bytes, "image/class/label": int}

@@ -109,7 +109,8 @@ def _choose_pose(rng: np.random.Generator, width: int, height: int) -> Pose:
     free = max(0.0, side * CROP / 2 - diameter / 2) * knobs.SIGN_OFFSET
     turn = np.radians([knobs.ROLL, knobs.YAW, knobs.PITCH]) * rng.uniform(-1, 1, 3)
     x, y = width / 2 + rng.uniform(-free, free), height / 2 + rng.uniform(-free, free)
-    return Pose(x, y, diameter, *turn, distance=rng.uniform(*knobs.PERSPECTIVE))
+    roll, yaw, pitch = turn
+    return Pose(x, y, diameter, roll, yaw, pitch, rng.uniform(*knobs.PERSPECTIVE))
 
 
 def _add_others(shot: Shot, main: Pose) -> None:
@@ -144,8 +145,9 @@ def _add_companion(shot: Shot, main: Pose) -> None:
     else:
         face = _face_for(shot.pick(shot.assets.others), size)
     drop = (main.diameter + size * 0.9) / main.diameter
-    x, y = main.project(np.array(0.0), np.array(drop))
-    _add_plain(shot, face, replace(main, x=float(x), y=float(y), diameter=size))
+    below = main.project(np.array(0.0), np.array(drop))
+    pose = replace(main, x=float(below[0]), y=float(below[1]), diameter=size)
+    _add_plain(shot, face, pose)
 
 
 def _add_twig(shot: Shot, twig: Image.Image, pose: Pose, side: int, reach: float) -> None:

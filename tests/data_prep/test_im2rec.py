@@ -138,7 +138,7 @@ def test_own_framing_has_no_checksums(tree, tmp_path):
     im2rec.main(["--list", "--recursive", prefix, str(tree)])
     im2rec.main(["--pass-through", prefix, str(tree)])
     (tmp_path / "mine.py").write_text(
-        "from rn50lib.data.framing import frame as mine\n"
+        "from data_prep.encoding import frame as mine\n"
         "def frame(payload):\n    return mine(payload)\n"
     )
     override = f"record_framing={tmp_path / 'mine.py'}:frame"

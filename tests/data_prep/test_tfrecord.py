@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord
-from rn50lib.data.example import parse_example
-from rn50lib.data.tfrecord import TFRecordReader, find_shards
+from rn50lib.data.tfrecord import TFRecordReader, find_shards, parse_example
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import png

@@ -17,9 +17,9 @@ from data_prep import im2rec, tfrecord, verify
 from data_prep.checks import images
 from data_prep.checks.images import check_image
 from data_prep.checks.problems import KINDS
+from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import frame_record, serialize_example
-from rn50lib.data.framing import pack_header
 from rn50lib.data.recordio import Reader
 from rn50lib.data.tfrecord import find_shards
 from tests.conftest import clean_environment

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import tfrecordwriter
+from data_prep import encoding, tfrecordwriter
 from rn50lib import optim
 from rn50lib import resnet as network
-from rn50lib.data import framing, order
+from rn50lib.data import sampler
 from rn50lib.recipe import learning_rate
 from tests.conftest import ROOT
 from tests.workshop.checks.close_answers import CLOSE, OTHER_WAYS
@@ -348,9 +348,9 @@ def test_built_exercises_hold_no_solution():
 
 def test_library_passes_its_own_exercises():
     functions = {
-        "ex01.frame": framing.frame,
+        "ex01.frame": encoding.frame,
         "ex01.crc": tfrecordwriter.frame_record,
-        "ex03.shard": order.shard,
+        "ex03.shard": sampler.shard,
         "ex02.schedule": learning_rate,
         "ex06.scaler": optim.loss_scale_update,
     }
@@ -526,7 +526,7 @@ def test_status_counts_what_was_passed(rn50, home, tmp_path):
         return rn50(tmp_path, "workshop", "status", *flags)[1]
 
     assert f"0 of {len(NAMES)} exercises passed" in status()
-    ask.check("ex01.frame", framing.frame)
+    ask.check("ex01.frame", encoding.frame)
     ask.hint("ex03.ring")
     found = json.loads(status("--json"))
     assert found["passed"] == 1

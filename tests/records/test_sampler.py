@@ -1,10 +1,10 @@
-"""Which rank reads what, when: exact partitions, and numbers that must never change."""
+"""The order of images on each rank: exact partitions, and numbers that must never change."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50lib.data.order import epoch_order, image_seed, shard, validation_shard
+from rn50lib.data.sampler import epoch_order, image_seed, shard, stream_shard, validation_shard
 
 sizes = st.integers(1, 7)
 batches = st.integers(1, 9)
@@ -66,6 +66,22 @@ def test_validation_sees_every_image_once(examples, size, batch):
     assert steps == {-(-examples // (size * batch))}
 
 
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.integers(1, 12))
+def test_streams_are_cut_without_gap_or_overlap(counts: list[int], size: int) -> None:
+    read: dict[tuple[int, int], int] = {}
+    lengths = []
+    for rank in range(size):
+        parts = stream_shard(np.array(counts), rank, size)
+        assert parts.dtype == np.int64 and parts.shape[1:] == (3,)
+        lengths.append(int(parts[:, 2].sum()))
+        for number, skip, take in parts.tolist():
+            assert take > 0 and skip + take <= counts[number]
+            for record in range(skip, skip + take):
+                read[number, record] = read.get((number, record), 0) + 1
+    assert read == {(s, r): 1 for s, count in enumerate(counts) for r in range(count)}
+    assert max(lengths) - min(lengths) <= 1
+
+
 def test_image_seeds():
     seeds = {image_seed(s, e, i) for s in range(4) for e in range(20) for i in range(500)}
     assert len(seeds) == 4 * 20 * 500
@@ -78,6 +94,6 @@ def test_image_seeds():
 
 def test_the_mixer_is_splitmix64():
     """The first output of SplitMix64 from state 0, as its authors' reference program prints it."""
-    from rn50lib.data.order import _mix
+    from rn50lib.data.sampler import _mix
 
     assert _mix(0) == 0xE220A8397B1DCDAF

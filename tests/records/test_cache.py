@@ -1,4 +1,4 @@
-"""What is found out about large record files: once, by one rank, and anew when they change."""
+"""Labels of large record files: read once, by one rank, and again if the files change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib.data import kept, shards
-from rn50lib.data.framing import pack_header
+from rn50lib.data import recordio, shards
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import index_path, shard_name
 from tests.conftest import clean_environment
@@ -57,13 +56,13 @@ def note(root: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def all_files_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LARGE", 1)
+    monkeypatch.setattr(recordio, "LARGE", 1)
     monkeypatch.setattr(shards, "LARGE", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("form", ["recordio", "tfrecord"])
-def test_labels_are_kept_and_found_anew_when_a_file_changes(tmp_path: Path, form: str) -> None:
+def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> None:
     root = tmp_path / "set"
     for labels in ([5, 300, 0, 7, 7, 2, 70_000], [1, 1, 0, 3]):
         root.mkdir(exist_ok=True)
@@ -100,39 +99,27 @@ RANK = """
 import sys
 from pathlib import Path
 import numpy as np
-from rn50lib.data import kept
+from rn50lib.data.recordfile import disk_cache
 
-def find_out():
+def compute():
     with open(sys.argv[2], "a") as file:
-        file.write("found out\\n")
+        file.write("computed\\n")
     return {"a": np.arange(3)}
 
-print(kept.kept(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], find_out)["a"].tolist())
+print(disk_cache(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], compute)["a"].tolist())
 """
 
 
-def test_one_rank_finds_out_for_all(tmp_path: Path) -> None:
-    file, told = tmp_path / "file", tmp_path / "told"
+def test_one_rank_computes_for_all(tmp_path: Path) -> None:
+    file, log = tmp_path / "file", tmp_path / "log"
     file.write_bytes(b"x")
     ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(file), str(told)],
+        subprocess.Popen([sys.executable, "-c", RANK, str(file), str(log)],
                          env=clean_environment(), stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]  # fmt: skip
     assert {rank.communicate()[0] for rank in ranks} == {"[0, 1, 2]\n"}
-    assert told.read_text() == "found out\n"
-
-
-def test_what_changes_while_it_is_looked_at_is_not_kept(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"x")
-
-    def find_out() -> kept.Arrays:
-        file.write_bytes(b"xy")
-        return {"a": np.zeros(1)}
-
-    kept.kept(tmp_path / "note", [file], find_out)
-    assert kept.load(tmp_path / "note", kept.state([file])) is None
+    assert log.read_text() == "computed\n"
 
 
 def from_disk() -> int:
@@ -141,8 +128,7 @@ def from_disk() -> int:
 
 
 def test_reading_at_random_reads_little_more_than_the_records(tmp_path: Path) -> None:
-    """By what the kernel counts, of a file that is in nobody's memory. Readahead would take more
-    than four times as much."""
+    """By the kernel's count, of a file that is not in memory. Readahead takes four times that."""
     root = tmp_path / "set"
     (root / "records").mkdir(parents=True)
     image = os.urandom(100_000)
