@@ -1,4 +1,4 @@
-"""What the data preparation programs share: errors as one line, free space, and progress."""
+"""Shared parts of the data preparation programs: errors as one line, free space, and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn a folder of images into the record files that MXNet, DALI and `rn50` read.
+r"""Turn a folder of images into the record files that MXNet, DALI and `rn50` read.
 
 They are equal, byte for byte, to those of MXNet 1.9.1's im2rec: first list the images, then pack
 them. PREFIX.crc is added, a checksum for each record, by which `data_prep.verify` and training see

@@ -22,7 +22,7 @@ Classes = dict[str, list[Item]]
 
 @dataclass
 class Plan:
-    """What to do: the form found, the classes in label order, the tasks for the workers.
+    """The work to do: the form found, the classes in label order, the tasks for the workers.
 
     ``words`` describes each class, ``images`` counts each split, and ``expected`` has the counts
     that the devkit states. ``archives`` are the files with known checksums.

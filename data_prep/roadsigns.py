@@ -41,7 +41,7 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a set follows from: images per split, seed, version of the drawing."""
+    """The parameters of a set: images per split, seed, version of the drawing."""
 
     train: int = TRAIN
     val: int = VAL

@@ -1,4 +1,4 @@
-"""Write TFRecord shards, with an index for DALI next to each, from class folders or record files.
+r"""Write TFRecord shards, with an index for DALI next to each, from class folders or record files.
 
     python -m data_prep.tfrecord data/roadsigns
     python -m data_prep.tfrecord /data/imagenet /data/imagenet/tfrecord --train-shards 1024 \\
@@ -119,6 +119,8 @@ def convert(
                 written += answer
                 progress.add(len(tasks[number][2]))
             seconds = max(progress.seconds, 1e-9)
+        for draft in folder.part.rglob(".*.tmp*"):  # of a killed run
+            draft.unlink()
         (folder.part / "classes.txt").write_text(
             "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
         )

@@ -18,7 +18,7 @@ COLOR, GREY, AS_IS = 1, 0, -1
 
 @dataclass(frozen=True)
 class Transform:
-    """What happens to each image. ``resize`` 0 keeps the size.
+    """The changes to each image. ``resize`` 0 keeps the size.
 
     ``quality`` is 1–100 for JPEG (default 95) and the compression 1–9 for PNG (default 6).
     """

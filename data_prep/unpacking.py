@@ -169,7 +169,7 @@ def _parquet(out: Path, split: str, path: str, wnids: list[str]) -> list[int]:
             data = row["image"]["bytes"] or b""
             folder = out / split / wnids[label]
             folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".{name}.{os.getpid()}"
+            draft = folder / f".{name}.draft"  # a killed run's is overwritten
             draft.write_bytes(data)
             os.replace(draft, folder / name)
             images, total = images + 1, total + len(data)

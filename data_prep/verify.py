@@ -40,7 +40,7 @@ SPLITS = ("train", "val")
 
 @dataclass
 class Report:
-    """What was read and what is wrong with it."""
+    """The parts that were read and their problems."""
 
     parts: list[Part] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)

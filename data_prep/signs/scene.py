@@ -33,7 +33,7 @@ class Shot(NamedTuple):
 
     def pick(self, things: Sequence) -> Any:
         """Return one of the things."""
-        return things[self.rng.integers(len(things))]
+        return things[int(self.rng.integers(len(things)))]
 
 
 class Place(NamedTuple):
@@ -151,10 +151,10 @@ def _ground(shot: Shot, place: Place, road: Road) -> None:
         patch = ground[:, first:last].astype(np.float32)
         patch += (surface - patch) * on_road[..., None]
         ground[:, first:last] = patch.astype(np.uint8)
-    picture = Image.fromarray(ground)
+    painted = Image.fromarray(ground)
     if place.name in ("city", "village"):
-        _kerbs(picture, road)
-    shot.image.paste(_grade(picture, shot.light), (0, road.horizon))
+        _kerbs(painted, road)
+    shot.image.paste(_grade(painted, shot.light), (0, road.horizon))
 
 
 def _line(x: np.ndarray, d: np.ndarray, slope: float) -> np.ndarray:
@@ -163,22 +163,22 @@ def _line(x: np.ndarray, d: np.ndarray, slope: float) -> np.ndarray:
     return np.clip(reach - np.abs(x - slope * d) + 0.5, 0, 1)
 
 
-def _kerbs(picture: Image.Image, road: Road) -> None:
-    draw = ImageDraw.Draw(picture)
-    h = picture.height
+def _kerbs(surface: Image.Image, road: Road) -> None:
+    draw = ImageDraw.Draw(surface)
+    h = surface.height
     for slope, out in ((road.left, -1), (road.right, 1)):
         edge, far = slope * h, (slope + 0.12 * out) * h
         draw.polygon([(road.vx, 0), (road.vx + edge, h), (road.vx + far, h)], fill=(176, 174, 170))
         draw.line([(road.vx, 0), (road.vx + edge, h)], fill=(120, 118, 116), width=1)
 
 
-def _grade(picture: Image.Image, light: Light, haze: float = 0.0) -> Image.Image:
+def _grade(surface: Image.Image, light: Light, haze: float = 0.0) -> Image.Image:
     """Return colours times the light's factors, blended by `haze` towards the horizon's colour."""
     if light.scene == (1.0, 1.0, 1.0) and haze < 0.03:
-        return picture
+        return surface
     r, g, b = (factor * (1 - haze) for factor in light.scene)
     x, y, z = (colour * haze for colour in light.bottom)
-    return picture.convert("RGB", (r, 0, 0, x, 0, g, 0, y, 0, 0, b, z))
+    return surface.convert("RGB", (r, 0, 0, x, 0, g, 0, y, 0, 0, b, z))
 
 
 def _place(shot: Shot, kind: str, road: Road, depth: float) -> None:

@@ -39,7 +39,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A set of 24 + 12 pictures, drawn by one process."""
+    """A set of 24 + 12 images, drawn by one process."""
     out = tmp_path_factory.mktemp("roadsigns") / "set"
     result = run(out, *SMALL, "--jobs", 1)
     assert result.returncode == 0, result.stderr
@@ -94,10 +94,10 @@ def test_a_larger_set_contains_the_smaller_and_another_seed_does_not(
     small: Path, tmp_path: Path
 ) -> None:
     larger = roadsigns.ensure(tmp_path / "larger", 36, 12, 3, jobs=1, quiet=True)
-    pictures = {k: v for k, v in contents(small).items() if k.endswith(".jpg")}
-    assert pictures.items() <= contents(larger).items()
+    images = {k: v for k, v in contents(small).items() if k.endswith(".jpg")}
+    assert images.items() <= contents(larger).items()
     other = roadsigns.ensure(tmp_path / "other", 12, 12, 4, jobs=1, quiet=True)
-    assert not set(pictures.values()) & set(contents(other).values())
+    assert not set(images.values()) & set(contents(other).values())
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_other_numbers_are_refused_and_the_remedy_named(small: Path) -> None:
 def test_overwrite_replaces_the_set_and_what_was_made_from_it(tmp_path: Path) -> None:
     out = roadsigns.ensure(tmp_path / "set", 12, 12, 0, jobs=1, quiet=True)
     (out / "records").mkdir()
-    (out / "records" / "train.rec").write_text("made from the old pictures")
+    (out / "records" / "train.rec").write_text("made from the old images")
     roadsigns.ensure(out, 12, 12, 1, jobs=1, overwrite=True, quiet=True)
     fresh = roadsigns.ensure(tmp_path / "fresh", 12, 12, 1, jobs=1, quiet=True)
     assert contents(out) == contents(fresh)
@@ -165,7 +165,7 @@ def wait_for(condition, what: str, seconds: float = 60) -> None:
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(small: Path, tmp_path: Path) -> None:
     out, work = tmp_path / "set", tmp_path / "set.part"
     process = subprocess.Popen(command(out, *SMALL, "--jobs", 2), cwd=ROOT, stderr=subprocess.PIPE)
-    wait_for(lambda: len(list(work.glob("*/*/*.jpg"))) >= 5, "the first pictures")
+    wait_for(lambda: len(list(work.glob("*/*/*.jpg"))) >= 5, "the first images")
     process.kill()
     process.wait()
     assert not out.exists(), "half a set is never seen under its name"

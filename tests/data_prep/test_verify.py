@@ -31,7 +31,7 @@ EXIF = b"Exif\0\0II*\0\x08\0\0\0"
 CORRUPT_EXIF = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12"
 
 
-def picture(seed, mode="RGB", form="JPEG", size=(48, 40), **settings):
+def make_image(seed, mode="RGB", form="JPEG", size=(48, 40), **settings):
     rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.integers(0, 255, (5, 6, 3), np.uint8))
     out = io.BytesIO()
@@ -50,7 +50,7 @@ def clean_set(tmp_path_factory):
             folder.mkdir(parents=True)
             for i in range(count):
                 seed += 1
-                (folder / f"{split}_{i}.JPEG").write_bytes(picture(seed))
+                (folder / f"{split}_{i}.JPEG").write_bytes(make_image(seed))
     lines = [f"{i}\t{name}\tsome {name}s\n" for i, name in enumerate(CLASSES)]
     (root / "classes.txt").write_text("".join(lines))
     im2rec.ensure_records(root)
@@ -103,26 +103,26 @@ ROTATED[0x0112] = 6
 @pytest.mark.parametrize(
     ("name", "data", "kinds"),
     [
-        ("rotated.jpg", picture(1, exif=ROTATED), ["turned"]),
-        ("good.JPEG", picture(1), []),
-        ("good.png", picture(1, form="PNG"), []),
+        ("rotated.jpg", make_image(1, exif=ROTATED), ["turned"]),
+        ("good.JPEG", make_image(1), []),
+        ("good.png", make_image(1, form="PNG"), []),
         ("zero.jpg", b"", ["empty-file"]),
         ("lfs.jpg", b"version https://git-lfs.github.com/spec/v1\noid x\n", ["lfs-pointer"]),
         ("text.jpg", b"hello world", ["no-image"]),
         ("page.jpg", b"<html>not found</html>", ["no-image"]),
-        ("gif.jpg", picture(1, "P", "GIF"), ["no-image"]),
-        ("webp.jpg", picture(1, form="WEBP"), ["no-image"]),
-        ("cut.jpg", picture(1)[:-200], ["undecodable"]),
-        ("head.jpg", picture(1)[:100], ["undecodable"]),
+        ("gif.jpg", make_image(1, "P", "GIF"), ["no-image"]),
+        ("webp.jpg", make_image(1, form="WEBP"), ["no-image"]),
+        ("cut.jpg", make_image(1)[:-200], ["undecodable"]),
+        ("head.jpg", make_image(1)[:100], ["undecodable"]),
         ("deep.png", png(16, 0, (0x4000,)), ["deep", "grey"]),
-        ("cut.png", picture(1, form="PNG")[:-100], ["undecodable"]),
-        ("cmyk.JPEG", picture(1, "CMYK"), ["cmyk"]),
-        ("png.JPEG", picture(1, form="PNG"), ["png-as-jpeg"]),
-        ("jpeg.png", picture(1), ["jpeg-as-png"]),
-        ("grey.jpg", picture(1, "L"), ["grey"]),
-        ("exif.jpg", picture(1, exif=CORRUPT_EXIF), ["exif"]),
-        ("progressive.jpg", picture(1, progressive=True), []),
-        ("cut-cmyk.jpg", picture(1, "CMYK")[:-200], ["cmyk", "undecodable"]),
+        ("cut.png", make_image(1, form="PNG")[:-100], ["undecodable"]),
+        ("cmyk.JPEG", make_image(1, "CMYK"), ["cmyk"]),
+        ("png.JPEG", make_image(1, form="PNG"), ["png-as-jpeg"]),
+        ("jpeg.png", make_image(1), ["jpeg-as-png"]),
+        ("grey.jpg", make_image(1, "L"), ["grey"]),
+        ("exif.jpg", make_image(1, exif=CORRUPT_EXIF), ["exif"]),
+        ("progressive.jpg", make_image(1, progressive=True), []),
+        ("cut-cmyk.jpg", make_image(1, "CMYK")[:-200], ["cmyk", "undecodable"]),
     ],
 )
 def test_images(name, data, kinds):
@@ -131,7 +131,7 @@ def test_images(name, data, kinds):
 
 def test_damage_inside_an_image_is_reported():
     """The second half of the data is gone, but the end marker is there."""
-    data = picture(1, size=(300, 200), quality=95)
+    data = make_image(1, size=(300, 200), quality=95)
     kinds = [kind for kind, _ in check_image(data[: len(data) // 2] + b"\xff\xd9", "x.jpg")]
     # Without libjpeg-turbo's own words, Pillow takes this for a whole image.
     assert kinds == (["decoder-warning"] if images.simplejpeg else [])
@@ -140,8 +140,8 @@ def test_damage_inside_an_image_is_reported():
 def test_unusual_images_are_notes_in_every_form(root):
     files_only(root)
     folder = root / "train" / "pear"
-    odd = {"cmyk": picture(90, "CMYK"), "png-as-jpeg": picture(91, form="PNG")}
-    odd |= {"grey": picture(92, "L"), "exif": picture(93, exif=CORRUPT_EXIF)}
+    odd = {"cmyk": make_image(90, "CMYK"), "png-as-jpeg": make_image(91, form="PNG")}
+    odd |= {"grey": make_image(92, "L"), "exif": make_image(93, exif=CORRUPT_EXIF)}
     deep = png(16, 2, (0x4000, 0x8000, 0xC000))
     (folder / "deep.png").write_bytes(deep)
     for kind, data in odd.items():
@@ -195,16 +195,16 @@ def write_records(path, labels, data):
 
 @pytest.mark.parametrize(("leaks", "kind"), [(1, "few-leaks"), (2, "leak")])
 def test_few_leaks_are_a_warning(tmp_path, leaks, kind):
-    image = picture(1, size=(8, 8))
+    image = make_image(1, size=(8, 8))
     images = [image + i.to_bytes(2, "big") for i in range(1500)]
     write_records(tmp_path / "val", [0] * 1500, images)
-    write_records(tmp_path / "train", [0] * (leaks + 1), [*images[:leaks], picture(2)])
+    write_records(tmp_path / "train", [0] * (leaks + 1), [*images[:leaks], make_image(2)])
     problems, _ = found(tmp_path)
     assert [k for k, _, _ in problems if "leak" in k] == [kind] * leaks
 
 
 def test_imagenets_counts_are_known(tmp_path):
-    image = picture(1, size=(8, 8))
+    image = make_image(1, size=(8, 8))
     images = [image + i.to_bytes(2, "big") for i in range(1000)]
     write_records(tmp_path / "val", range(1000), images)
     lines = [f"{i}\t{i}\tn{i:08}/x.jpg\n" for i in range(1000)]
@@ -253,7 +253,7 @@ def alone(root):
 
 @pytest.mark.slow
 def test_any_changed_byte_of_a_record_file_is_found(alone):
-    """Most of them lie in pixels, and decode to another picture."""
+    """Most of them lie in pixels, and decode to another image."""
     whole = alone.read_bytes()
     rng = random.Random(0)
     passed = []
@@ -267,7 +267,7 @@ def test_any_changed_byte_of_a_record_file_is_found(alone):
 
 
 def flip_a_pixel(rec, number=3):
-    """Another colour of one record's picture: it decodes without a word. Returns its offset."""
+    """Another colour of one record's image: it decodes without a word. Returns its offset."""
     offset = Reader(rec).offsets.tolist()[number]
     data = bytearray(rec.read_bytes())
     at = data.index(b"\xff\xda", offset) + 30
@@ -301,7 +301,7 @@ def test_without_checksums_a_second_form_is_compared(root, alone, tmp_path):
         assert f"1 images that are not there; the first is {place / 'train.rec'}, key " in text
     other = tmp_path / "other" / "train" / "apple"  # another data set is no form of this one
     other.mkdir(parents=True)
-    (other / "x.jpg").write_bytes(picture(999))
+    (other / "x.jpg").write_bytes(make_image(999))
     assert "forms" not in {kind for kind, _, _ in found(tmp_path / "other", elsewhere)[0]}
 
 
@@ -361,10 +361,10 @@ def test_problems_of_record_files(root, script, expected):
 @pytest.mark.parametrize("label", [-1.0, 0.5, float("nan"), (1.0, 2.0)])
 def test_bad_labels_and_images_in_records(tmp_path, label):
     with Writer(tmp_path / "train") as writer:
-        writer.write(0, pack_header(0, 0, picture(0)))
-        writer.write(1, pack_header(label, 1, picture(1)))
+        writer.write(0, pack_header(0, 0, make_image(0)))
+        writer.write(1, pack_header(label, 1, make_image(1)))
         writer.write(2, b"short")
-        writer.write(7, pack_header(0, 7, picture(2)[:-300]))
+        writer.write(7, pack_header(0, 7, make_image(2)[:-300]))
     path = tmp_path / "train.rec"
     offsets = Reader(path).offsets
     problems, report = found(path)
@@ -394,7 +394,7 @@ def test_class_maps_of_two_record_files(tmp_path):
     for split, names in (("train", ("a", "b")), ("val", ("a", "c"))):
         for seed, name in enumerate(names):
             (tmp_path / split / name).mkdir(parents=True)
-            (tmp_path / split / name / "x.jpg").write_bytes(picture(seed + 10 * len(split)))
+            (tmp_path / split / name / "x.jpg").write_bytes(make_image(seed + 10 * len(split)))
     im2rec.ensure_records(tmp_path)
     _, report = found(tmp_path / "records")
     (text,) = {p.text for p in report.problems if p.kind == "class-maps"}
@@ -438,19 +438,19 @@ def test_missing_and_wrong_indexes_and_missing_shards(root):
     assert verify.counts_per_class(report.parts[-1]) == dict.fromkeys("012", 3)
 
 
-GOOD = {"image/encoded": picture(1), "image/class/label": 1}
+GOOD = {"image/encoded": make_image(1), "image/class/label": 1}
 
 
 @pytest.mark.parametrize(
     ("example", "kind"),
     [
         (b"\xff\xff\xff\xff", "example"),
-        (serialize_example({"image/encoded": picture(1)}), "example"),
+        (serialize_example({"image/encoded": make_image(1)}), "example"),
         (serialize_example({**GOOD, "image/class/label": [1, 2]}), "example"),
         (serialize_example({**GOOD, "image/class/label": b"1"}), "example"),
         (serialize_example({**GOOD, "image/encoded": 3}), "example"),
-        (serialize_example({"image/encoded": picture(2), "image/class/label": 0}), "label"),
-        (serialize_example({**GOOD, "image/encoded": picture(1)[:-300]}), "undecodable"),
+        (serialize_example({"image/encoded": make_image(2), "image/class/label": 0}), "label"),
+        (serialize_example({**GOOD, "image/encoded": make_image(1)[:-300]}), "undecodable"),
         (
             serialize_example({"height": 2, "width": 2, "img_raw": b"x" * 12, "label": -1.0}),
             "label",
@@ -570,9 +570,9 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
 
 def add_odd_images(root):
     folder = root / "train" / "pear"
-    (folder / "cmyk.JPEG").write_bytes(picture(90, "CMYK"))
-    (folder / "png.JPEG").write_bytes(picture(91, form="PNG"))
-    (folder / "exif.JPEG").write_bytes(picture(93, exif=CORRUPT_EXIF))
+    (folder / "cmyk.JPEG").write_bytes(make_image(90, "CMYK"))
+    (folder / "png.JPEG").write_bytes(make_image(91, form="PNG"))
+    (folder / "exif.JPEG").write_bytes(make_image(93, exif=CORRUPT_EXIF))
     (folder / "notes.txt").write_text("kept")
     return {"cmyk.JPEG", "png.JPEG"}
 
