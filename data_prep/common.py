@@ -103,7 +103,7 @@ class Progress:
             if now - self._last >= 2:
                 self._last = now
                 rate = self.count / (now - self._start)
-                left = int((self.total - self.count) / rate) if rate else 0
+                left = max(0, int((self.total - self.count) / rate)) if rate else 0
                 print(
                     f"{self.what}: {self.count:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
                     f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left",
