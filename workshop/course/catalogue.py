@@ -30,7 +30,7 @@ class Lesson:
 
 
 COURSE = (
-    Lesson("00", "00_start_here", "Start here", 5, 15,
+    Lesson("00", "00_start_here", "Start here", 10, 15,
            "machine", "What does this machine have?"),
     Lesson("01", "01_dataset_preparation", "Data", 30, 60,
            "input", "How does a model read a million JPEGs?"),
