@@ -185,7 +185,7 @@ for file in sorted(odd.iterdir()):
         print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
 
 # %% [markdown]
-# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, a lenient one fills the rest with grey and continues. Packing does not decode at all, so let's see what gets through later.
+# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, a lenient one fills the rest with grey and continues. Packing does not decode at all; further down you see what gets through.
 #
 # ## Pack: `im2rec`
 #
@@ -373,7 +373,7 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; the dashed line is {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# One reader without decoding is measured here, on a local disk that may have its own cache. On the shared storage of a cluster, every opening of a file is a round trip over the network. Assume 1 ms for it and multiply. NVIDIA's command has `--data-nthreads 40`, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, so 24 for eight GPUs.
+# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, every opening of a file is a round trip over the network. Assume 1 ms for it and multiply. NVIDIA's command has `--data-nthreads 40`, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, so 24 for eight GPUs.
 
 # %%
 print(
@@ -432,7 +432,7 @@ fig.suptitle("The centre of one image after each choice")
 workshop.figure(fig, alt="Four times the centre of an image, with more artefacts at lower quality")
 
 # %% [markdown]
-# Resizing costs the random crops. Training cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image such a crop has about 97 × 97 real pixels, and after resizing to 256 only 66 × 66. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here: it takes a training run each.
+# Resizing costs the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image such a crop has about 97 × 97 real pixels, and after resizing to 256 only 66 × 66. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here: it takes a training run each.
 #
 # ## One wrong bit
 #
@@ -450,7 +450,16 @@ for _ in range(session.flips):
         continue
     decoded.append((abs(pixels - exact).mean() if pixels.shape == exact.shape else 255, pixels))
 decoded.sort(key=lambda pair: -pair[0])
-print(f"{len(decoded)} of {session.flips} decode; the worst differs by {decoded[0][0]:.0f} of 255")
+fig, axes = plt.subplots(1, 4, figsize=(10, 2.3), layout="constrained")
+shown = [(0, exact.astype(np.uint8)), *decoded[:3]]
+for ax, (error, pixels) in zip(axes, shown, strict=False):
+    ax.imshow(pixels)
+    ax.set_title(f"mean error {error:.0f} of 255", fontsize=10)
+    ax.axis("off")
+fig.suptitle("One image, and the worst three of those with one flipped bit")
+finding = f"{len(decoded)} of {session.flips} images with one flipped bit decode"
+workshop.figure(fig, alt=f"An image, whole and with shifted or coloured parts. {finding}.")
+print(finding)
 
 # %% [markdown]
 # Most damage still decodes, and RecordIO has no checksums. That is why our `im2rec` writes one more file, `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now really change one bit, in the middle of a copy of the record file, and let `verify` read everything before training does. It exits with status 1 if training cannot trust the data.
@@ -508,5 +517,7 @@ session.note(
 # - A record is magic, length, header, JPEG, padding. The index makes each record one jump away.
 # - Pack pass-through unless disk or decoding forces you to resize.
 # - Run `verify` before you train; keep checksums.
+#
+# To try: pack at quality 30 and look again, or flip two bits instead of one.
 #
 # The images are ready. In the next notebook a model reads them.
