@@ -373,7 +373,7 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; the dashed line is {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, every opening of a file is a round trip over the network. Assume 1 ms for it and multiply. NVIDIA's command has `--data-nthreads 40`, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, so 24 for eight GPUs.
+# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, every opening of a file is a round trip over the network. Assume 1 ms for it and multiply. NVIDIA's runner has `--data-nthreads 40` by default, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, so 24 for eight GPUs.
 
 # %%
 print(
@@ -493,7 +493,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses what cannot be an image, and `--skip-bad` leaves it out by name. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are notes: every loader here converts them. `verify` also compares the labels of train and val, so it reports the missing folder from above.
+# `im2rec` refuses what cannot be an image, and `--skip-bad` leaves it out and names it. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are notes: every loader here converts them. `verify` also compares the labels of train and val, so it reports the missing folder from above.
 #
 # TensorFlow has its own format, TFRecord, which has a checksum for each record and counts labels from 1. Notebook [04](04_tfrecord.ipynb) is about it.
 #
