@@ -54,7 +54,7 @@ EARLIER = Path(__file__).parent / "fixtures" / "earlier"
 def test_a_link_is_followed_and_permissions_stay(rn50: Run, tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     target = tmp_path / "place" / "kept"
-    target.write_text("old")
+    target.write_bytes(PNG + b"an earlier figure")
     target.chmod(0o640)
     Path("link.png").symlink_to("place/kept")
     Path("new.png").symlink_to("place/made")  # what it leads to is not there yet
