@@ -21,7 +21,7 @@ TIME_LINE = re.compile(
     r"\*\*Time:\*\* (\d+) minutes · \*\*Needs:\*\* \S.* · \*\*On a CPU:\*\* \S.*"
 )
 SHELL = re.compile(
-    r"^\s*(!|%pip\b|%conda\b|%%(bash|sh|script)\b|%%!|get_ipython\(\)\.system\()", re.M
+    r"^\s*(!|%pip\b|%conda\b|%%bash(?! -e$)|%%(sh|script)\b|%%!|get_ipython\(\)\.system\()", re.M
 )
 HEADING = re.compile(r"^(#{1,6}) (.+)$", re.M)
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
@@ -156,7 +156,7 @@ def _code(cell: dict[str, Any]) -> list[str]:
         found.append("the cell is empty")
     if SHELL.search(source):
         found.append(
-            "a shell line: papermill passes over one that fails; use rn50lib or subprocess"
+            "a shell line: papermill ignores its failure; use a cell that begins with `%%bash -e`"
         )
     if "raises-exception" in cell["tags"]:
         found.append("the tag raises-exception hides a failure: catch the exception and print it")

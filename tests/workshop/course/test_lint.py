@@ -46,6 +46,7 @@ def test_good_master_has_no_finding(checkout):
         ("# ## The same again", '# <img src="a.png">', "<img> without alt text"),
         ("# ## The same again", "# It costs $x^2$ here", "a formula in $"),
         ("print(number)", "!ls", "a shell line"),
+        ("print(number)", "%%bash\nls", "a shell line"),
         ("print(number)", "%pip install x", "a shell line"),
         ("print(number)", "get_ipython().system('ls')", "a shell line"),
         ("print(number)", "\n".join(["x = 1"] * 26), "26 lines of code, at most 25"),
