@@ -39,12 +39,13 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command trains ResNet-50 on the road signs for a short time. The variables in capitals are set in the cell above; `echo` prints them.
+# You need a checkpoint. This command trains ResNet-50 on the road signs for a short time. The variables in capitals were set in the cell above. `2>&1` shows what the command reports as ordinary output.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
+# rm -f model-*  # of an earlier Run All
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
-#   --dtype float32 --disp-batches 10 --model-prefix model --report train.json
+#   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
 
 # %% [markdown]
 # A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as validation does: shorter side to 256/224 of the input size, centre crop, normalise.
@@ -80,6 +81,7 @@ def prepare(file, size=64):
     return (torch.tensor(np.asarray(image)).permute(2, 0, 1) - MEAN) / STD
 
 
+# %%
 files = sorted(Path(session.data_root, "val").glob("*/*.jpg"))
 classes = sorted({file.parent.name for file in files})
 some = files[:: len(files) // session.by_hand]
@@ -93,8 +95,8 @@ print(f"{100 * (logits.argmax(1) == labels).float().mean():.1f} % of {len(some)}
 # `rn50 score` does this for the whole validation set, in a new process that knows nothing but the files. **Predict:** how close will its top-1 be to the one that training reported?
 
 # %% language="bash" magic_args="-e"
-# rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json
-# rn50 predict model $EPOCHS --data-root "$DATA" --split val -o val.npz
+# rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
+# rn50 predict model $EPOCHS --data-root "$DATA" --split val -o val.npz 2>&1
 
 # %%
 trained, scored = (
@@ -117,7 +119,7 @@ new = nb07.draw_signs(Path("new"), classes)
 
 # %% language="bash" magic_args="-e"
 # rn50 predict model $EPOCHS new/*.jpg
-# rn50 predict model $EPOCHS new/*.jpg -o new.npz
+# rn50 predict model $EPOCHS new/*.jpg -o new.npz 2>&1
 
 # %%
 import matplotlib.pyplot as plt
@@ -137,7 +139,7 @@ for ax, file in zip(axes.flat, new, strict=True):
     told.append(f"{file.stem}: {lines[0]}")
 fig.suptitle("Six new images and the three most likely classes of each (probability in %)")
 workshop.figure(fig, alt=f"New images with their likeliest class. {'; '.join(told)}.")
-print(f"road: {told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum():.3f}")
+print(f"{told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
 # The network always answers, because softmax turns any 12 numbers into positive ones that add up to 1. The class "none of these" does not exist. The probabilities answer "if it is one of the twelve, which one?", and never "is it one of the twelve?". If a camera can see something else, the training data must contain something else.
@@ -165,7 +167,7 @@ names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f} %" for g in there]
 ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
 ax.set(title="Claimed probability and share of right answers", ylabel="%", ylim=(0, 110))
 ax.legend(loc="upper left")
-finding = f"Of {size[-1]} answers given {names[-1]}, {share[-1]:.0f} % are right (claimed: {mean[-1]:.0f} %)."
+finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f} % right, {mean[-1]:.0f} % claimed."
 workshop.figure(fig, alt=f"Bars by group of probability. {finding}")
 print(finding)
 
@@ -177,10 +179,10 @@ print(finding)
 # How long does one answer take? This benchmark runs and prints a number. It makes six mistakes. **Find as many as you can** before you read on.
 
 # %%
+import copy
 import time
 
-net = ResNet(checkpoint.read_network("model")).to(device)
-load_arrays(net, checkpoint.load("model", epochs).arrays)
+net = copy.deepcopy(model).train()  # as it comes from training
 begin = time.perf_counter()
 for start in range(0, 16, 4):
     net(torch.stack([prepare(file) for file in some[start : start + 4]]).to(device))
@@ -211,6 +213,7 @@ def answer_times(net, batch, repeats, warm_up=3):
     return seconds[warm_up:]
 
 
+# %%
 off = (net.train()(images[:4]).detach().cpu() - logits[:4]).abs().max()
 took = 1000 * np.array(answer_times(model, images[:4], session.repeats))
 print(f"in training mode the logits are off by up to {off:.2f}")
@@ -227,7 +230,6 @@ print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {l
 # PyTorch's `fuse_conv_bn_eval` computes these weights. Apply it to all 53 pairs. **Predict:** by how much do the logits change?
 
 # %%
-import copy
 from itertools import pairwise
 
 from torch import nn
@@ -263,7 +265,7 @@ print(f"one kernel each: {fused / 1e6:.0f} MB, {separate / fused:.1f} times less
 # To export any PyTorch model, use `torch.onnx.export(model, (images,), "model.onnx", dynamo=True)`, which needs the package `onnxscript`. The older exporter, `dynamo=False`, traces TorchScript and is deprecated.
 
 # %% language="bash" magic_args="-e"
-# rn50 export model $EPOCHS -o model.onnx
+# rn50 export model $EPOCHS -o model.onnx 2>&1
 # ls -lh model.onnx
 
 # %%
@@ -284,7 +286,7 @@ print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f} % of t
 #
 # ## Which form is fastest?
 #
-# Now compare all forms on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, which also fuses ReLU and addition if the processor has a kernel for it, ONNX Runtime, and `Predictor` in 16 bits. They take turns, so a slow moment of this machine hits all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
+# Now compare all forms on a batch of 64-pixel images. The forms are your model with and without `inference_mode`, your folded model, the library's `Predictor`, which also fuses ReLU and addition if the processor has a kernel for it, ONNX Runtime, and `Predictor` in 16 bits. They take turns, so a slow moment of this machine hits all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -298,7 +300,7 @@ forms = {
     "inference_mode": torch.inference_mode()(model.forward),
     "folded": torch.inference_mode()(folded.forward),
     "Predictor": Predictor(model, torch.float32),
-    "ONNX Runtime": lambda _: serving.run(["logits"], {"images": batch_pixels}),
+    "ONNX Runtime, CPU": lambda _: serving.run(["logits"], {"images": batch_pixels}),
     "Predictor, 16 bits": half,
 }
 
@@ -321,11 +323,11 @@ ends = [
     [v.max() - np.median(v) for v in ms.values()],
 ]
 fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
-ax.barh(list(ms), middle, xerr=ends, capsize=4, label="median; the line is the range")
-ax.bar_label(ax.containers[-1], [f"{m:.1f}" for m in middle], label_type="center", color="white")
+names = [f"{name}\n{m:.1f} ms" for name, m in zip(ms, middle, strict=True)]
+ax.barh(names, middle, xerr=ends, capsize=4)
 ax.invert_yaxis()
-ax.set(title=f"A batch of {len(batch)} images, 64 px, {device}", xlabel="milliseconds, in turns")
-ax.legend(loc="lower right")
+ax.set(title=f"Time of {len(batch)} images of 64 px in six forms ({device})")
+ax.set(xlabel=f"milliseconds: median and range of {rounds} turns")
 plain = ms["inference_mode"]
 gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
 finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
@@ -388,14 +390,14 @@ print(finding)
 #
 # ## One at a time, or many
 #
-# Published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and compute together. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command replaces the images by random numbers, so it shows the network alone.
+# Published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and compute together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command replaces the images by random numbers, so it shows the network alone.
 #
 # **Predict** for this machine: how many times more images per second does the largest batch give than a batch of 1, and how much faster is synthetic than real?
 
 # %% language="bash" magic_args="-e"
 # common="-n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 --dtype float32"
-# rn50 benchmark $common --data-root "$DATA" -o real.json
-# rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json
+# rn50 benchmark $common --data-root "$DATA" -o real.json 2>&1
+# rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %% [markdown]
 # The published figures come from one V100 16 GB and real ImageNet records, in NVIDIA's container 18.12, with this command (there `python benchmark.py`; for FP32 up to batch 96):
@@ -420,7 +422,7 @@ for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
     for (name, values), style in zip(rates.items(), ("o-", "s--"), strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
     ax.set(title=title, xlabel="batch", ylabel="Total IPS, images/s", xscale="log", ylim=(0, None))
-    ax.set_xticks(list(rates[name]), list(rates[name]), minor=False)
+    ax.set_xticks((1, 4, 16, 64, 208), (1, 4, 16, 64, 208))
     ax.minorticks_off()
     ax.legend()
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
@@ -433,6 +435,8 @@ print("batch      real  synthetic | V100 FP32  V100 FP16   images/s")
 for b in sorted(yours["real"]):
     mine = (yours["real"][b], yours["synthetic"][b], v100["FP32"][b], v100["FP16"][b])
     print("{:5} {:9.1f}  {:9.1f} | {:9.0f}  {:9.0f}".format(b, *mine))
+
+# %%
 flops, moved = nb07.traffic(1, "float16")
 bandwidth = 1e9 * session.results["v100.bandwidth"].value  # the data sheet's bytes per second
 peak = 1e12 * session.results["v100.fp16"].value
@@ -454,7 +458,7 @@ print(f"network needs {1000 * max(moved / bandwidth, flops / peak):.2f} ms by th
 # Your measurements next to recorded ones, with their hardware and date.
 
 # %% tags=["results"]
-over_onnx = float(np.median(ms["ONNX Runtime"] / ms["Predictor"]))
+over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))
 batch1 = min(yours["real"])
 session.expect({
     "inference.folded_faster": gain["Predictor"],
