@@ -43,7 +43,7 @@ os.environ |= {
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
-# rm -f model-*  # of an earlier Run All
+# rm -f model-*  # from an earlier run
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
 #   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
 
@@ -488,6 +488,6 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # - Promise a p99, not a mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# To try: set `epochs = 1` in the second cell. Is a less trained network under- or overconfident?
+# To try: set `epochs = 1` in the second cell. Is a less trained network under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks what 8 or 512 GPUs would bring.
