@@ -433,8 +433,8 @@ print(f"Largest batch over batch 1: {finding} times the images per second")
 # %%
 print("batch      real  synthetic | V100 FP32  V100 FP16   images/s")
 for b in sorted(yours["real"]):
-    mine = (yours["real"][b], yours["synthetic"][b], v100["FP32"][b], v100["FP16"][b])
-    print("{:5} {:9.1f}  {:9.1f} | {:9.0f}  {:9.0f}".format(b, *mine))
+    row = [rates.get(b, np.nan) for rates in (*yours.values(), v100["FP32"], v100["FP16"])]
+    print("{:5} {:9.1f}  {:9.1f} | {:9.0f}  {:9.0f}".format(b, *row))
 
 # %%
 flops, moved = nb07.traffic(1, "float16")
