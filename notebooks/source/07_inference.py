@@ -142,7 +142,7 @@ workshop.figure(fig, alt=f"New images with their likeliest class. {'; '.join(tol
 print(f"{told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive ones that add up to 1. The class "none of these" does not exist. The probabilities answer "if it is one of the twelve, which one?", and never "is it one of the twelve?". If a camera can see something else, the training data must contain something else.
+# The network always answers, because softmax turns any 12 numbers into positive ones that add up to 1. It has no class for "none of these". The probabilities answer "if it is one of the twelve, which one?", and never "is it one of the twelve?". If a camera can see something else, the training data must contain something else.
 #
 # ## What a probability is worth
 #
@@ -262,7 +262,7 @@ print(f"one kernel each: {fused / 1e6:.0f} MB, {separate / fused:.1f} times less
 #
 # The program that answers is often not the one that trained. **ONNX** is the common file format: operations and weights in one file. `rn50 export` writes it with normalisation inside, because a caller who forgets to normalise gets wrong answers and no error.
 #
-# To export any PyTorch model, use `torch.onnx.export(model, (images,), "model.onnx", dynamo=True)`, which needs the package `onnxscript`. The older exporter, `dynamo=False`, traces TorchScript and is deprecated.
+# To export any PyTorch model, use `torch.onnx.export(model, (images,), "model.onnx", dynamo=True)`, which needs the package `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated. `rn50 export` uses neither: it writes the graph node by node, so it needs only the package `onnx`.
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o model.onnx 2>&1
@@ -400,7 +400,7 @@ print(finding)
 # rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %% [markdown]
-# The published figures come from one V100 16 GB and real ImageNet records, in NVIDIA's container 18.12, with this command (there `python benchmark.py`; for FP32 up to batch 96):
+# The published figures come from one V100 16 GB and real ImageNet records, in NVIDIA's container 18.12, with this command (there `python benchmark.py`; for FP32 up to batch 96). [docs/recipes.md](../docs/recipes.md) says what else is known about these runs.
 #
 # ```bash
 # rn50 benchmark -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 -i 200 -e 12 -w 4 \
@@ -446,7 +446,7 @@ print(f"network needs {1000 * max(moved / bandwidth, flops / peak):.2f} ms by th
 # %% [markdown]
 # Why is a batch of 1 so slow on the V100? Its memory and arithmetic explain a tenth of a millisecond, so nearly all of the time is something else. Total IPS counts three candidates:
 #
-# - **Decoding.** A batch of 1 gives a pool of decoder threads one JPEG to work on, so the others wait.
+# - **Decoding.** A batch of 1 holds one JPEG. One of the ten DALI threads works on it, the other nine wait.
 # - **Starting kernels.** More than a hundred start one after another, each at a fixed cost.
 # - **Small layers.** The last stage has 7 × 7 pixels, too few to fill 80 multiprocessors.
 #
@@ -477,14 +477,14 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request pays for decoding first and for the network second, and the tail on top. A batch shares the fixed costs and adds waiting. Neither number says anything about the other, so publish both, with batch, image size, precision and threads.
+# A single request pays for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive latency from throughput or the reverse, so publish both, with batch, image size, precision and threads.
 #
 # ## What to remember
 #
 # - Score a checkpoint before you build on it; expect equality to the last digit.
 # - A probability says which of the known classes, never whether it is one of them. Count how far to trust it.
 # - Folding and fusing give the same answers with less memory traffic.
-# - Evaluation mode, no graph, warm, synchronised, and clear about decoding: then time.
+# - Before you time: evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Promise a p99, not a mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
