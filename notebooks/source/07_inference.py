@@ -155,10 +155,9 @@ claimed, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == trut
 edges = np.array([0, 0.3, 0.5, 0.7, 0.9, 1])
 group = np.digitize(claimed, edges[1:-1])
 there = np.unique(group)
-mean, share, size = (
-    [f(group == g) for g in there]
-    for f in (lambda m: 100 * claimed[m].mean(), lambda m: 100 * right[m].mean(), np.sum)
-)
+mean = [100 * claimed[group == g].mean() for g in there]
+share = [100 * right[group == g].mean() for g in there]
+size = [np.sum(group == g) for g in there]
 x = np.arange(len(there))
 fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
 ax.bar_label(ax.bar(x - 0.2, mean, 0.38, label="mean probability"), fmt="%.0f")

@@ -67,6 +67,7 @@ def execute(job: dict[str, Any]) -> int:
             start_timeout=job["kernel_start_s"],
             progress_bar=False,
             autosave_cell_every=5,
+            coalesce_streams=True,  # %%bash writes pieces of 100 characters
         )
     except PapermillExecutionError as error:
         say("failed", error=f"{error.ename}: {error.evalue}")
