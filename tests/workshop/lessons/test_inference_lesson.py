@@ -15,14 +15,14 @@ from workshop.lessons import nb07
 
 def test_fusing_saves_traffic_but_no_arithmetic() -> None:
     net = resnet.resnet(50)
-    apart, fused = (nb07.traffic(32, "float32", fused) for fused in (False, True))
-    assert apart[0] == fused[0] == 2 * net.macs(224)
+    separate, fused = (nb07.traffic(32, "float32", fused) for fused in (False, True))
+    assert separate[0] == fused[0] == 2 * net.macs(224)
     saved = sum(
         2 * layer.activations
         for layer in net.layers(224)
         if layer.kind in ("batchnorm", "relu", "add")
     )
-    assert apart[1] - fused[1] == 4 * saved
+    assert separate[1] - fused[1] == 4 * saved
 
 
 def test_a_larger_batch_shares_the_weights() -> None:
