@@ -96,7 +96,6 @@ print(f"{100 * (logits.argmax(1) == labels).float().mean():.1f} % of {len(some)}
 
 # %% language="bash" magic_args="-e"
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
-# rn50 predict model $EPOCHS --data-root "$DATA" --split val -o val.npz 2>&1
 
 # %%
 trained, scored = (
@@ -118,7 +117,6 @@ from workshop.lessons import nb07
 new = nb07.draw_signs(Path("new"), classes)
 
 # %% language="bash" magic_args="-e"
-# rn50 predict model $EPOCHS new/*.jpg
 # rn50 predict model $EPOCHS new/*.jpg -o new.npz 2>&1
 
 # %%
@@ -146,12 +144,11 @@ print(f"{told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum()
 #
 # ## What a probability is worth
 #
-# Does "90 %" mean that 9 of 10 such answers are right? You can count it. `val.npz` holds the probabilities and the labels of every validation image. Group the answers by the probability of the chosen class, and compare the average of each group with the share that is right.
+# Does "90 %" mean that 9 of 10 such answers are right? You can count it. Take the probabilities of the validation images above, group the answers by the probability of the chosen class, and compare the average of each group with the share that is right.
 
 # %%
-with np.load("val.npz") as found:
-    probabilities, truth = found["probabilities"], found["labels"]
-claimed, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
+chosen = torch.softmax(logits, dim=1).max(dim=1)
+claimed, right = chosen.values.numpy(), (chosen.indices == labels).numpy()
 edges = np.array([0, 0.3, 0.5, 0.7, 0.9, 1])
 group = np.digitize(claimed, edges[1:-1])
 there = np.unique(group)
