@@ -40,7 +40,7 @@ REPLACEABLE = {
     "shard": Replaceable(
         ("order", "rank", "size", "batch"),
         "the image indexes of one rank, an array (steps, batch)",
-        "rn50lib.data.order:shard",
+        "rn50lib.data.sampler:shard",
     ),
     "decay_groups": Replaceable(
         ("names",),
@@ -75,7 +75,7 @@ REPLACEABLE = {
     "record_framing": Replaceable(
         ("payload",),
         "the bytes of one RecordIO record that holds the payload",
-        "rn50lib.data.framing:frame",
+        "data_prep.encoding:frame",
         PACK,
     ),
 }
