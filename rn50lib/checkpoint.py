@@ -88,13 +88,13 @@ class CheckpointManager:
     """
 
     def __init__(
-        self, experiment: TrainConfig, net: Network, comm: Comm, fingerprint: dict[str, Any]
+        self, config: TrainConfig, net: Network, comm: Comm, fingerprint: dict[str, Any]
     ) -> None:
-        self.experiment, self.net, self.comm = experiment, net, comm
-        self.prefix = experiment.model_prefix or ""
-        self.enabled = saves(experiment)
+        self.config, self.net, self.comm = config, net, comm
+        self.prefix = config.model_prefix or ""
+        self.enabled = saves(config)
         self.fingerprint = fingerprint
-        self.frozen = net.up_to(experiment.freeze_until)
+        self.frozen = net.up_to(config.freeze_until)
         self.state = TrainProgress()
 
     def restore(self, step: TrainStep, report: Report, progress: Progress, examples: int) -> int:
@@ -102,23 +102,23 @@ class CheckpointManager:
 
         An epoch uses `examples` images.
         """
-        experiment, prefix, found = self.experiment, self.prefix, None
-        if prefix and experiment.resume:
+        config, prefix, found = self.config, self.prefix, None
+        if prefix and config.resume:
             found, passed_over = newest(prefix)
             none = f"nothing to resume under {prefix}: starting from the first epoch"
             for line in passed_over if found else [*passed_over, none]:
                 progress.say(line)
-        elif prefix and experiment.load_epoch is not None:
-            found = load(prefix, experiment.load_epoch)
+        elif prefix and config.load_epoch is not None:
+            found = load(prefix, config.load_epoch)
         if found is None:
-            if experiment.init_from is not None:
-                text = self.init_from_checkpoint(step, Path(experiment.init_from))
+            if config.init_from is not None:
+                text = self.init_from_checkpoint(step, Path(config.init_from))
                 report.env["start"] = text
                 progress.say(text)
             return 0
         file = path(prefix, found.epoch, found.position.images)
         report.env["checkpoint"] = str(file)
-        scored = experiment.only_inference  # any data, by any seed
+        scored = config.only_inference  # any data, by any seed
         keys = ("model", "num_classes") if scored else tuple(SAME_FLAGS)
         check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
         check_shapes(found.arrays, self.net, file)
@@ -154,9 +154,9 @@ class CheckpointManager:
 
     def is_due(self, finished: int) -> bool:
         """Return True if a checkpoint is due after so many epochs."""
-        experiment = self.experiment
-        last = finished == experiment.num_epochs
-        return self.enabled and (last or finished % experiment.save_period == 0)
+        config = self.config
+        last = finished == config.num_epochs
+        return self.enabled and (last or finished % config.save_period == 0)
 
     def save(self, epoch: int, step: TrainStep, report: Report) -> None:
         """Write the checkpoint of `epoch` finished epochs and `state`, and remove those that it
@@ -166,7 +166,7 @@ class CheckpointManager:
             arrays = self.with_bn_stats_of_ranks(arrays)
         if self.comm.rank == 0:
             metrics = {key: values[:epoch] for key, values in report.metrics.items()}
-            given, scale = self.experiment.to_dict(), step.loss_scale_state()
+            given, scale = self.config.to_dict(), step.loss_scale_state()
             written = Checkpoint(epoch, arrays, self.fingerprint, given, metrics, scale, self.state)
             save(self.prefix, written)
             self.prune((epoch, self.state.images))
@@ -174,7 +174,7 @@ class CheckpointManager:
 
     def prune(self, written: tuple[int, int]) -> None:
         """Remove older checkpoints from within an epoch, and all but the newest --keep epochs."""
-        keep = self.experiment.keep
+        keep = self.config.keep
         old = epochs(self.prefix)[:-keep] if keep else []
         for epoch, images in positions(self.prefix):
             if (epoch, images) < written if images else epoch in old:
@@ -185,7 +185,7 @@ class CheckpointManager:
 
     def reduce_bn_stats(self, step: TrainStep) -> None:
         """Give every rank the mean of all ranks' running statistics."""
-        if self.comm.size > 1 and self.experiment.step is None:
+        if self.comm.size > 1 and self.config.step is None:
             step.load(self.with_bn_stats_of_ranks(step.state()))
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -222,18 +222,18 @@ def split(
 
 
 def resume_fingerprint(
-    experiment: TrainConfig, net: Network, sources: dict[str, Any]
+    config: TrainConfig, net: Network, sources: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
     fields = ("seed", "optimizer", "label_smoothing", "freeze_until")
-    found: dict[str, Any] = {name: getattr(experiment, name) for name in fields}
+    found: dict[str, Any] = {name: getattr(config, name) for name in fields}
     found |= {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
     if source is not None:
         labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
         found["data"] = f"{len(source)} images, labels {labels:08x}"
-    if experiment.init_from:
-        file = Path(experiment.init_from)
+    if config.init_from:
+        file = Path(config.init_from)
         metadata, _ = read(file, with_arrays=False)
         found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
     return found
@@ -408,37 +408,35 @@ def read_network(prefix: str | Path) -> Network:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def saves(experiment: TrainConfig) -> bool:
+def saves(config: TrainConfig) -> bool:
     """Return True if a run writes checkpoints."""
-    return experiment.model_prefix is not None and not (
-        experiment.only_inference or experiment.test_io
-    )
+    return config.model_prefix is not None and not (config.only_inference or config.test_io)
 
 
-def makes_a_model(experiment: TrainConfig) -> bool:
+def makes_a_model(config: TrainConfig) -> bool:
     """Return True if a run leaves weights that you would want to keep or to resume from."""
-    if experiment.max_restarts or experiment.checkpoint_steps:
+    if config.max_restarts or config.checkpoint_steps:
         return True
-    if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
+    if config.benchmark_iters or config.no_metrics or config.test_io:
         return False  # it is timed only
-    return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
+    return not (config.only_inference or config.step or config.loader == "synthetic")
 
 
 @contextlib.contextmanager
-def lock_for(experiment: TrainConfig) -> Iterator[None]:
+def lock_for(config: TrainConfig) -> Iterator[None]:
     """Hold the lock of the --model-prefix of a run.
 
     Raise UserError if another run holds it, or if there are checkpoints that this run would
     overwrite: those of an earlier run, unless it is resumed.
     """
-    prefix = Path(experiment.model_prefix or "")
+    prefix = Path(config.model_prefix or "")
     with contextlib.ExitStack() as held:
         if prefix.parent.is_dir():
             lock_file = prefix.with_name(f".{prefix.name}.lock")
             held.enter_context(lock(lock_file, f"--model-prefix {prefix}"))
         check_file(symbol_path(prefix))
-        first = experiment.load_epoch or 0
-        there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
+        first = config.load_epoch or 0
+        there = [at for at in positions(prefix) if at > (first, 0) and not config.resume]
         if there:
             which = "the checkpoints of an earlier run"
             which = f"checkpoints after epoch {first}" if first else which

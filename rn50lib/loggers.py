@@ -66,12 +66,12 @@ class TensorBoard:
 class WandB:
     """Weights & Biases, configured by its own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
 
-    def __init__(self, experiment: TrainConfig, name: str) -> None:
+    def __init__(self, config: TrainConfig, name: str) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "rn50")
         self.run, self.status = wandb.init(project=project, name=name), 1
-        self.run.config.update(experiment.to_dict())
+        self.run.config.update(config.to_dict())
 
     def __call__(self, line: Line) -> None:
         if line["phase"] == "report":
@@ -87,12 +87,12 @@ class WandB:
 class MLflow:
     """MLflow, configured by its own variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
 
-    def __init__(self, experiment: TrainConfig, name: str) -> None:
+    def __init__(self, config: TrainConfig, name: str) -> None:
         import mlflow
 
         self.mlflow, self.status = mlflow, "FAILED"
         mlflow.start_run(run_name=name)
-        mlflow.log_params(experiment.to_dict())
+        mlflow.log_params(config.to_dict())
 
     def __call__(self, line: Line) -> None:
         if line["phase"] == "report":
@@ -109,15 +109,15 @@ class MLflow:
 SERVICES: dict[str, Callable[[TrainConfig, str], Logger]] = {"wandb": WandB, "mlflow": MLflow}
 
 
-def open_loggers(experiment: TrainConfig, run_dir: Path | None) -> list[Logger]:
+def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
     """Return the loggers of a run. Raise UserError for one that cannot be loaded."""
     name, loggers = run_dir.name if run_dir else "rn50", list[Logger]()
-    for text in dict.fromkeys(experiment.logger):
+    for text in dict.fromkeys(config.logger):
         if text == "tensorboard":
             loggers.append(TensorBoard((run_dir or Path()) / "tensorboard"))
         elif text in SERVICES:
             try:
-                loggers.append(SERVICES[text](experiment, name))
+                loggers.append(SERVICES[text](config, name))
             except Exception as error:  # no key, no server, a store it no longer writes to
                 raise UserError(f"--logger {text}: {' '.join(str(error).split())}") from error
         else:

@@ -17,14 +17,14 @@ from rn50lib.resnet import Network
 USABLE = 0.85  # of the memory: the rest is the driver's, the libraries' and the allocator's
 
 
-def weight_decays(experiment: TrainConfig, names: Iterable[str]) -> dict[str, float]:
+def weight_decays(config: TrainConfig, names: Iterable[str]) -> dict[str, float]:
     """Return the weight decay of each parameter by name: `wd` or 0.
 
     Raises UserError if a learner's `decay_groups` leaves a parameter out or has one twice.
     """
     names = list(names)
     groups = overrides.get("decay_groups")
-    if groups is optim.decay_groups and not experiment.bn_decay:
+    if groups is optim.decay_groups and not config.bn_decay:
         groups = optim.weights_only
     decayed, plain = groups(names)
     if sorted([*decayed, *plain]) != sorted(names):
@@ -32,7 +32,7 @@ def weight_decays(experiment: TrainConfig, names: Iterable[str]) -> dict[str, fl
             f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
             f" {len(names)} parameters must be in exactly one, or it is not trained"
         )
-    return dict.fromkeys(decayed, experiment.wd) | dict.fromkeys(plain, 0.0)
+    return dict.fromkeys(decayed, config.wd) | dict.fromkeys(plain, 0.0)
 
 
 def learners_average(
@@ -63,19 +63,19 @@ def first_line(error: BaseException) -> str:
 
 
 def memory_full(
-    experiment: TrainConfig, net: Network, capacity: int | None, training: bool
+    config: TrainConfig, net: Network, capacity: int | None, training: bool
 ) -> UserError:
     """Return an error that names -b and the batch that would fit a device of `capacity` bytes.
 
     It names half the batch if the capacity is unknown, or would do: something else is using it.
     """
-    batch, pixels = experiment.batch_size, experiment.image_shape
+    batch, pixels = config.batch_size, config.image_shape
     fits = batch // 2
     if capacity:
         from rn50lib import memory
 
         usable = int(USABLE * capacity)
-        predicted = memory.largest_batch(net, pixels, experiment.dtype, usable, training)
+        predicted = memory.largest_batch(net, pixels, config.dtype, usable, training)
         fits = predicted if predicted < batch else fits
     has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
     problem = f"--batch-size {batch}: the device's memory{has} is full"

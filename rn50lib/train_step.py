@@ -105,33 +105,33 @@ def wait_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.perf_counter()))
 
 
-def build_step(experiment: TrainConfig, net: Network, comm: Comm) -> TrainStep:
-    """Return the training step of an experiment.
+def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
+    """Return the training step of a configuration.
 
     Raises UserError if its framework does not import, or if this machine has GPUs and the framework
     uses none, with a driver that is too old for its CUDA for example.
     """
-    if experiment.step is not None:
-        return PacedStep(experiment.step, comm)
+    if config.step is not None:
+        return PacedStep(config.step, comm)
     make: Callable[[TrainConfig, Network, Comm], TrainStep]
     try:
-        if experiment.backend == "tensorflow":
+        if config.backend == "tensorflow":
             from rn50lib.tensorflow.train_step import TensorflowStep as make
         else:
             from rn50lib.torch.train_step import TorchStep as make
     except ImportError as error:
         name, other = "PyTorch", ""
-        if experiment.backend == "tensorflow":
+        if config.backend == "tensorflow":
             name, other = "TensorFlow", ", or use --backend torch"
         raise UserError(
-            f"--backend {experiment.backend}: {name} does not import here ({error}): run `make"
+            f"--backend {config.backend}: {name} does not import here ({error}): run `make"
             f" setup`{other}"
         ) from error
-    step = make(experiment, net, comm)
+    step = make(config, net, comm)
     if step.device == "cpu" and machine().gpus:
-        version = step.versions()[experiment.backend]
+        version = step.versions()[config.backend]
         raise UserError(
-            f"--backend {experiment.backend}: version {version} does not reach the GPU that"
+            f"--backend {config.backend}: version {version} does not reach the GPU that"
             " nvidia-smi lists: `rn50 doctor` says why; set CUDA_VISIBLE_DEVICES= to train on the"
             " processor"
         )

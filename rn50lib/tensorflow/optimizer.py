@@ -18,14 +18,14 @@ class Optimizer:
     L2 in the gradient. SGD has no learning rate in the velocity, LARS has.
     """
 
-    def __init__(self, experiment: TrainConfig, named: Mapping[str, Any], names: list[str]) -> None:
+    def __init__(self, config: TrainConfig, named: Mapping[str, Any], names: list[str]) -> None:
         self.weights = {name: named[name] for name in names}
         self.velocity = {
             name: tf.Variable(tf.zeros_like(named[name]), trainable=False, name=name)
             for name in names
         }
-        self.decay = weight_decays(experiment, names)
-        self.momentum, self.lars = experiment.mom, experiment.optimizer == "lars"
+        self.decay = weight_decays(config, names)
+        self.momentum, self.lars = config.mom, config.optimizer == "lars"
 
     def __call__(self, gradients: list[Any], lr: Any, finite: Any = None) -> None:
         """Take a step by gradients in the order of `names`; none where they are not `finite`."""

@@ -37,42 +37,42 @@ XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 class TensorflowStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
 
-    def __init__(self, experiment: TrainConfig, net: Network, comm: Comm) -> None:
-        if experiment.cuda_graphs:
+    def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
+        if config.cuda_graphs:
             raise UserError("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
-        if experiment.profile_trace:
+        if config.profile_trace:
             raise UserError(
                 "--profile-trace: PyTorch's profiler writes it: use --backend torch with it; for"
                 " TensorFlow there is tf.profiler, whose files TensorBoard shows"
             )
-        self.device = configure(experiment.threads, comm.local_rank)
-        precision.configure(self.device, experiment.dtype)
-        self.experiment, self.net, self.local_rank = experiment, net, comm.local_rank
-        self.model = build_model(net, experiment.dtype)
+        self.device = configure(config.threads, comm.local_rank)
+        precision.configure(self.device, config.dtype)
+        self.config, self.net, self.local_rank = config, net, comm.local_rank
+        self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
-        start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
+        start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
         load_arrays(self.named, overrides.get("broadcast_start")(start, comm))
-        frozen = net.up_to(experiment.freeze_until)
+        frozen = net.up_to(config.freeze_until)
         self.trained = [name for name in net.parameters() if name not in frozen]
         for layer in self.model.layers:  # a batch norm that is not trainable keeps its statistics
             layer.trainable = f"{layer.name}.running_mean" not in frozen
-        self.update = Optimizer(experiment, self.named, self.trained)
+        self.update = Optimizer(config, self.named, self.trained)
         self.velocity = self.update.velocity
         self.exchange = exchange_for(comm)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
-        self.measure = not experiment.no_metrics
+        self.measure = not config.no_metrics
         self.scaler: precision.LossScaler | None = None
-        if experiment.loss_scale:
-            self.scaler = precision.LossScaler(experiment.loss_scale)
-        self.micro_batches, self.batches = experiment.grad_accum_steps, 0
+        if config.loss_scale:
+            self.scaler = precision.LossScaler(config.loss_scale)
+        self.micro_batches, self.batches = config.grad_accum_steps, 0
         self.held: list[Any] = []  # the sum of the gradients of the batches before the last
         if self.micro_batches > 1:
             zeros = [tf.zeros_like(self.named[name]) for name in self.trained]
             self.held = [tf.Variable(zero, trainable=False) for zero in zeros]
         # XLA compiles the model, forwards and backwards; the exchange between workers it cannot
         self.fast_backward, self.fast_infer = self.backward, self.infer
-        if experiment.compile:
+        if config.compile:
             self.fast_backward = tf.function(self.backward, jit_compile=True)
             self.fast_infer = tf.function(self.infer, jit_compile=True)
         self.train_graph = tf.function(self.compute)
@@ -93,7 +93,7 @@ class TensorflowStep:
     def losses(self, logits: Any, labels: Any) -> Any:
         """What training makes small: with --label-smoothing not what validation reports."""
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        smoothing = self.experiment.label_smoothing
+        smoothing = self.config.label_smoothing
         if smoothing:
             of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
             losses = (1 - smoothing) * losses + smoothing * of_all
@@ -180,13 +180,13 @@ class TensorflowStep:
         except tf.errors.ResourceExhaustedError:
             gpus = machine().gpus if self.device == "gpu" else ()
             capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
-            raise memory_full(self.experiment, self.net, capacity, training) from None
+            raise memory_full(self.config, self.net, capacity, training) from None
         except tf.errors.OpError as error:
             for holder in (self.exchange, self.scaler):
                 python = getattr(holder, "python", None)
                 if python and python.error:
                     raise python.error from None
-            if self.experiment.compile and isinstance(error, XLA_ERRORS):
+            if self.config.compile and isinstance(error, XLA_ERRORS):
                 raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise
 

@@ -39,18 +39,16 @@ def has_onednn(device: str, dtype: torch.dtype) -> bool:
 # --- training -------------------------------------------------------------------------------------
 
 
-def for_training(
-    model: ResNet, net: Network, experiment: TrainConfig, dtype: torch.dtype
-) -> nn.Module:
+def for_training(model: ResNet, net: Network, config: TrainConfig, dtype: torch.dtype) -> nn.Module:
     """The form in which `model` trains fastest on the experiment's batches; it shares its weights.
 
     Blocks that see many pixels train in the blocked layout, the rest in NHWC, there with the 1x1
     convolutions over small images as matrix products where those are faster.
     """
-    sizes = {layer.name: layer.size for layer in net.layers(experiment.image_shape)}
-    pixels = [experiment.batch_size * sizes[f"{block.name}.add"] ** 2 for block in net.blocks()]
+    sizes = {layer.name: layer.size for layer in net.layers(config.image_shape)}
+    pixels = [config.batch_size * sizes[f"{block.name}.add"] ** 2 for block in net.blocks()]
     blocked = sum(count > BLOCKED_PIXELS for count in pixels)  # the first ones: images only shrink
-    if experiment.compile:  # torch.compile knows nothing of such tensors
+    if config.compile:  # torch.compile knows nothing of such tensors
         blocked = 0
     # In float32 the products are MKL's, in bfloat16 oneDNN's. On AMD's EPYC with bfloat16 MKL's are
     # slower than oneDNN's convolutions; processors of Intel's were not measured.

@@ -83,15 +83,15 @@ ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
 """Functions of a learner's own (`--override`) that a step would wait for the GPU to call."""
 
 
-def check_graphs(device: str, experiment: TrainConfig) -> None:
+def check_graphs(device: str, config: TrainConfig) -> None:
     """Raise UserError, which says why, where --cuda-graphs cannot be had."""
-    own = [text for text in experiment.override if text.startswith(ON_THE_HOST)]
+    own = [text for text in config.override if text.startswith(ON_THE_HOST)]
     why = None
     if device != "cuda":
         why = "there is no GPU here"
-    elif experiment.n > 1:
+    elif config.n > 1:
         why = "the exchange between workers cannot be recorded"
-    elif experiment.grad_accum_steps > 1:
+    elif config.grad_accum_steps > 1:
         why = "the batches of one update are not all alike"
     elif own:
         why = f"--override {own[0]} runs on the host"
@@ -145,7 +145,7 @@ COMPILERS = ("torch._dynamo", "torch._inductor")
 
 @contextlib.contextmanager
 def explain_errors(
-    experiment: TrainConfig, net: Network, device: str, training: bool
+    config: TrainConfig, net: Network, device: str, training: bool
 ) -> Iterator[None]:
     """One line for the user where the memory is full, with a batch that would fit, and where the
     model cannot be compiled."""
@@ -156,7 +156,7 @@ def explain_errors(
             capacity = None
             with contextlib.suppress(RuntimeError):  # some of these leave the GPU unusable
                 capacity = torch.cuda.mem_get_info()[1] if device == "cuda" else None
-            raise memory_full(experiment, net, capacity, training) from None
+            raise memory_full(config, net, capacity, training) from None
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
         raise

@@ -14,24 +14,24 @@ from rn50lib.step_common import weight_decays
 
 
 def optimizer_for(
-    experiment: TrainConfig, named: Mapping[str, Tensor], names: list[str], lr: Tensor
+    config: TrainConfig, named: Mapping[str, Tensor], names: list[str], lr: Tensor
 ) -> torch.optim.SGD:
-    """The optimizer of an experiment over the parameters `names`, in at most two groups.
+    """The optimizer of a configuration over the parameters `names`, in at most two groups.
 
     `lr` is filled by the step. Each parameter has a velocity of zeros from the start: a first
     update that is skipped must leave one behind.
     """
-    decays = weight_decays(experiment, names)
+    decays = weight_decays(config, names)
     groups = [
         {"params": [named[n] for n, own in decays.items() if own == decay], "weight_decay": decay}
-        for decay in dict.fromkeys((experiment.wd, 0.0))
+        for decay in dict.fromkeys((config.wd, 0.0))
     ]
     groups = [group for group in groups if group["params"]]
     made: torch.optim.SGD
-    if experiment.optimizer == "lars":
-        made = Lars(groups, lr, experiment.mom)
+    if config.optimizer == "lars":
+        made = Lars(groups, lr, config.mom)
     else:
-        made = torch.optim.SGD(groups, lr=lr, momentum=experiment.mom, fused=True)
+        made = torch.optim.SGD(groups, lr=lr, momentum=config.mom, fused=True)
     for name in names:
         made.state[named[name]]["momentum_buffer"] = torch.zeros_like(named[name])
     return made

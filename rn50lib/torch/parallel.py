@@ -27,7 +27,7 @@ class HorovodExchange(Exchange):
 
     def __init__(
         self,
-        experiment: TrainConfig,
+        config: TrainConfig,
         comm: Any,
         model: nn.Module,
         named: Mapping[str, Tensor],
@@ -40,10 +40,10 @@ class HorovodExchange(Exchange):
         self.holding = False
         self.pending: list[int] = []  # handles
         self.waits: Any = contextlib.nullcontext()
-        if experiment.timeline is not None and comm.rank == 0:
+        if config.timeline is not None and comm.rank == 0:
             from rn50lib.distributed import timeline
 
-            self.waits = timeline.Waits(experiment.timeline)
+            self.waits = timeline.Waits(config.timeline)
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.register_post_accumulate_grad_hook(self.start)
 

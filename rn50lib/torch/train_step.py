@@ -37,17 +37,17 @@ from rn50lib.torch.optimizer import optimizer_for
 class TorchStep:
     """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
 
-    def __init__(self, experiment: TrainConfig, net: Network, comm: Comm) -> None:
+    def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = precision.configure(self.device, experiment.dtype)
-        torch.set_num_threads(experiment.threads)
+        self.dtype = precision.configure(self.device, config.dtype)
+        torch.set_num_threads(config.threads)
         if self.device == "cuda":
             from rn50lib.distributed.gpu import choose_gpu
 
             choose_gpu("torch", comm.local_rank)
-        self.experiment, self.net = experiment, net
+        self.config, self.net = config, net
         self.model = ResNet(net)
-        start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
+        start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
         load_arrays(self.model, overrides.get("broadcast_start")(start, comm))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
@@ -55,32 +55,32 @@ class TorchStep:
             self.model.to(memory_format=torch.channels_last)
         fastest: torch.nn.Module = self.model
         if onednn.has_onednn(self.device, self.dtype):
-            fastest = onednn.for_training(self.model, net, experiment, self.dtype)
-        frozen = net.up_to(experiment.freeze_until)
+            fastest = onednn.for_training(self.model, net, config, self.dtype)
+        frozen = net.up_to(config.freeze_until)
         freeze(self.model, frozen)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
         self.names = [name for name in net.parameters() if name not in frozen]  # what is trained
-        self.optimizer = optimizer_for(experiment, named, self.names, self.lr)
-        self.exchange = exchange_for(experiment, comm, fastest, named)
+        self.optimizer = optimizer_for(config, named, self.names, self.lr)
+        self.exchange = exchange_for(config, comm, fastest, named)
         self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
         self.scaler: precision.LossScaler | None = None
-        if experiment.loss_scale:
-            self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
-        self.micro_batches, self.batches = experiment.grad_accum_steps, 0
+        if config.loss_scale:
+            self.scaler = precision.LossScaler(config.loss_scale, self.device)
+        self.micro_batches, self.batches = config.grad_accum_steps, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
-        self.measure = not experiment.no_metrics
+        self.measure = not config.no_metrics
         self.predictor: Predictor | None = None  # as of the present weights
         self.span = unnamed
         self.copies = speed.Copies() if self.device == "cuda" else None
         self.queue = speed.Queue(self.device)
         self.graph: speed.Recorded | None = None  # `compute` as a CUDA graph
-        if experiment.compile:
+        if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
-        if experiment.cuda_graphs:
-            speed.check_graphs(self.device, experiment)
+        if config.cuda_graphs:
+            speed.check_graphs(self.device, config)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
@@ -100,7 +100,7 @@ class TorchStep:
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            if self.experiment.cuda_graphs and self.graph is None:
+            if self.config.cuda_graphs and self.graph is None:
                 self.graph = speed.record(self.compute, images, labels, self.changed_tensors())
             (self.graph or self.compute)(images, labels)
             self.queue.limit()
@@ -135,7 +135,7 @@ class TorchStep:
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """What training makes small: with --label-smoothing not what validation reports."""
-        return F.cross_entropy(logits, labels, label_smoothing=self.experiment.label_smoothing)
+        return F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss whose gradients are added up: this batch's share, times the loss scale."""
@@ -172,7 +172,7 @@ class TorchStep:
     def predicted(self, images_NCHW: Tensor) -> Tensor:
         """Logits with the running statistics: by the compiled model if there is one, else folded,
         which is faster than the form that trains."""
-        if self.experiment.compile:
+        if self.config.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
@@ -200,7 +200,7 @@ class TorchStep:
 
     def explain_errors(self, training: bool) -> AbstractContextManager[None]:
         """Turn a full memory and a compiler's failure into one line."""
-        return speed.explain_errors(self.experiment, self.net, self.device, training)
+        return speed.explain_errors(self.config, self.net, self.device, training)
 
     # --- what the loop asks for ------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ def to_array(tensor: Tensor) -> np.ndarray:
 
 
 def exchange_for(
-    experiment: TrainConfig, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
+    config: TrainConfig, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
 ) -> Exchange:
     """The exchange for a group of workers. `named` holds the parameters by canonical name."""
     function = overrides.get("exchange_gradients")
@@ -268,5 +268,5 @@ def exchange_for(
     from rn50lib.torch.parallel import DdpExchange, HorovodExchange
 
     if hasattr(comm, "hvd"):
-        return HorovodExchange(experiment, comm, model, named)
+        return HorovodExchange(config, comm, model, named)
     return DdpExchange(model)
