@@ -1,15 +1,25 @@
-"""Lists of numbers in flags and text tables, shared by several verbs."""
+"""What several verbs share: lists of numbers, text tables, and which runs leave a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rn50.parser import positive
+from rn50lib.config import TrainConfig
 
 
 def counts(text: str) -> list[int]:
     """Return the distinct numbers of '1,4,8' in order. Raise ValueError for anything else."""
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
+def makes_a_model(config: TrainConfig) -> bool:
+    """Return True if a run leaves weights that you would want to keep or to resume from."""
+    if config.max_restarts or config.checkpoint_steps:
+        return True
+    if config.benchmark_iters or config.no_metrics or config.test_io:
+        return False  # it is timed only
+    return not (config.only_inference or config.step or config.loader == "synthetic")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,9 +1,8 @@
 """Checkpoints: `<prefix>-NNNN.safetensors` after epoch NNNN, whole or absent, for both backends.
 
-`<prefix>-NNNN-IMAGES.safetensors` was written within the next epoch, after IMAGES images of its
-order. A file holds float32 arrays under their canonical names (convolutions OIHW, fully-connected
-(out, in)), the velocity without the learning rate, and in its metadata what a resumed run needs.
-The network is in `<prefix>-symbol.json`.
+`<prefix>-NNNN-IMAGES.safetensors` is written within the next epoch, after IMAGES of its images.
+A file holds float32 arrays by canonical name (convolutions OIHW, fully-connected (out, in)), the
+velocity without the learning rate, and metadata. `<prefix>-symbol.json` holds the network.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import TrainConfig
+    from rn50lib.data import Pipeline
     from rn50lib.distributed import Comm
     from rn50lib.progress import Progress
     from rn50lib.report import Report
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = "rn50-checkpoint-1"
 BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
-SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and the flags that set it
+SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and its flags
     "model": "--network, --num-layers and --resnet-version",
     "num_classes": "--num-classes (or the data set)",
     "seed": "--seed",
@@ -51,11 +51,11 @@ SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and t
 
 @dataclass
 class TrainProgress:
-    """The position of a run within an epoch: `images` of its order are done.
+    """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` is what they have added up (`metrics.SUMS`, over all ranks). `repeated` counts images
-    that were trained on twice because a process died after the last checkpoint, `tails` by epoch
-    the images that filled no global batch; `changes` has an entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks. `repeated` counts images trained on twice
+    after a crash, `tails` the images per epoch that filled no global batch, and `changes` has an
+    entry for each resume.
     """
 
     images: int = 0
@@ -67,8 +67,7 @@ class TrainProgress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint. `epoch` counts finished epochs, `metrics` are the report's up to there, and
-    `position` is how far the next epoch has come."""
+    """One checkpoint after `epoch` finished epochs, with the report's metrics up to there."""
 
     epoch: int
     arrays: dict[str, np.ndarray]
@@ -76,15 +75,14 @@ class Checkpoint:
     experiment: dict[str, Any]
     metrics: dict[str, list]
     loss_scale: dict[str, float] = field(default_factory=dict)  # `TrainStep.loss_scale_state`
-    position: TrainProgress = field(default_factory=TrainProgress)
+    position: TrainProgress = field(default_factory=TrainProgress)  # within the next epoch
 
 
 class CheckpointManager:
-    """The checkpoints of a run: the one that it resumes from, and those that it writes.
+    """The checkpoints that a run resumes from and writes; `state` is its position in the epoch.
 
-    `state` is how far the run has come. A run with --resume continues from the newest checkpoint
-    that verifies, within an epoch too, and with any number of workers: the rest of the epoch's
-    order is dealt out again.
+    A run with --resume continues from the newest checkpoint that verifies, with any number of
+    workers.
     """
 
     def __init__(
@@ -97,11 +95,10 @@ class CheckpointManager:
         self.frozen = net.up_to(config.freeze_until)
         self.state = TrainProgress()
 
-    def restore(self, step: TrainStep, report: Report, progress: Progress, examples: int) -> int:
-        """Load what the run continues from or begins with; return the first epoch to do.
-
-        An epoch uses `examples` images.
-        """
+    def restore(
+        self, step: TrainStep, report: Report, progress: Progress, pipelines: dict[str, Pipeline]
+    ) -> int:
+        """Load the initial weights or a checkpoint; return the first epoch to do."""
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
             found, passed_over = newest(prefix)
@@ -133,14 +130,17 @@ class CheckpointManager:
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
         if progress.earlier is not None:
             epoch, images = progress.earlier
-            state.repeated += max(0, (epoch - found.epoch) * examples + images - state.images)
+            images += (epoch - found.epoch) * pipelines["train"].examples
+            state.repeated += max(0, images - state.images)
         change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
         state.changes.append(change)
         return found.epoch
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
-        """Load the weights of a checkpoint, and its last layer if the classes are as many; return a
-        line that says so."""
+        """Load the weights of a checkpoint and return a line about them.
+
+        The last layer is loaded only if the number of classes is the same.
+        """
         there = load(*parts(file)).arrays
         classes, wanted = len(there["fc.bias"]), self.net.num_classes
         arrays = {name: array for name, array in there.items() if name in self.net.arrays()}
@@ -153,14 +153,12 @@ class CheckpointManager:
         return f"begins with the weights of {file} ({classes} classes): {head}"
 
     def is_due(self, finished: int) -> bool:
-        """Return True if a checkpoint is due after so many epochs."""
-        config = self.config
-        last = finished == config.num_epochs
-        return self.enabled and (last or finished % config.save_period == 0)
+        """Return True if a checkpoint is due after this many epochs."""
+        last = finished == self.config.num_epochs
+        return self.enabled and (last or finished % self.config.save_period == 0)
 
     def save(self, epoch: int, step: TrainStep, report: Report) -> None:
-        """Write the checkpoint of `epoch` finished epochs and `state`, and remove those that it
-        replaces. All ranks call this."""
+        """Write a checkpoint and remove those that it replaces. All ranks call this."""
         arrays = step.state()
         if self.state.images:
             arrays = self.with_bn_stats_of_ranks(arrays)
@@ -180,8 +178,8 @@ class CheckpointManager:
             if (epoch, images) < written if images else epoch in old:
                 path(self.prefix, epoch, images).unlink(missing_ok=True)
 
-    # Training batch norm is per rank. The mean of all ranks' running statistics is for validation
-    # and for a later score in one process; a resume within an epoch is exact with each rank's own.
+    # Each rank has its own batch-norm statistics in training. Validation uses their mean; a resume
+    # within an epoch is exact only with each rank's own.
 
     def reduce_bn_stats(self, step: TrainStep) -> None:
         """Give every rank the mean of all ranks' running statistics."""
@@ -189,8 +187,7 @@ class CheckpointManager:
             step.load(self.with_bn_stats_of_ranks(step.state()))
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the arrays with the mean of the ranks' running statistics, and each rank's own as
-        rows of BN_STATS_OF_RANKS."""
+        """Return the arrays with the ranks' mean statistics, and a table with a row per rank."""
         names = self.bn_stats(arrays)
         if self.comm.size == 1 or not names:
             return arrays
@@ -201,8 +198,7 @@ class CheckpointManager:
         return arrays | split(names, arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
 
     def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the arrays with this rank's own running statistics in place of the mean, if they
-        have them for as many ranks as there are now."""
+        """Return the arrays with this rank's own statistics, if the number of ranks is the same."""
         table = arrays.get(BN_STATS_OF_RANKS)
         if table is None or len(table) != self.comm.size:
             return arrays
@@ -216,7 +212,7 @@ class CheckpointManager:
 def split(
     names: list[str], arrays: dict[str, np.ndarray], vector: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the parts of a vector by name, each as long as the array of that name."""
+    """Split a vector into parts by name, each as long as the array of that name."""
     ends = np.cumsum([len(arrays[name]) for name in names])[:-1]
     return dict(zip(names, np.split(vector, ends), strict=True))
 
@@ -224,7 +220,7 @@ def split(
 def resume_fingerprint(
     config: TrainConfig, net: Network, sources: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what a checkpoint and a run that resumes it must have in common."""
+    """Return the values that a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
     fields = ("seed", "optimizer", "label_smoothing", "freeze_until")
     found: dict[str, Any] = {name: getattr(config, name) for name in fields}
@@ -242,8 +238,8 @@ def resume_fingerprint(
 def check_fingerprint(
     found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: tuple[str, ...]
 ) -> None:
-    """Raise UserError if a checkpoint is of a different model, seed or data set than this run."""
-    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # what older files do not say
+    """Raise UserError if a checkpoint has a different model, seed or data set than this run."""
+    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # missing in older files
     if "seed" in keys and "seed" not in found:
         raise UserError(
             f"{file} holds weights but no training state to resume: pass it as --init-from {file}"
@@ -317,15 +313,22 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return f"{value:08x}"
 
 
+_verified: set[tuple[int, ...]] = set()  # file versions whose checksum this process has compared
+
+
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
-    """Read and verify one checkpoint. Raise UserError if it is missing or damaged."""
+    """Read and verify a checkpoint. Raise UserError if it is missing or damaged."""
     file = path(prefix, epoch, images)
     metadata, arrays = read(file, with_arrays=True)
-    if checksum(arrays, metadata) != metadata.get("crc32"):
-        raise UserError(
-            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
-            " earlier epoch"
-        )
+    stat = file.stat()
+    version = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if version not in _verified:
+        if checksum(arrays, metadata) != metadata.get("crc32"):
+            raise UserError(
+                f"checkpoint {file} is damaged: its content does not match its checksum; use an"
+                " earlier epoch"
+            )
+        _verified.add(version)
     return Checkpoint(
         epoch=int(metadata["epoch"]),
         arrays=arrays,
@@ -339,8 +342,10 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
 
 
 def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the metadata of a checkpoint, and its arrays if asked for. Raise UserError if it is
-    missing, unreadable or not a checkpoint."""
+    """Return the metadata and, if asked for, the arrays of a checkpoint, without verifying them.
+
+    Raises UserError if it is missing, unreadable or not a checkpoint.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not file.exists():
@@ -373,8 +378,10 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def find(name: str, flag: str) -> Path:
-    """Return the checkpoint that a flag names by its file, or the newest under a prefix that
-    verifies. Raise UserError if there is none. A named file is verified when it is loaded."""
+    """Return the file that a flag names, or the newest checkpoint that verifies under a prefix.
+
+    Raises UserError if there is none. A named file is verified when it is loaded.
+    """
     with contextlib.suppress(ValueError):
         parts(name)
         read(Path(name), with_arrays=False)
@@ -413,21 +420,12 @@ def saves(config: TrainConfig) -> bool:
     return config.model_prefix is not None and not (config.only_inference or config.test_io)
 
 
-def makes_a_model(config: TrainConfig) -> bool:
-    """Return True if a run leaves weights that you would want to keep or to resume from."""
-    if config.max_restarts or config.checkpoint_steps:
-        return True
-    if config.benchmark_iters or config.no_metrics or config.test_io:
-        return False  # it is timed only
-    return not (config.only_inference or config.step or config.loader == "synthetic")
-
-
 @contextlib.contextmanager
 def lock_for(config: TrainConfig) -> Iterator[None]:
-    """Hold the lock of the --model-prefix of a run.
+    """Hold the lock of a run's --model-prefix.
 
-    Raise UserError if another run holds it, or if there are checkpoints that this run would
-    overwrite: those of an earlier run, unless it is resumed.
+    Raises UserError if another run holds it, or if checkpoints of an earlier run would be
+    overwritten.
     """
     prefix = Path(config.model_prefix or "")
     with contextlib.ExitStack() as held:
@@ -449,7 +447,7 @@ def lock_for(config: TrainConfig) -> Iterator[None]:
 
 
 def check_room(prefix: str | Path, net: Network, files: int) -> None:
-    """Raise UserError before the training if the disk has no room for `files` checkpoints more."""
+    """Raise UserError if the disk has no room for `files` more checkpoints."""
     arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
     size = files * sum(4 * math.prod(shape) for shape in arrays)
     folder = path(prefix, 0).absolute().parent
@@ -501,10 +499,8 @@ def write_symbol(prefix: str | Path, net: Network) -> None:
 def write_atomic(
     file: Path, content: bytes, remedy: str = "make room, or name another place"
 ) -> None:
-    """Write a file as `files.replacing` does. Raise UserError, which ends with `remedy`."""
+    """Write a file, whole or not at all. Raise UserError, which ends with `remedy`."""
     try:
-        for left in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
-            left.unlink(missing_ok=True)  # of a process that was killed here
         write_file(file, content)
     except OSError as error:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0

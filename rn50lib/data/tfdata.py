@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.tensorflow import PythonCalls, tf
+from rn50lib.tf import PythonCalls, tf
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.data import Batch

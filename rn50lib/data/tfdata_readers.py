@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib import hooks as overrides
-from rn50lib.tensorflow import tf
+from rn50lib.tf import tf
 from rn50lib.errors import UserError
 from rn50lib.data import order
 from rn50lib.data.imageinfo import image_info

@@ -1,4 +1,4 @@
-"""The optimizer's step in PyTorch: SGD's fused kernel, and LARS in front of it."""
+"""The optimizers in PyTorch: the fused SGD, and LARS on top of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from rn50lib.config import TrainConfig
-from rn50lib.optim import TRUST
-from rn50lib.step_common import weight_decays
+from rn50lib.optim import TRUST, weight_decays
 
 
-def optimizer_for(
+def build_optimizer(
     config: TrainConfig, named: Mapping[str, Tensor], names: list[str], lr: Tensor
 ) -> torch.optim.SGD:
-    """The optimizer of a configuration over the parameters `names`, in at most two groups.
+    """Return the optimizer of the parameters `names`, in at most two groups.
 
-    `lr` is filled by the step. Each parameter has a velocity of zeros from the start: a first
-    update that is skipped must leave one behind.
+    The step fills `lr`. Each parameter starts with a velocity of zeros, which a checkpoint needs
+    even if the first update is skipped.
     """
     decays = weight_decays(config, names)
     groups = [
@@ -38,11 +37,10 @@ def optimizer_for(
 
 
 class Lars(torch.optim.SGD):
-    """`rn50lib.optim.lars`: it turns each gradient into the step that its layer is to take, and
-    SGD's kernel, at a rate of 1 and without decay, adds that to the velocity.
+    """`rn50lib.optim.lars`, on the device.
 
-    All on the device: the norms are never read. Where a gradient is not finite, `found_inf` makes
-    the kernel skip, as it does for SGD.
+    It turns each gradient into its layer's step. SGD's kernel, at a rate of 1 and without decay,
+    adds that to the velocity, and skips it if `found_inf` is set.
     """
 
     found_inf: Tensor | None = None
@@ -54,6 +52,7 @@ class Lars(torch.optim.SGD):
         self.rate = lr
 
     def step(self, closure: Any = None) -> Any:
+        """Update all weights."""
         scale, self.grad_scale = self.grad_scale, None  # the norms are those of the true gradients
         with torch.no_grad():
             for group in self.param_groups:
