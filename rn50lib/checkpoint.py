@@ -25,6 +25,7 @@ import numpy as np
 
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, check_file, lock, read_json, write_file
+from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
@@ -59,10 +60,14 @@ class TrainProgress:
     """
 
     images: int = 0
-    sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
     repeated: int = 0
     tails: dict[str, int] = field(default_factory=dict)
     changes: list[dict[str, int]] = field(default_factory=list)
+
+    def begin_epoch(self) -> None:
+        """Set the position to the beginning of an epoch."""
+        self.images, self.sums = 0, list(NO_SUMS)
 
 
 @dataclass(frozen=True)
@@ -465,7 +470,7 @@ def check_room(prefix: str | Path, net: Network, files: int) -> None:
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, whole or not at all. Raise UserError if there is no room."""
+    """Write a checkpoint, whole or not at all. Raise UserError without room for it."""
     from safetensors.numpy import save as serialise
 
     metadata = {

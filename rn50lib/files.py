@@ -52,7 +52,7 @@ def check_writable(path: str | Path, flag: str) -> None:
 
 
 def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
-    """Raise UserError if an output cannot be written or would replace a file of another kind.
+    """Raise UserError if an output cannot be written or would replace a file of a different kind.
 
     `kind`, such as "a report", is for the message; `is_kind` returns True for a file that may be
     replaced.

@@ -53,7 +53,7 @@ def predict(
     # conv1 keeps the normalised images themselves in float32, and else a copy of them in 16 bits
     images = pixels if each == FLOAT32 else pixels + FLOAT32 * pixels
     largest = each * max(layer.activations for layer in layers)
-    if not training:  # a layer's input and output, and the shortcut beside them
+    if not training:  # a layer's input and output, and the shortcut
         images = pixels + FLOAT32 * pixels
         return Memory(FLOAT32 * arrays + copies, 0, 0, batch * images, 0, batch * 3 * largest)
     return Memory(

@@ -23,22 +23,21 @@ if TYPE_CHECKING:
     from rn50lib.train_step import TrainStep
 
 SUMS = ("loss", "top1", "top5", "examples")  # the sums of a step, in this order
+NO_SUMS = (0.0,) * len(SUMS)
 
 
 def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
     """Return loss (nats), top-1 and top-5 (per cent) over all workers, from one worker's sums.
 
-    `sums`, shape (4,), is ordered as SUMS. Without images every metric is None.
+    `sums` is ordered as SUMS. Without images every metric is None.
     """
     (total,) = comm.sum([np.asarray(sums, np.float64)])
-    loss, top1, top5, examples = (float(x) for x in total)
+    found = dict(zip(SUMS, map(float, total), strict=True))
+    examples = found.pop("examples")
     if not examples:
-        return {"loss": None, "top1": None, "top5": None}
-    return {
-        "loss": loss / examples,
-        "top1": 100 * top1 / examples,
-        "top5": 100 * top5 / examples,
-    }
+        return dict.fromkeys(found)
+    return {name: (value if name == "loss" else 100 * value) / examples
+            for name, value in found.items()}  # fmt: skip
 
 
 class Meter:
@@ -56,12 +55,12 @@ class Meter:
         progress: Progress,
         every: int,
         done: int = 0,
-        sums: Sequence[float] = (0.0,) * 4,
+        sums: Sequence[float] = NO_SUMS,
     ) -> None:
         self.step, self.comm, self.progress, self.every = step, comm, progress, every
         self.done, self.steps, self.read_at = done, 0, 0
-        self.total = np.array(sums if comm.rank == 0 else [0.0] * 4)
-        self.window = np.zeros(4)
+        self.total = np.array(sums if comm.rank == 0 else NO_SUMS)
+        self.window = np.zeros(len(SUMS))
         self.images = self.first_images = self.read_images = 0  # of this rank, without padding
         self.data_s = self.step_s = 0.0
         self.begin = self.end = self.read_time = self.first_time = time.perf_counter()
@@ -107,7 +106,7 @@ class Meter:
             )
         if not show or self.steps == self.read_at:
             return
-        loss, top1, _, examples = self.window
+        loss, top1, *_, examples = self.window
         values: dict[str, float | None] = {
             "loss": loss / examples if examples else None,
             "top1": 100 * top1 / examples if examples else None,
@@ -117,7 +116,7 @@ class Meter:
         if self.progress.phase == "train" and (scale := self.step.loss_scale_state()):
             values["loss_scale"] = scale["scale"]
         self.progress.reading(self.done + self.steps, values)
-        self.window = np.zeros(4)
+        self.window = np.zeros(len(SUMS))
         self.read_at, self.read_time, self.read_images = self.steps, now, self.images
 
     def sums_of_all(self) -> list[float]:

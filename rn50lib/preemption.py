@@ -1,4 +1,4 @@
-"""How SIGTERM, Ctrl-C and the death of the parent end the processes of a run."""
+"""The end of a run's processes by SIGTERM, Ctrl-C or the death of their parent."""
 
 from __future__ import annotations
 

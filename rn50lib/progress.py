@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a bar, a line per epoch, `progress.jsonl` and `--logger`."""
+"""The outputs of a run while it trains: a bar, a line per epoch, `progress.jsonl`, `--logger`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ try:
 except ImportError:  # a bare checkout with PyTorch only: lines instead of a bar
     tqdm = None
 
-QUIET_S = 10.0  # seconds between lines if there is no terminal to draw a bar on
+QUIET_S = 10.0  # seconds between lines without a terminal for the bar
 SHOWN = {  # of an epoch's metrics
     "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
     "train.total_ips": "img/s", "val.total_ips": "val img/s",
@@ -233,7 +233,7 @@ class WandB:
             self.run.log(scalars(line)[0] | {"epoch": line["epoch"]})
 
     def close(self) -> None:
-        """End the run, as failed if there was no report."""
+        """End the run, as failed unless it had a report."""
         self.run.finish(exit_code=self.status)
 
 
@@ -257,7 +257,7 @@ class MLflow:
             self.mlflow.log_metrics(values, step=step)
 
     def close(self) -> None:
-        """End the run, as failed if there was no report."""
+        """End the run, as failed unless it had a report."""
         self.mlflow.end_run(self.status)
 
 

@@ -5,7 +5,9 @@ Everything that decides accuracy is here, once; all pipelines and backends read 
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))  # of RGB values 0..255
@@ -14,8 +16,13 @@ STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 BN_MOMENTUM = 0.9  # share of the old running average that is kept (torch calls 0.1 the same thing)
 BN_EPS = 1e-5
 OPTIMIZERS = ("sgd", "lars")
-SCHEDULES = ("step", "cosine", "poly")
 POLY_POWER = 2
+CURVES: dict[str, Callable[[float], float]] = {  # share of the peak rate by the share done
+    # Loshchilov and Hutter 2016, arXiv:1608.03983, after the warm-up as in arXiv:1812.01187
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "poly": lambda done: (1 - done) ** POLY_POWER,  # You et al. 2017, arXiv:1708.03888
+}
+SCHEDULES = ("step", *CURVES)
 
 
 @dataclass(frozen=True)
@@ -185,16 +192,10 @@ def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE
 
 
 def descent(progress: float, recipe: Recipe) -> float:
-    """Return the share of the peak rate after `progress` epochs, from 1 after the warm-up to 0.
-
-    `cosine` is Loshchilov and Hutter 2016, arXiv:1608.03983, after the warm-up as in He et al.
-    2018, arXiv:1812.01187; `poly` is You et al. 2017, arXiv:1708.03888.
-    """
-    from math import cos, pi
-
+    """Return the share of the peak rate after `progress` epochs, from 1 after the warm-up to 0."""
     length = recipe.epochs - recipe.warmup_epochs
-    way = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
-    return (1 + cos(pi * way)) / 2 if recipe.lr_schedule == "cosine" else (1 - way) ** POLY_POWER
+    done = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
+    return CURVES[recipe.lr_schedule](done)
 
 
 def val_resize(image_size: int) -> int:
@@ -213,13 +214,11 @@ def random_crop_box(
     Area and aspect come from `augmentation`, the aspect uniformly in its logarithm (Szegedy et al.
     2014, arXiv:1409.4842, section 6; the fallback is torchvision's).
     """
-    from math import exp, log, sqrt
-
     low, high = augmentation.aspect
     for _ in range(10):
         area = width * height * rng.uniform(*augmentation.area)
-        aspect = exp(rng.uniform(log(low), log(high)))
-        crop_width, crop_height = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+        aspect = math.exp(rng.uniform(math.log(low), math.log(high)))
+        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < crop_width <= width and 0 < crop_height <= height:
             left = rng.randint(0, width - crop_width)
             top = rng.randint(0, height - crop_height)

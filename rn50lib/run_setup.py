@@ -1,4 +1,4 @@
-"""What comes before the first epoch: checks, the data sets, and the report's `env`."""
+"""The set-up of a run: checks, the data sets, and the report's `env`."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def run_epoch(run: Run, epoch: int) -> None:
     if not config.no_val:
         report.add("val", evaluate(run, epoch))
     state = checkpoints.state
-    state.images, state.sums = 0, [0.0] * 4
+    state.begin_epoch()
     if checkpoints.is_due(epoch + 1):
         checkpoints.save(epoch + 1, run.step, report)
     if state.changes:
@@ -202,7 +202,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
             f"the loader cannot begin in the middle of an epoch: epoch {epoch + 1} starts again"
         )
         state.repeated += state.images
-        state.images, state.sums = 0, [0.0] * 4
+        state.begin_epoch()
         steps = steps_left(config, pipeline, 0)
     done = state.images  # before the run was resumed
     used = done + steps * config.global_batch  # of the epoch's images

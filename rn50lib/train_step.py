@@ -16,11 +16,12 @@ from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
+from rn50lib.metrics import SUMS
 from rn50lib.resnet import Network
 
 
 class TrainStep(Protocol):
-    """What the loop asks of a backend. Metrics stay on the device until `pop_metrics`."""
+    """The interface of a backend. Metrics stay on the device until `pop_metrics`."""
 
     device: str
 
@@ -35,7 +36,7 @@ class TrainStep(Protocol):
         """Do forward on one batch; rows from `batch.valid` on are padding and do not count."""
 
     def pop_metrics(self) -> np.ndarray:
-        """Wait for the device; return the `metrics.SUMS` since the last call, float64 (4,)."""
+        """Wait for the device; return the `metrics.SUMS` since the last call, float64."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint: weights, running statistics, `velocity/NAME`."""
@@ -87,14 +88,14 @@ class PacedStep:
     def pop_metrics(self) -> np.ndarray:
         """See `TrainStep`."""
         wait_until(self.free_at)
-        return np.zeros(4)
+        return np.zeros(len(SUMS))
 
     def loss_scale_state(self) -> dict[str, float]:
         """See `TrainStep`."""
         return {}
 
     def no_model(self, *given: Any) -> NoReturn:
-        """Raise UserError: there are no weights."""
+        """Raise UserError."""
         raise UserError("--step paced has no model to save, load or predict with")
 
     state = load = predict = no_model

@@ -1,4 +1,4 @@
-"""Which worker this process is, and the records that it leaves for `rn50 run`.
+"""This process's place among the workers, and the records that it leaves for `rn50 run`.
 
 Standard library only: `rn50 workshop try` loads this file into the scripts that it watches.
 """
@@ -101,7 +101,7 @@ def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dic
 
 
 def first_host(hosts: str) -> str:
-    """Return the first host of Slurm's short form: 'gpu[03-05,09],login' gives 'gpu03'."""
+    """Return the first host of a short list: 'gpu[03-05,09],login' gives 'gpu03'."""
     found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     first = found[0] if found else ""
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
@@ -170,7 +170,7 @@ def record_end(status: int, text: str = "") -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return False if there is no such process or it is a zombie (Linux; True elsewhere)."""
+    """Return False if the process is gone or a zombie (Linux; True elsewhere)."""
     if sys.platform != "linux":
         return True
     try:

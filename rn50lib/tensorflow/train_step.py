@@ -21,6 +21,7 @@ from rn50lib.distributed import Comm, own_gpu
 from rn50lib.errors import UserError, first_line
 from rn50lib.hardware import machine
 from rn50lib.memory import memory_full
+from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
 from rn50lib.tensorflow import amp
@@ -58,7 +59,7 @@ class TensorflowStep:
         self.velocity = self.update.velocity
         self.sync = gradient_sync(comm)
         self.lr = tf.Variable(0.0, trainable=False)
-        self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
+        self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
         self.scaler = amp.LossScaler(config.loss_scale) if config.loss_scale else None
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
@@ -139,7 +140,7 @@ class TensorflowStep:
         self.update_metrics(logits, labels, losses)
 
     def update_metrics(self, logits: Any, labels: Any, losses: Any) -> None:
-        """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
+        """Add this batch to the `metrics.SUMS` on the device."""
         if not self.measure:
             return
         best = tf.math.top_k(logits, min(5, self.net.num_classes)).indices
@@ -175,7 +176,7 @@ class TensorflowStep:
 
     @contextmanager
     def explain_errors(self, training: bool) -> Iterator[None]:
-        """Raise the learner's own error or a UserError in place of TensorFlow's."""
+        """Replace TensorFlow's error by the learner's own or by a UserError."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:

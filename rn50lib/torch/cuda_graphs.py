@@ -1,4 +1,4 @@
-"""What makes a step faster on a GPU without changing its result, and errors of full memories."""
+"""Faster steps on a GPU with the same results, and the errors of a full memory."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from rn50lib import hooks as overrides
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, choose_gpu
+from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
 from rn50lib.torch import amp, cpu, cuda_graphs
@@ -62,7 +63,7 @@ class TorchStep:
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
-        self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
         self.predictor: Predictor | None = None  # a copy of the present weights
         self.span = unnamed
@@ -174,7 +175,7 @@ class TorchStep:
 
     @torch.no_grad()
     def update_metrics(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
-        """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
+        """Add this batch to the `metrics.SUMS` on the device."""
         if not self.measure:
             return
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices
