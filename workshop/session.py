@@ -62,6 +62,16 @@ class Session:
     data_root: Path
     runs: Path
     results: dict[str, expected.Expected] = field(default_factory=dict, repr=False)
+    sizes: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a size of this notebook and profile from notebooks/profiles.yaml."""
+        try:
+            return self.__dict__["sizes"][name]
+        except KeyError:
+            raise AttributeError(
+                f"notebooks/profiles.yaml has no {name!r} for notebook {self.number}"
+            ) from None
 
     @property
     def folder(self) -> Path:
@@ -158,8 +168,24 @@ def start(number: str, profile: str = "auto") -> Session:
     checkout = paths.checkout()
     folder = checkout / "notebooks" / "expected" if checkout else None
     results = expected.load(folder) if folder and folder.is_dir() else {}
-    _current = Session(number, chosen, reason, machine, root, runs, results)
+    sizes = profile_sizes(checkout, number, chosen) if checkout else {}
+    _current = Session(number, chosen, reason, machine, root, runs, results, sizes)
     return _current
+
+
+def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
+    """Return the sizes of a notebook under a profile; one that is not listed is that of cpu.
+
+    Raises UserError if a size has no value for cpu.
+    """
+    import yaml
+
+    file = checkout / "notebooks" / "profiles.yaml"
+    listed = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get(number, {})
+    for name, values in listed.items():
+        if not isinstance(values, dict) or "cpu" not in values:
+            raise UserError(f"{file}: {number}: {name} needs a value for cpu, such as {{cpu: 8}}")
+    return {name: values.get(profile, values["cpu"]) for name, values in listed.items()}
 
 
 def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:

@@ -75,6 +75,20 @@ def test_pick_falls_back_to_the_cpu_value():
     assert a_session("ci").pick(ci=0, cpu=2) == 0
 
 
+def test_sizes_come_from_the_profiles_file(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    file = tmp_path / "notebooks" / "profiles.yaml"
+    file.write_text('"02":\n  batch: {ci: 4, cpu: 32}\n  rounds: {cpu: 7}\n')
+    assert session.profile_sizes(tmp_path, "02", "ci") == {"batch": 4, "rounds": 7}
+    assert session.profile_sizes(tmp_path, "02", "gpu") == {"batch": 32, "rounds": 7}
+    assert session.profile_sizes(tmp_path, "03", "gpu") == {}
+    with pytest.raises(AttributeError, match="'steps' for notebook"):
+        _ = a_session("cpu").steps
+    file.write_text('"02":\n  batch: 4\n')
+    with pytest.raises(UserError, match="batch needs a value for cpu"):
+        session.profile_sizes(tmp_path, "02", "ci")
+
+
 def test_note_carries_a_record_and_a_readable_line(shown):
     a_session().note("speed", 1234.56, "img/s", "the speed")
     assert shown[0]["text/plain"] == "the speed: 1,235 img/s"
