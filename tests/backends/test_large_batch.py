@@ -112,16 +112,6 @@ def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LARGE)
-def test_a_loss_scale_changes_no_bit_of_lars(backend: str) -> None:
-    """Its norms are those of the gradients without the scale."""
-    plain, scaled = (build(backend, **EVERYTHING | {"loss_scale": s}) for s in (None, "1024"))
-    for i, lr in enumerate((0.5, 1.0, 0.2)):
-        for step in (plain, scaled):
-            step.train_step(batch(8, seed=i), lr)
-    assert equal(trained(plain), trained(scaled))
-
-
-@pytest.mark.parametrize("backend", LARGE)
 def test_lars_takes_its_norms_of_the_sum_of_several_batches(backend: str) -> None:
     """The same images twice, with other labels: batch norm sees no difference."""
     given = batch(4, seed=1)

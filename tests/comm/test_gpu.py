@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.distributed import own_gpu
 from tests.conftest import clean_environment
 from tests.launch import fake_gpus as fake
 
@@ -49,13 +48,6 @@ rank = int(os.environ["LOCAL_RANK"])
 choose_gpu("tensorflow", rank)
 configure(1, rank)
 """
-
-
-@pytest.mark.parametrize(
-    ("local_rank", "visible", "own"), [(0, 1, 0), (3, 1, 0), (0, 4, 0), (3, 4, 3), (5, 2, 1)]
-)
-def test_own_gpu(local_rank: int, visible: int, own: int) -> None:
-    assert own_gpu(local_rank, visible) == own
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
     [
         ("speed=mine.py:schedule", GOOD, "no function 'speed'"),
         ("schedule=nowhere.py:schedule", GOOD, "no file 'nowhere.py'"),
-        ("schedule=mine.txt:schedule", GOOD, "no Python file; its name must end in .py"),
+        ("schedule=mine.txt:schedule", GOOD, "not a Python file; its name must end in .py"),
         ("schedule", GOOD, "NAME=FILE:FUNCTION"),
         ("schedule=mine.py", GOOD, "NAME=FILE:FUNCTION"),
         ("schedule=mine.py:other", GOOD, "no function 'other'"),
