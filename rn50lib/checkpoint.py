@@ -506,6 +506,8 @@ def write_atomic(
 ) -> None:
     """Write a file, whole or not at all. Raise UserError, which ends with `remedy`."""
     try:
+        for draft in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
+            draft.unlink(missing_ok=True)  # of a process that was killed here
         write_file(file, content)
     except OSError as error:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
