@@ -1,7 +1,7 @@
 """JPEGs for the comparison of loaders: noise on every scale, 500 x 375, quality 90, about 94 KB.
 
-A decoder's time goes by the bytes and the pixels; what the picture shows does not matter, but a
-picture of pure noise would have six times the bytes of a photograph.
+A decoder's time depends on the bytes and the pixels, not on what the image shows; but pure noise
+would have six times the bytes of a photo.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-WIDTH, HEIGHT, CLASSES = 500, 375, 10
-SIDE = 1600
+WIDTH, HEIGHT, CLASSES, SIDE = 500, 375, 10, 1600
 STRENGTHS = {1: 19.0, 2: 17.0, 4: 15.0, 8: 16.0, 16: 20.0, 32: 28.0, 64: 40.0}  # by scale in pixels
 
 
 def texture(rng: np.random.Generator) -> np.ndarray:
-    """Noise on every scale, uint8 (SIDE, SIDE, 3); each picture is a window of it."""
+    """Return noise on every scale, uint8 (SIDE, SIDE, 3); each image is a window of it."""
     total = np.full((SIDE, SIDE, 3), 128.0, np.float32)
     for scale, strength in STRENGTHS.items():
         small = rng.normal(size=(SIDE // scale, SIDE // scale, 3)).astype(np.float32)
-        small = 0.3 * small + 0.7 * small.mean(axis=2, keepdims=True)  # photographs are pale
+        small = 0.3 * small + 0.7 * small.mean(axis=2, keepdims=True)  # photos are pale
         for channel in range(3):
             layer = Image.fromarray(small[..., channel]).resize((SIDE, SIDE), Image.BICUBIC)
             total[..., channel] += strength * np.asarray(layer)
@@ -30,12 +29,11 @@ def texture(rng: np.random.Generator) -> np.ndarray:
 
 
 def make(root: Path, count: int) -> tuple[int, float]:
-    """Draw `count` pictures into ROOT/train/CLASS and a few into ROOT/val, where they are not there
-    yet. Returns how many, and their mean size in bytes."""
-    rng = np.random.default_rng(0)
+    """Draw `count` images into ROOT/train/CLASS, unless they exist; return (count, mean bytes)."""
+    rng, sizes = np.random.default_rng(0), []
     whole = Image.fromarray(texture(rng))
-    sizes = []
-    for split, wanted in (("train", count), ("val", CLASSES)):
+    for split, wanted in (("val", CLASSES), ("train", count)):
+        sizes = []
         for i in range(wanted):
             path = root / split / f"{i % CLASSES}" / f"{i:05d}.jpg"
             if not path.exists():
@@ -44,6 +42,5 @@ def make(root: Path, count: int) -> tuple[int, float]:
                 window = whole.crop((left, top, left + WIDTH, top + HEIGHT))
                 window.save(path.with_suffix(".part"), "JPEG", quality=90)
                 os.replace(path.with_suffix(".part"), path)
-            if split == "train":
-                sizes.append(path.stat().st_size)
+            sizes.append(path.stat().st_size)
     return len(sizes), float(np.mean(sizes))

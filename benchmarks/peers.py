@@ -47,6 +47,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(conv, nn.BatchNorm2d(4 * width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the output of the block for (N, C, H, W)."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         y = self.bn3(self.conv3(y))
@@ -71,6 +72,7 @@ class ResNet50(nn.Module):
         self.fc = nn.Linear(inputs, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (N, 1000) of images (N, 3, H, W)."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.max_pool2d(x, 3, 2, 1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))

@@ -1,9 +1,11 @@
-"""Interleaved rounds: every contestant once a round, in a different order each time, on the same
-machine in the same minute; then medians, and ratios with their range.
+"""Interleaved rounds: every contestant once per round, in a different order each time.
+
+Then medians, and ratios with their range: all on the same machine in the same minutes.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import json
@@ -11,9 +13,7 @@ import os
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -29,22 +29,13 @@ def environment(threads: int, malloc: str = ALLOCATOR) -> dict[str, str]:
     return with_library(os.environ | {"GLIBC_TUNABLES": malloc, "OMP_NUM_THREADS": str(threads)})
 
 
-# A process that times its work without its start-up.
-CHILD = """
-import os, sys
-sys.path.append({here!r})
-import stopwatch
-{setup}
-with stopwatch.timed():
-{work}
-"""
-
-
-def child(setup: str, work: str, *arguments: object, python: str = sys.executable) -> list[str]:
-    """Return the command of such a process; the arguments are its sys.argv."""
-    here = str(ROOT / "benchmarks")
-    code = CHILD.format(here=here, setup=setup, work=textwrap.indent(work, "    "))
-    return [python, "-c", code, *map(str, arguments)]
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the flags that all comparisons have."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--only", nargs="+", help="contestants by a part of their name")
+    parser.add_argument("--cpu", action="store_true", help="compare processor seconds")
+    return parser
 
 
 def timed(command: list[str], measure: str) -> float:
@@ -56,12 +47,9 @@ def timed(command: list[str], measure: str) -> float:
 @contextlib.contextmanager
 def stated_machine() -> Iterator[None]:
     """Print the date, the processor and how busy it is, before and after."""
-    here = machine()
-    print(
-        f"{datetime.date.today()}, {here.processor}, {here.bfloat16 or 'no bfloat16'},"
-        f" {here.cores} cores to use of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
+    here, load = machine(), os.getloadavg()[0]
+    print(f"{datetime.date.today()}, {here.processor}, {here.bfloat16 or 'no bfloat16'},", end="")
+    print(f" {here.cores} cores to use of {os.cpu_count()}, load {load:.1f}", flush=True)
     yield
     print(f"load at the end {os.getloadavg()[0]:.1f}")
 
@@ -73,7 +61,7 @@ def run_rounds(
 ) -> dict[str, list[float]]:
     """Return the seconds of each contestant in each round, after an uncounted one.
 
-    Raise UserError if there is no contestant.
+    `between` runs before each. Raises UserError without contestants.
     """
     if not contestants:
         raise UserError("no contestant is left: --only takes parts of the contestants' names")
@@ -92,8 +80,7 @@ def run_rounds(
 
 
 class Server:
-    """A contestant that stays and works on demand (see `stopwatch.serve`), so that its start-up and
-    compilation are not repeated in every round."""
+    """A contestant that works on demand (see `stopwatch.serve`), so that it starts only once."""
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.errors = tempfile.TemporaryFile("w+")

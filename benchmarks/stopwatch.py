@@ -1,4 +1,4 @@
-"""How a contestant measures itself. The standard library alone: MXNet's Python runs it, too."""
+"""Time measurement in a contestant, with the standard library alone: MXNet's Python runs it too."""
 
 from __future__ import annotations
 

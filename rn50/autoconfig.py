@@ -1,4 +1,4 @@
-"""From the values that were passed to a complete configuration, with the reason for each choice.
+"""A complete configuration from the values that were passed, with the reason for each choice.
 
 `prepare` reads the checkpoint, draws the built-in data if it is missing, counts the classes, fills
 in the rest for this machine, and checks the result once.
@@ -38,8 +38,8 @@ def prepare(
 ) -> Resolved:
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
-    Missing built-in data is drawn if `make_data`. `group` is what has started this process as one
-    of its workers. Raises UserError for values that are impossible or contradict each other.
+    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
+    Raises UserError for values that are impossible or contradict each other.
     """
     real, here = here is None, here or machine()
     stored = stored_values(given)
@@ -81,8 +81,7 @@ def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
     prefix = given["model_prefix"]
     return (
         f"--data-root {root} has {counted} classes, the checkpoint of --model-prefix {prefix}"
-        f" {classes}: use the data set it was trained on, or start a new run with --init-from"
-        f" {prefix}"
+        f" {classes}: use its data set, or start a new run with --init-from {prefix}"
     )
 
 
@@ -102,8 +101,7 @@ def default_data_root() -> tuple[Path, str]:
 
 
 def is_roadsigns(data_root: Path) -> bool:
-    """Return True for the built-in data, by the stamp that its generator leaves: the folder itself,
-    the records or shards in it, or the folder that a run would draw it into."""
+    """Return True for the built-in data or its records or shards, by the stamp of its generator."""
     root = data_root.resolve()
     if not root.exists():
         return root == (data_home() / "roadsigns").resolve()
@@ -112,8 +110,7 @@ def is_roadsigns(data_root: Path) -> bool:
 
 
 def has_stamp(file: Path) -> bool:
-    """Return True if a file holds the parameters of `data_prep.roadsigns`; other programs stamp
-    their folders too, with different content."""
+    """Return True for a stamp of `data_prep.roadsigns`; those of other programs differ."""
     try:
         return set(read_json(file)) == {"train", "val", "seed", "version"}
     except (OSError, ValueError, TypeError):
@@ -121,8 +118,7 @@ def has_stamp(file: Path) -> bool:
 
 
 def make_roadsigns(root: Path, data_format: str) -> None:
-    """Draw the built-in data and pack it in records, and in shards for `tfrecord`, unless they are
-    complete. Raises UserError if that fails; the program has printed why."""
+    """Draw and pack the built-in data unless it is complete. Raises UserError if that fails."""
     parts, flags = [root, root / "records"], ["--records"]
     if data_format == "tfrecord":
         parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]
@@ -147,8 +143,7 @@ def make_roadsigns(root: Path, data_format: str) -> None:
 def stored_values(given: Given) -> dict[str, Any]:
     """Return what a checkpoint decides: the network, and for scoring the input too.
 
-    --init-from becomes the name of the file that the run starts with. Raises UserError if `given`
-    contradicts the checkpoint.
+    Raises UserError if `given` contradicts the checkpoint.
     """
     found: dict[str, Any] = {}
     if given.get("init_from"):
@@ -212,11 +207,7 @@ class Choices:
 def resolve(
     given: Given, machine: Machine, num_classes: int, group: LaunchEnv | None = None
 ) -> Resolved:
-    """Fill in every value that was not passed, then check all of them.
-
-    `num_classes` is the data set's; `group` is what has started this process as one of its workers.
-    Raises UserError if a value is impossible or two contradict each other.
-    """
+    """Fill in every value that was not passed, then check all of them. Raises UserError."""
     choices = Choices(given)
     add, values, gpus = choices.add, choices.values, machine.gpus
     root, reason = default_data_root()
@@ -357,12 +348,8 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
             other = "pass --comm horovod to exchange gradients through the host's memory"
         raise UserError(f"--launcher {launcher}: Horovod {checks.gpu_horovod(backend)}, or {other}")
     if backend == "torch":
-        why = (
-            "Horovod is not built with NCCL"
-            if checks.horovod_serves(backend)
-            else "there is no Horovod"
-        )
-        return "ddp", why
+        built = checks.horovod_serves(backend)
+        return "ddp", "Horovod is not built with NCCL" if built else "there is no Horovod"
     why = checks.gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
     raise UserError(
         f"-n {n} with --backend {backend}: Horovod connects its workers, and {why}, or use"
@@ -371,23 +358,15 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
 
 
 def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[str, ...]]:
-    """Return the configuration cut to seconds, and a line for each value that changed.
-
-    The number of workers that are `started` already does not change.
-    """
+    """Return the configuration cut to seconds, and a line for each value that changed."""
     limits: dict[str, Any] = {
-        "n": config.n if started else min(config.n, 2),
-        "batch_size": min(config.batch_size, 4),
-        "image_shape": 32,
-        "val_resize": recipes.val_resize(32),
-        "network": "tiny",
-        "num_layers": None,
-        "num_epochs": min(config.num_epochs, 2),
-        "benchmark_iters": min(config.benchmark_iters or 2, 2),
-        "data_nthreads": 0,
+        "n": config.n if started else min(config.n, 2), "batch_size": min(config.batch_size, 4),
+        "image_shape": 32, "val_resize": recipes.val_resize(32), "network": "tiny",
+        "num_layers": None, "num_epochs": min(config.num_epochs, 2),
+        "benchmark_iters": min(config.benchmark_iters or 2, 2), "data_nthreads": 0,
         "threads": 1,  # two would wait for each other more than they compute
         "dtype": "float32" if config.dtype == "tf32" else config.dtype,
-    }
+    }  # fmt: skip
     if config.macrobatch_size is not None:
         at_once = min(config.grad_accum_steps, limits["benchmark_iters"])
         limits["macrobatch_size"] = limits["batch_size"] * at_once

@@ -48,7 +48,7 @@ class Job(subprocess.Popen):
 def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:
     """Start `rn50 run --config RUN/config.json` and return at once; append its output to `log`.
 
-    Raise UserError if a given value is impossible.
+    Raises UserError for an impossible value.
     """
     resolve(given, machine(), 1000)
     file = run_dir / "config.json"

@@ -24,7 +24,6 @@ from rn50lib.recipe import RECIPES, Recipe
 
 LOGGERS = ("tensorboard", "wandb", "mlflow")  # each is also the name of its package
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
-NCCL_TENSORFLOW = (2, 20)  # the last that exports what Horovod's operations on GPUs link with
 Problem = tuple[Any, str]  # is it wrong? and the message
 
 
@@ -86,26 +85,23 @@ def check_values(c: TrainConfig) -> None:
 
 def check_sizes(c: TrainConfig) -> None:
     """Raise UserError for batches or images that cannot be trained on."""
-    macro, batch, pixels = c.macrobatch_size, c.batch_size, c.image_shape
-    if macro is not None and macro % batch:
-        below, above = macro // batch * batch, -(-macro // batch) * batch
-        near = f"{below} or {above}" if below else f"{above}"
-        raise UserError(
-            f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use {near}, or"
-            " change -b"
-        )
-    if c.val_resize < pixels:
-        raise UserError(
-            f"--val-resize {c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
-            " more, or a smaller --image-shape"
-        )
+    macro, batch, pixels = c.macrobatch_size or c.batch_size, c.batch_size, c.image_shape
+    near = sorted({macro // batch * batch, -(-macro // batch) * batch} - {0})
+    one_value = False
     if batch == 1 and trains(c):
         layers = c.to_network().layers(pixels)
-        if min(layer.size for layer in layers if layer.kind == "batchnorm") == 1:
-            raise UserError(
-                f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm"
-                " cannot train on a single value per channel: use -b 2 or more, or larger images"
-            )
+        one_value = min(layer.size for layer in layers if layer.kind == "batchnorm") == 1
+    refuse(
+        (macro % batch,
+         f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
+         f" {' or '.join(map(str, near))}, or change -b"),
+        (c.val_resize < pixels,
+         f"--val-resize {c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
+         " more, or a smaller --image-shape"),
+        (one_value,
+         f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
+         " train on a single value per channel: use -b 2 or more, or larger images"),
+    )  # fmt: skip
 
 
 def trains(c: TrainConfig) -> bool:
@@ -123,8 +119,7 @@ def check_classes(c: TrainConfig) -> None:
 
 
 def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
-    """Raise UserError if a recipe has no default that fits the flags: a learning rate for a
-    different optimizer, or the steps of a schedule without any."""
+    """Raise UserError if a recipe has no learning rate or no steps that fit the flags."""
     optimizer = values.get("optimizer", base.optimizer)
     others = " or ".join(r.name for r in RECIPES.values() if r.optimizer == optimizer)
     no_rate = optimizer != base.optimizer and "lr" not in values
@@ -144,8 +139,7 @@ def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
 def check_machine(
     c: TrainConfig, given: Mapping[str, Any], machine: Machine, group: LaunchEnv | None = None
 ) -> None:
-    """Raise UserError if a machine cannot run a configuration, or if it contradicts the `group`
-    that has started this process."""
+    """Raise UserError if a machine, or the `group` that started this process, does not fit."""
     why = unsupported_reason(c.dtype, machine, c.network)
     refuse((why, f"--dtype {c.dtype} {why}"))
     if group is None:
@@ -176,19 +170,14 @@ def capability(machine: Machine) -> tuple[int, int]:
 def unsupported_reason(dtype: str, machine: Machine, network: str | None = None) -> str | None:
     """Return why a machine cannot train in `dtype`, with the remedy, or None.
 
-    bfloat16 runs on every processor, if slowly. So does float16, but nothing is gained by it: only
-    the tiny network may use it there.
+    bfloat16 runs on every processor. So does float16, but only the tiny network may use it there.
     """
     if not machine.gpus:
-        needs = "needs a GPU, and there is none here: use"
-        if dtype == "tf32":
-            return f"{needs} --dtype float32"
+        needs = "needs a GPU, and there is none here: use --dtype"
         if dtype == "float16" and network != "tiny":
-            return (
-                f"{needs} --dtype bfloat16 (same range as float32) or --dtype float32; --network"
-                " tiny runs in float16 anywhere"
-            )
-        return None
+            needs += " bfloat16 (same range as float32) or --dtype"
+            return f"{needs} float32; --network tiny runs in float16 anywhere"
+        return f"{needs} float32" if dtype == "tf32" else None
     wanted, found = NEEDS.get(dtype, (0, 0)), capability(machine)
     if found >= wanted:
         return None
@@ -200,8 +189,7 @@ def unsupported_reason(dtype: str, machine: Machine, network: str | None = None)
 
 
 def check_framework(c: TrainConfig, machine: Machine) -> None:
-    """Raise UserError if this machine has GPUs and the backend is built without CUDA: it would
-    train on the processor, with the values chosen for a GPU. Imports no framework."""
+    """Raise UserError if there are GPUs and the backend is built without CUDA. Imports neither."""
     found = importlib.util.find_spec(c.backend) if machine.gpus else None
     if found is None or found.origin is None:
         return  # a missing framework has a separate error
@@ -235,12 +223,17 @@ def tensorflow_version() -> str:
     return ""
 
 
+def has(module: str) -> bool:
+    """Return True if a module is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
 def has_dali() -> bool:
     """Return True if DALI is installed; imports none of it."""
-    try:
-        return importlib.util.find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:
-        return False
+    return has("nvidia.dali")
 
 
 # --- many workers ---------------------------------------------------------------------------------
@@ -249,10 +242,7 @@ def has_dali() -> bool:
 @cache
 def horovod_serves(backend: str) -> bool:
     """Return True if Horovod is installed with its extension for a framework; imports neither."""
-    try:
-        found = importlib.util.find_spec("horovod")
-    except (ImportError, ValueError):
-        return False
+    found = importlib.util.find_spec("horovod") if has("horovod") else None
     folders = found.submodule_search_locations if found else None
     return any(any(Path(folder, backend).glob("mpi_lib*.so")) for folder in folders or ())
 
@@ -270,11 +260,7 @@ def horovod_has(part: str, backend: str) -> bool:
 def gpu_horovod(backend: str) -> str:
     """Return how to get a Horovod that exchanges gradients between GPUs."""
     built = "built without NCCL" if horovod_serves(backend) else "not built here"
-    version, older = tensorflow_version(), ""
-    if version and tuple(map(int, version.split(".")[:2])) > NCCL_TENSORFLOW:
-        last = ".".join(map(str, NCCL_TENSORFLOW))
-        older = f"install TensorFlow {last} (its build with NCCL cannot use {version}) and "
-    return f"is {built}: {older}run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+    return f"is {built}: run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
 
 
 def check_started(c: TrainConfig, group: LaunchEnv) -> None:
@@ -320,7 +306,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     )  # fmt: skip
     if c.comm == "ddp":
         refuse(
-            (not is_local(c.hosts), "--launcher torchrun starts the workers of its own host only:"
+            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only:"
              f" run {on_each_host(given) if c.hosts else ''}"),
             (c.backend != "torch",
              f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
@@ -339,7 +325,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     if c.launcher == "mpirun":
         refuse(
             (shutil.which("mpirun") is None,
-             "--launcher mpirun: there is no mpirun here: install Open MPI (on Debian: apt-get"
+             "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
              " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher"
              " horovodrun"),
             (not horovod_has("mpi", c.backend),

@@ -1,5 +1,4 @@
-"""The command line: `rn50 VERB`, or `python -m rn50 VERB` from a bare checkout. Imports no
-framework, and for `rn50 --help` not even NumPy."""
+"""The command line: `rn50 VERB`, or `python -m rn50 VERB`. Imports no framework."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_verb(argv: list[str]) -> int:
-    """What `main` does, on standard streams that are open."""
+    """Run one verb, on standard streams that are open."""
     lines = "\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())
     if not argv or argv[0] in ("-h", "--help"):
         print(
@@ -44,7 +43,7 @@ def run_verb(argv: list[str]) -> int:
 
 
 def function_of(verb: str) -> Callable[[list[str]], int]:
-    """What a verb does; only now is loaded what it needs."""
+    """Return the function of a verb; only now is loaded what it needs."""
     if verb == "workshop":
         return workshop
     if verb in TOOLS:
@@ -62,7 +61,7 @@ def workshop(argv: list[str]) -> int:
 
 
 def program() -> NoReturn:
-    """`main` as a program of its own, which is what `rn50` runs."""
+    """Run `main` as a program, and exit."""
     if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
         from rn50lib.preemption import end_with
 

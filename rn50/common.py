@@ -1,11 +1,13 @@
-"""What several verbs share: lists of numbers, text tables, and which runs leave a model."""
+"""Lists of numbers, text tables, JSON outputs and which runs leave a model, for several verbs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rn50.parser import positive
 from rn50lib.config import TrainConfig
+from rn50lib.files import read_json
 
 
 def counts(text: str) -> list[int]:
@@ -26,3 +28,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a line per row, with right-aligned columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in rows]
+
+
+def has_key(key: str) -> Callable[[Path], bool]:
+    """Return a test for `check_output`: is a file a JSON object with this key?"""
+
+    def test(path: Path) -> bool:
+        try:
+            content = read_json(path)
+        except (OSError, ValueError):
+            return False
+        return isinstance(content, dict) and key in content
+
+    return test

@@ -64,12 +64,7 @@ def read(path: str, name: str | None = None) -> Side:
 def side_of(content: dict[str, Any], name: str) -> Side:
     """Return the side of a report's or a benchmark's content. Raise ValueError for others."""
     side = Side(name)
-    if "metric_keys" in content:
-        add_benchmark(side, content)
-    elif "ngpus" in content and "metrics" in content:
-        add_report(side, content)
-    else:
-        raise ValueError("it has neither metric_keys nor ngpus and metrics")
+    (add_benchmark if "metric_keys" in content else add_report)(side, content)
     return side
 
 
@@ -85,11 +80,7 @@ def add_benchmark(side: Side, content: dict[str, Any]) -> None:
 
 
 def add_report(side: Side, content: dict[str, Any]) -> None:
-    """Add the rate, the last epoch's metrics and the hours of a report.
-
-    The rate is the harmonic mean over the epochs; the first one counts as a warm-up if there are
-    more.
-    """
+    """Add a report's rate (the harmonic mean without the first epoch), last metrics and hours."""
     n, metrics = int(content["ngpus"]), content["metrics"]
     check_metrics(metrics)
     batch = content.get("env", {}).get("axes", {}).get("batch_size", {}).get("value")
@@ -131,10 +122,8 @@ def published(name: str) -> Side:
         side.rates["val.total_ips", 1, int(batch)] = float(ips)
     for gpus, results in series.trained.items():
         side.trained |= {(key, int(gpus)): value for key, value in results.items()}
-    side.notes.append(
-        f"{name}: published, {series.source}; {series.hardware}, {series.software}"
-        f" ({series.remark})"
-    )
+    where = f"{series.hardware}, {series.software} ({series.remark})"
+    side.notes.append(f"{name}: published, {series.source}; {where}")
     return side
 
 
@@ -163,7 +152,7 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
         rows.append([*cell[1:], *shown, *map(number, ratios[len(ratios) - len(rates) :])])
     title = f"{key}, images per second"
     if ratios and not any(ratios):
-        title += " (no workers and batch in common, so there is no ratio)"
+        title += " (no workers and batch in common, hence no ratios)"
     more = [f"{side.name} / {sides[0].name}" for side in sides[1:]]
     return table_text(title, ["workers", "batch", *(s.name for s in sides), *more], rows)
 

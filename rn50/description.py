@@ -37,17 +37,14 @@ def describe(resolved: Resolved) -> str:
     if c.loader == "synthetic":
         lines.append("  synthetic images: speed is real, accuracy means nothing")
     elif scores_random_weights(c):
-        lines.append(
-            "  no checkpoint: the weights are random and accuracy means nothing; `rn50 score PREFIX"
-            " EPOCH` validates a trained model"
-        )
+        lines.append("  no checkpoint: the weights are random and accuracy means nothing; `rn50"
+                     " score PREFIX EPOCH` validates a trained model")  # fmt: skip
     if c.step is not None:
         lines.append(f"  paced at {c.step:g} img/s: the model is replaced by a wait")
     elif not (c.only_inference or c.test_io):
         lines.append(f"  {arithmetic(c)}")
         if not c.benchmark_iters:
-            remarks = (recipe_line(c), batch_remark(c), schedule_remark(c))
-            lines += [f"  {line}" for line in remarks if line]
+            lines += [f"  {line}" for line in (*recipe_remarks(c), schedule_remark(c)) if line]
     return "\n".join(lines)
 
 
@@ -76,36 +73,29 @@ def arithmetic(c: TrainConfig) -> str:
     return line
 
 
-def batch_remark(c: TrainConfig) -> str | None:
-    """Return a line if a recipe that was published with one global batch runs with another."""
-    batch = recipes.RECIPES[c.recipe].global_batch
-    if batch in (None, c.effective_batch_size):
-        return None
-    return (
-        f"the recipe {c.recipe} was published with a global batch of {batch}, this run's"
-        f" is {c.effective_batch_size}: its accuracy is not promised here"
-    )
-
-
-def recipe_line(c: TrainConfig) -> str | None:
-    """Return where a published recipe for large batches is from, and what it reached."""
-    base = recipes.RECIPES[c.recipe]
-    return f"{base.name}: {base.source}; {base.expected}" if base.global_batch else None
+def recipe_remarks(c: TrainConfig) -> list[str]:
+    """Return the source of a recipe for large batches, and a remark on a different batch."""
+    base, batch = recipes.RECIPES[c.recipe], c.effective_batch_size
+    if not base.global_batch:
+        return []
+    lines = [f"{base.name}: {base.source}; {base.expected}"]
+    if base.global_batch != batch:
+        lines += [
+            f"the recipe {base.name} was published with a global batch of {base.global_batch},"
+            f" this run's is {batch}: its accuracy is not promised here"
+        ]
+    return lines
 
 
 def schedule_remark(c: TrainConfig) -> str | None:
     """Return a line if the run ends before its warm-up or its first decay."""
     ends = f"the run ends after {c.num_epochs} epoch{'s' if c.num_epochs > 1 else ''}"
     if c.num_epochs < c.warmup_epochs:
-        return (
-            f"{ends}, inside its warm-up of {c.warmup_epochs:g}: the learning rate never reaches"
-            " its full value"
-        )
+        early = f"inside its warm-up of {c.warmup_epochs:g}: the learning rate never reaches"
+        return f"{ends}, {early} its full value"
     if c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
-        return (
-            f"{ends}, before its first decay at epoch {c.lr_step_epochs[0]:g}: expect less than the"
-            " recipe's accuracy"
-        )
+        early = f"before its first decay at epoch {c.lr_step_epochs[0]:g}: expect less than the"
+        return f"{ends}, {early} recipe's accuracy"
     return None
 
 
@@ -113,11 +103,7 @@ def schedule_remark(c: TrainConfig) -> str | None:
 
 
 def plan(given: Given) -> list[str]:
-    """Return the command of a run, its arithmetic, and what a profile caps; a line each.
-
-    If this machine cannot run it, the last line says why, and the rest is for a machine with the
-    GPUs it asks for. Raises UserError if no machine could.
-    """
+    """Return the command of a run, its arithmetic and caps, and why it cannot run here."""
     resolved, remarks = prepared(given)
     return [*command_lines(resolved), *remarks]
 
@@ -136,12 +122,10 @@ def command_lines(resolved: Resolved) -> list[str]:
     """Return the command, the arithmetic and the caps of a run."""
     c = resolved.experiment
     command = launch.launcher_command(c, [*launch.program("train"), *flags_of(c)])
-    lines = [" ".join(command), arithmetic(c)]
+    sums = arithmetic(c)
     if c.only_inference:  # nothing is trained
-        lines[1] = lines[1].partition(";")[0]
-    else:
-        lines += filter(None, (recipe_line(c), batch_remark(c)))
-    return [*lines, *resolved.caps]
+        return [" ".join(command), sums.partition(";")[0], *resolved.caps]
+    return [" ".join(command), sums, *recipe_remarks(c), *resolved.caps]
 
 
 def prepared(given: Given) -> tuple[Resolved, list[str]]:
@@ -156,12 +140,11 @@ def prepared(given: Given) -> tuple[Resolved, list[str]]:
 
 
 def anywhere(given: Given) -> tuple[Resolved, list[str]]:
-    """Resolve a run for this machine, else for this one with a framework that fits it, or for one
-    that has what the run asks for; and return why not for this one."""
+    """Resolve a run for this machine, else for one that fits it, and return why not for this."""
     try:
         return prepare(given, make_data=False), []
     except UserError as error:
-        for here in (machine(), equipped(given)):
+        for here in (machine(), equipped(given)):  # with a framework that fits, or all it asks for
             with contextlib.suppress(UserError):
                 there = prepare(connected(given), make_data=False, here=here)
                 return there, [f"not on this machine: {error}"]

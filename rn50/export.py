@@ -148,12 +148,7 @@ def to_saved_model(net: Network, arrays: Mapping[str, np.ndarray], size: int, fo
 
 
 def export(prefix: str | Path, epoch: int, output: Path) -> None:
-    """Write a checkpoint in the format that the suffix of `output` names; none: a SavedModel.
-
-    Raises:
-        UserError: The checkpoint is missing or damaged, the output folder exists, or a package is
-            missing.
-    """
+    """Write a checkpoint in the format of the suffix: none is a SavedModel. Raises UserError."""
     from rn50.predict import trained_as
 
     done = trained_as(prefix, epoch)

@@ -1,9 +1,8 @@
-"""What flags of other training programs are called here, for those who bring them along.
+"""The flags of other training programs, with their names here.
 
-The names are those of timm's train.py, torchvision's references/classification/train.py and the
-MXNet train.py, runner and benchmark.py of NVIDIA's DeepLearningExamples, from 18.12 to the last.
-The file has, for each answer ("here it is" a flag, or "there is none:" and why), those names; none
-of them is a flag of a run.
+The programs are the train.py of timm and of torchvision's references, and train.py, runner and
+benchmark.py for MXNet in NVIDIA's DeepLearningExamples. The file has their flags by answer; none is
+a flag of a run.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[
         "other shapes": [
             f"{name} {arrays[name].shape} instead of {shape}"
             for name, shape in shapes.items()
-            if name in arrays and arrays[name].shape != shape
+            if arrays.get(name, np.empty(shape)).shape != shape
         ],
     }
     if any(problems.values()):

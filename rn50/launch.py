@@ -43,7 +43,7 @@ FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM
 
 # glibc returns large blocks to the kernel at every free, and each training step frees its
 # activations: keeping them saves the page faults. Huge pages (2 MB) need fewer address lookups.
-# `benchmarks/steps.py --allocator both` measures the difference.
+# `benchmarks/steps.py --allocator default` measures without it.
 ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
@@ -82,48 +82,47 @@ def run_folder(name: str) -> Path:
 
 def new_run(name: str) -> Path:
     """Make a new `run_folder` and return it. Raises UserError if that is impossible."""
-    folder = first = run_folder(name)
-    for attempt in itertools.count(1):
+    first = run_folder(name)
+    for attempt in itertools.count():
+        folder = first.with_name(f"{first.name}-{attempt}") if attempt else first
         try:
             folder.mkdir(parents=True)
-            break
+            return folder
         except FileExistsError:
-            folder = first.with_name(f"{first.name}-{attempt}")
+            continue
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be made ({error.strerror}): set RN50_RUNS to a folder that you"
                 " may write to"
             ) from error
-    return folder
+    raise AssertionError("itertools.count does not end")
 
 
 # --- command lines and environment ----------------------------------------------------------------
 
 
-def alone(experiment: TrainConfig) -> bool:
+def alone(config: TrainConfig) -> bool:
     """Return True if the run is one process that needs no launcher."""
-    return experiment.n == 1 and experiment.launcher is None
+    return config.n == 1 and config.launcher is None
 
 
 def launcher_command(
-    experiment: TrainConfig, worker: list[str], folder: Path | None = None
+    config: TrainConfig, worker: list[str], folder: Path | None = None
 ) -> list[str]:
     """Return the command that starts `worker` once per rank. torchrun's logs go to `folder`."""
-    if alone(experiment):
+    if alone(config):
         return worker
-    if experiment.launcher == "mpirun":
-        return mpirun(experiment, worker)
-    if experiment.launcher == "torchrun":
-        return torchrun(experiment, worker, folder)
-    return horovodrun(experiment, worker)
+    if config.launcher == "torchrun":
+        return torchrun(config, worker, folder)
+    return (mpirun if config.launcher == "mpirun" else horovodrun)(config, worker)
 
 
-def horovodrun(experiment: TrainConfig, worker: list[str]) -> list[str]:
-    """Return the command line of Horovod's launcher, with Gloo."""
-    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(experiment.n)]
+def horovodrun(config: TrainConfig, worker: list[str]) -> list[str]:
+    """Return the command line of horovodrun, with Gloo."""
+    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(config.n)]
     argv += ["--disable-cache"]  # it would be in HOME, which may not exist
-    argv += ["-H", experiment.hosts or f"localhost:{experiment.n}"]
-    if is_local(experiment.hosts):
+    argv += ["-H", config.hosts or f"localhost:{config.n}"]
+    if is_local(config.hosts):
         argv += ["--network-interface", "lo"]
     return [*argv, *unparsed(worker)]
 
@@ -134,29 +133,29 @@ def unparsed(worker: list[str]) -> list[str]:
     return ["env", "-S", shlex.join(worker)] if flags else worker
 
 
-def mpirun(experiment: TrainConfig, worker: list[str]) -> list[str]:
+def mpirun(config: TrainConfig, worker: list[str]) -> list[str]:
     """Return the command line of Open MPI, as in the classic recipe.
 
     `-bind-to none -map-by slot` leaves the threads to the workers, `-x` passes variables on, and
     `pml ob1` keeps MPI's transport plain. `btl ^openib` names a transport that no longer exists.
     """
-    hosts = experiment.hosts or f"localhost:{experiment.n}"
-    argv = ["mpirun", "-np", str(experiment.n), "-H", hosts]
+    hosts = config.hosts or f"localhost:{config.n}"
+    argv = ["mpirun", "-np", str(config.n), "-H", hosts]
     argv += ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1", "--tag-output"]
-    if is_local(experiment.hosts) and shutil.which("ssh") is None:
+    if is_local(config.hosts) and shutil.which("ssh") is None:
         argv += ["-mca", "plm", "isolated"]  # without it mpirun insists on finding ssh
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
     argv += ["--oversubscribe"]  # `check_workers` has counted; MPI miscounts inside containers
-    for name in sorted([*rank_environment(experiment), GROUP]):
+    for name in sorted([*rank_environment(config), GROUP]):
         if name in FORWARDED or name.startswith(("RN50_", "HOROVOD_", "NCCL_")):
             argv += ["-x", name]
     return [*argv, *worker]
 
 
-def torchrun(experiment: TrainConfig, worker: list[str], folder: Path | None) -> list[str]:
-    """Return the command line of PyTorch's launcher, which tags lines that it reads from logs."""
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(experiment.n)]
+def torchrun(config: TrainConfig, worker: list[str], folder: Path | None) -> list[str]:
+    """Return the command line of torchrun, which tags lines that it reads from logs."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(config.n)]
     argv += ["--standalone"]  # it finds a free port by itself
     if folder is not None:
         argv += ["--log-dir", str(folder / "torchrun"), "--tee", "3"]
@@ -177,12 +176,12 @@ def with_library(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def rank_environment(experiment: TrainConfig) -> dict[str, str]:
+def rank_environment(config: TrainConfig) -> dict[str, str]:
     """Return the environment of each worker: threads, allocator, and Horovod's settings."""
     env = with_library(dict(os.environ))
     env |= {
-        "OMP_NUM_THREADS": str(experiment.threads),
-        "MKL_NUM_THREADS": str(experiment.threads),
+        "OMP_NUM_THREADS": str(config.threads),
+        "MKL_NUM_THREADS": str(config.threads),
         "PYTHONUNBUFFERED": "1",
         "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "6"),  # silences the profiler
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other processes need memory too
@@ -192,25 +191,25 @@ def rank_environment(experiment: TrainConfig) -> dict[str, str]:
     }
     env.pop(PARENT, None)
     env.pop(GROUP, None)
-    if alone(experiment):
+    if alone(config):
         env[PARENT] = str(os.getpid())
-    if experiment.timeline is not None:
-        env["HOROVOD_TIMELINE"] = str(Path(experiment.timeline).absolute())
-    if experiment.bind is not None:
-        env[BIND] = experiment.bind
+    if config.timeline is not None:
+        env["HOROVOD_TIMELINE"] = str(Path(config.timeline).absolute())
+    if config.bind is not None:
+        env[BIND] = config.bind
     if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):
         env["GLIBC_TUNABLES"] = ":".join(filter(None, [env.get("GLIBC_TUNABLES"), ALLOCATOR]))
     return env
 
 
-def check_hosts(experiment: TrainConfig) -> None:
+def check_hosts(config: TrainConfig) -> None:
     """Raise UserError for a host without an address: the launchers print a traceback instead."""
-    for host in slots(experiment.hosts) if experiment.hosts else ():
+    for host in slots(config.hosts) if config.hosts else ():
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:
             raise UserError(
-                f"--hosts {experiment.hosts}: {host} has no address ({error.strerror}): check its"
+                f"--hosts {config.hosts}: {host} has no address ({error.strerror}): check its"
                 " spelling, DNS and /etc/hosts"
             ) from error
 
@@ -219,63 +218,58 @@ def check_hosts(experiment: TrainConfig) -> None:
 
 
 class Outcome(NamedTuple):
-    """How the workers of a run ended: the exit status for the user, and what failed (None:
-    nothing, or a lone worker has reported it itself)."""
+    """The exit status of a run for the user, and what failed.
+
+    `failure` is None if nothing failed, or if a lone worker has reported it itself.
+    """
 
     status: int
     failure: str | None
 
 
-def run(config: Resolved, run_dir: Path) -> int:
+def run(resolved: Resolved, run_dir: Path) -> int:
     """Run the workers of a configuration to their end and return the exit status for the user.
 
     After a failure, --max-restarts restarts all of them from the newest checkpoint.
     """
-    restarts = config.experiment.max_restarts
-    while True:
-        status = run_once(config, run_dir)
-        if status in (0, 2, 130, TERMINATED) or restarts == 0:  # 2: bad input fails again
-            return status
-        n = config.experiment.n
-        left = f"{restarts} restart{'s' if restarts > 1 else ''} left"
-        say(f"restarting {n} worker{'s' if n != 1 else ''} from the newest checkpoint ({left})")
-        restarts -= 1
-        config = replace(
-            config, experiment=replace(config.experiment, resume=True, load_epoch=None)
-        )
+    for left in range(resolved.experiment.max_restarts, -1, -1):
+        status = run_once(resolved, run_dir)
+        if status in (0, 2, 130, TERMINATED) or not left:  # 2: bad input fails again
+            break
+        n = resolved.experiment.n
+        say(f"restarting {n} worker{'s' if n != 1 else ''} from the newest checkpoint"
+            f" ({left} restart{'s' if left > 1 else ''} left)")  # fmt: skip
+        config = replace(resolved.experiment, resume=True, load_epoch=None)
+        resolved = replace(resolved, experiment=config)
+    return status
 
 
-def run_once(config: Resolved, run_dir: Path) -> int:
+def run_once(resolved: Resolved, run_dir: Path) -> int:
     """Write RUN/experiment.json, run the workers that read it, and report how they ended."""
-    experiment, file = config.experiment, run_dir / "experiment.json"
+    config, file = resolved.experiment, run_dir / "experiment.json"
     worker = [sys.executable, *WORKER, str(file.absolute())]
-    command = launcher_command(experiment, worker, run_dir)
-    config.write(file, command)
-    outcome = run_command(command, experiment, run_dir)
-    if outcome.failure:
-        say(f"error: {outcome.failure}")
-    elif outcome.status == 130 and not alone(experiment):
-        say("interrupted")
-    elif outcome.status == TERMINATED:
-        say("ended by SIGTERM")
-    return outcome.status
+    command = launcher_command(config, worker, run_dir)
+    resolved.write(file, command)
+    status, failure = run_command(command, config, run_dir)
+    if failure:
+        say(f"error: {failure}")
+    elif status == TERMINATED or (status == 130 and not alone(config)):
+        say("interrupted" if status == 130 else "ended by SIGTERM")
+    return status
 
 
-def run_command(command: list[str], experiment: TrainConfig, run_dir: Path) -> Outcome:
-    """Run a `launcher_command` to its end. Ctrl-C ends all workers with the status 130; SIGTERM
-    asks them to write a checkpoint first, with the status 143."""
+def run_command(command: list[str], config: TrainConfig, run_dir: Path) -> Outcome:
+    """Run a `launcher_command` to its end: status 130 after Ctrl-C, 143 after SIGTERM."""
     received: list[int] = []
     earlier = {
         number: signal.signal(number, lambda number, frame: received.append(number))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     # hosts share the folder of a run, not that of temporary files
-    shared = None if is_local(experiment.hosts) else run_dir.absolute()
+    shared = None if is_local(config.hosts) else run_dir.absolute()
     try:
         with tempfile.TemporaryDirectory(prefix=".workers-", dir=shared) as folder:
-            group = WorkerGroup(
-                command, rank_environment(experiment), Path(folder), alone(experiment)
-            )
+            group = WorkerGroup(command, rank_environment(config), Path(folder), alone(config))
             try:
                 group.wait(received)
             finally:
@@ -357,8 +351,7 @@ class WorkerGroup:
         return any(end.status for end in ends.values()) or not ends.keys() >= self.gone.keys()
 
     def wait(self, received: list[int]) -> None:
-        """Wait until the workers have ended, until one has failed and the others had time to end,
-        or until the signals that were `received` ask for the end."""
+        """Wait until the workers have ended, one has failed, or a signal was `received`."""
         while not (received or self.failed() or self.process.poll() is not None):
             self.look(POLL_S)
         if received[:1] == [signal.SIGINT]:
@@ -367,15 +360,14 @@ class WorkerGroup:
             self.signal_workers(received[0])
         asked = [*received] or [end.status - 128 for end in self.ends().values() if end.status]
         until = time.monotonic() + (SAVE_S if asked[:1] == [signal.SIGTERM] else GRACE_S)
-        while time.monotonic() < until and signal.SIGINT not in received[1:]:
-            if not self.running and self.process.poll() is not None:
-                break
+        while (self.running or self.process.poll() is None) and (
+            time.monotonic() < until and signal.SIGINT not in received[1:]
+        ):
             self.look(POLL_S)
         self.waiting = sorted(self.registered - self.gone.keys() - self.ends().keys())
 
     def signal_workers(self, number: int) -> None:
-        """Send a signal to the workers on this host: the launchers would not give them time for a
-        checkpoint. If there are none, the launcher has to pass it on."""
+        """Send a signal to the workers on this host, or to the launcher if there are none."""
         if not self.running:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
@@ -387,8 +379,7 @@ class WorkerGroup:
                 process.send_signal(number)
 
     def end(self) -> None:
-        """Kill the workers of this host that are left; the launcher then ends by itself, or ends
-        those on other hosts when it is asked to."""
+        """Kill the workers that are left on this host; then the launcher ends, or is ended."""
         self.look()
         if self.running:
             self.signal_workers(signal.SIGKILL)
@@ -406,23 +397,24 @@ class WorkerGroup:
             return Outcome(128 - status, killed(0, -status))
         if self.alone or status == 0:
             return Outcome(status, None)
-        asked = (TERMINATED, 130)  # launchers end the others when one has failed: these come last
-        failed = sorted((e.status in asked, e.time, rank) for rank, e in ends.items() if e.status)
-        deaths = [(at, self.death_of(rank)) for rank, at in self.gone.items() if rank not in ends]
-        dead = sorted((death.status in asked, at, death) for at, death in deaths)
-        if dead and (not failed or dead[0][:2] < (failed[0][0], failed[0][1] + SAME_MOMENT_S)):
-            # 143 promises a checkpoint, which a rank without a record has not written
-            return dead[0][2]._replace(status=1) if dead[0][0] else dead[0][2]
-        if not failed:
+        found = [(end.time, self.end_of(rank, end)) for rank, end in ends.items() if end.status]
+        found += [(at - SAME_MOMENT_S, self.death_of(rank))
+                  for rank, at in self.gone.items() if rank not in ends]  # fmt: skip
+        if not found:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
-        rank = failed[0][2]
-        end = ends[rank]
-        if end.status in asked:
-            return Outcome(end.status, None)
-        if end.status == 2:
-            return Outcome(2, f"rank {rank}: {end.text}")
-        failure = f"rank {rank} ended with status {end.status}:\n{end.text.rstrip()}"
-        if TIMEOUT.search(end.text):
+        # launchers end the others when one has failed: these come last
+        asked = (TERMINATED, 130)
+        _, first = min(found, key=lambda one: (one[1].status in asked, one[0]))
+        # 143 promises a checkpoint, which a rank without a record has not written
+        return first._replace(status=1) if first.status in asked and first.failure else first
+
+    def end_of(self, rank: int, end: SimpleNamespace) -> Outcome:
+        """Return the outcome for a rank that has recorded its end."""
+        text = end.text.rstrip()
+        if end.status in (TERMINATED, 130, 2):  # 2: bad input
+            return Outcome(end.status, f"rank {rank}: {text}" if end.status == 2 else None)
+        failure = f"rank {rank} ended with status {end.status}:\n{text}"
+        if TIMEOUT.search(text):
             who = f"rank {', '.join(map(str, self.waiting))}" if self.waiting else "a rank"
             failure += (
                 f"\nerror: {who} did not answer within --comm-timeout: it hangs, or its host or"

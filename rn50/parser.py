@@ -122,52 +122,30 @@ HELP = {
     },
 }
 SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
-FIRST_PAGES = {  # what `--help` shows of a verb with a hundred flags; `--help all` shows the rest
-    "rn50 run": """\
+FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
 
-Train, in processes of its own, with everything not given chosen for this machine.
+Train, with everything that you omit chosen for this machine.
 
   rn50 run                                    the built-in road signs: minutes on two cores
   rn50 run --data-root photos -e 20           photos/train/CLASS/*.jpg, photos/val/CLASS/*.jpg
   rn50 run -n 2 --model-prefix signs          two workers; checkpoints of that name
-  rn50 run --model-prefix signs --resume      go on after a crash or a Ctrl-C
+  rn50 run --model-prefix signs --resume      continue after a crash or a Ctrl-C
   rn50 run --preset RN50_FP16_8GPU --dry-run  what a published run would do, and its learning rate
 
-  --data-root FOLDER     pictures in folders of their classes, record files or TFRecord shards
+  --data-root FOLDER     images in a folder per class, record files or TFRecord shards
   -n N                   workers, one a GPU; without GPUs, processes
   -b, --batch-size N     images per worker and step
   -e, --num-epochs N     epochs
   -l, --lr RATE          learning rate at a global batch of 256, scaled to yours
   --dtype NAME           float32, tf32, bfloat16 or float16
   --model-prefix PREFIX  name of the checkpoints
-  --resume               go on from the newest of them
+  --resume               continue from the newest of them
   --preset NAME          a published or built-in run (docs/recipes.md)
   --config FILE          flags from a YAML or JSON file; --print-config writes one
 
 `rn50 run --help all` explains every flag.
-""",
-    "rn50 benchmark": """\
-usage: rn50 benchmark [FLAGS] -o FILE
-
-Images per second over numbers of workers and batch sizes.
-
-  rn50 benchmark -n 1,2 -b 8,32 -e 2 -w 1 -o bench.json            four cells
-  rn50 benchmark -b 1,8,32 --only-inference -o inference.json      inference alone
-  rn50 benchmark --preset BENCHMARK_FP16 -o out.json --dry-run     the reference's sweep
-
-  -n, --n-GPUs N,N,...         numbers of workers
-  -b, --batch-size N,N,...     batch sizes per worker
-  -i, --benchmark-iters N      iterations per epoch (100)
-  -e, --num-epochs N           epochs (1)
-  -w, --warmup N               first epochs to leave out (0)
-  -o, --output FILE            JSON file to write
-  --dry-run                    print every cell's run, and stop
-  --preset NAME, --config FILE a named or saved set of flags
-
-Every other flag of `rn50 run` applies to every cell; `rn50 benchmark --help all` lists them.
-""",
-}
+"""
 
 
 class Parser(argparser.Parser):
@@ -188,17 +166,18 @@ class Parser(argparser.Parser):
     @property
     def help_command(self) -> str:
         """The command that explains every flag."""
-        return f"`{self.prog} --help{' all' if self.prog in FIRST_PAGES else ''}`"
+        return f"`{self.prog} --help{' all' if self.prog == 'rn50 run' else ''}`"
 
 
 class Help(argparse.Action):
-    """`--help` shows the first page of a verb that has one, `--help all` every flag."""
+    """`rn50 run --help` shows the first page, `--help all` every flag."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Print the help and exit."""
         if values not in (None, "all"):
             parser.error(f"--help {values}: see `{parser.prog} --help` or `--help all`")
-        page = FIRST_PAGES.get(parser.prog)
-        print(page if page and values is None else parser.format_help(), end="")
+        first = parser.prog == "rn50 run" and values is None
+        print(FIRST_PAGE if first else parser.format_help(), end="")
         parser.exit()
 
 
@@ -237,7 +216,8 @@ def pace(text: str) -> float:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "image_shape": image_shape, "lr_step_epochs": epoch_list, "step": pace,
+    "image_shape": image_shape, "lr_step_epochs": epoch_list, "step": pace, "int": int,
+    "float": float,
 }  # fmt: skip
 
 
@@ -248,8 +228,8 @@ def kind_of(name: str) -> str:
 
 def from_text(name: str, text: str) -> Any:
     """Return the value of a field for what was typed. Raises ValueError."""
-    read = {"int": int, "float": float}.get(kind_of(name), str)
-    return config.checked(name, READERS.get(name, read)(text))
+    read = READERS.get(name) or READERS.get(kind_of(name), str)
+    return config.checked(name, read(text))
 
 
 def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -265,7 +245,7 @@ def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def what_instead(error: ValueError) -> str:
-    """Return what a refused text must be: our words, or in place of Python's."""
+    """Return what a refused text must be, also if Python's own message does not say it."""
     if str(error).startswith("must be"):
         return str(error)
     return "must be a whole number" if "int()" in str(error) else "must be a number"
@@ -357,14 +337,13 @@ def read_values(path: Path, without: Container[str] = ()) -> Given:
     from rn50.foreign_flags import TABLE
 
     known = {flag: name for name, flag in SHORT.items()}
-    known |= {name: name for name in ("n",)} | {"--n": "n"}
     known |= {config.flag_name(name): name for name in config.FIELDS}
     hints = TABLE | {"--preset": "pass --preset next to --config",
                      "--no-dali": "write loader: native"}  # fmt: skip
     found: Given = {}
     for key, value in read_file(path).items():
         flag = flag_of(key)
-        if flag in without or flag_of(key).lstrip("-").replace("-", "_") in config.REMOVED:
+        if flag in without or flag.lstrip("-").replace("-", "_") in config.REMOVED:
             continue
         if flag not in known:
             close = difflib.get_close_matches(flag, [f for f in known if len(f) > 3], n=1)

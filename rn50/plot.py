@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50.parser import Parser
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable, replacing
+from rn50lib.files import check_output, replacing
 from rn50lib.report import load
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, for the common kinds of colour blindness; black is for text
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+NAME = b"atplotlib"  # in each PNG, SVG and PDF of Matplotlib
 STYLE: dict[str, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -78,11 +79,16 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure in the format of its suffix. Raise UserError if it cannot be written."""
+def check_figure(path: str | Path) -> None:
+    """Raise UserError if a figure cannot be written, or would replace anything but a figure."""
     if not Path(path).suffix:
         raise UserError(f"--output {path}: name a file that ends in .png, .svg or .pdf")
-    check_writable(path, "--output")
+    check_output(path, "--output", "a figure of rn50", lambda file: NAME in file.read_bytes())
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a figure in the format of its suffix. Raise UserError if it cannot be written."""
+    check_figure(path)
     try:
         with replacing(path) as new:
             figure.savefig(new)

@@ -1,7 +1,7 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
-python -m rn50.predict PREFIX EPOCH a.jpg b.jpg            # the three likeliest classes of each
-python -m rn50.predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays; or out.csv
+rn50 predict PREFIX EPOCH a.jpg b.jpg            # the three likeliest classes of each
+rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays; or out.csv
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,21 +21,11 @@ from rn50.autoconfig import resolve, stored_values
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.decode import SPARE, crop, open_image
-from rn50lib.errors import UserError, status_of
+from rn50lib.errors import UserError
 from rn50lib.files import check_output, replacing
 from rn50lib.recipe import center_crop_box
 
 SHOWN = 3  # classes that a line names
-
-
-class Images(Protocol):
-    """Encoded images by number: a data set from `open_source`, or `Files`."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, i: int) -> bytes: ...
-
-    def name(self, i: int) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +35,7 @@ class Files:
     paths: tuple[Path, ...]
 
     def __len__(self) -> int:
+        """Return the number of files."""
         return len(self.paths)
 
     def read(self, i: int) -> bytes:
@@ -57,11 +48,12 @@ class Files:
             raise UserError(f"{path} cannot be read: {error.strerror}{hint}") from error
 
     def name(self, i: int) -> str:
+        """Return the path of file i."""
         return str(self.paths[i])
 
 
 def trained_as(prefix: str | Path, epoch: int) -> TrainConfig:
-    """Return the resolved experiment that scores a checkpoint. Raises UserError if it has none."""
+    """Return the configuration that scores a checkpoint. Raises UserError if it has none."""
     from rn50lib.hardware import machine
 
     given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
@@ -69,7 +61,7 @@ def trained_as(prefix: str | Path, epoch: int) -> TrainConfig:
     return resolve({**given, **stored}, machine(), stored["num_classes"]).experiment
 
 
-def prepare(images: Images, i: int, done: TrainConfig) -> np.ndarray:
+def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
     """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
     name, size = images.name(i), done.image_shape
     opened = open_image(images.read(i), name)
@@ -79,22 +71,15 @@ def prepare(images: Images, i: int, done: TrainConfig) -> np.ndarray:
 def predict(
     prefix: str | Path,
     epoch: int,
-    images: Images,
+    images: Any,
     report: Callable[[int], None] = lambda finished: None,
     on_error: Callable[[int, UserError], None] | None = None,
 ) -> np.ndarray:
-    """Return the class probabilities of all images, float32 (images, classes).
+    """Return the class probabilities of `Files` or a data set, float32 (images, classes).
 
-    Args:
-        prefix: The --model-prefix of the checkpoint.
-        epoch: Its epoch.
-        images: The images.
-        report: Called after every batch with the number of images done.
-        on_error: Called with the number of an image that cannot be decoded, and the error. Its row
-            is NaN. Without it, the error is raised.
-
-    Raises:
-        UserError: The checkpoint is missing or damaged, or an image is, without ``on_error``.
+    `report` is called after every batch with the number of images done. `on_error` is called with
+    the number of an image that cannot be decoded, and the error; its row is NaN. Raises UserError
+    for a bad checkpoint and, without `on_error`, for a bad image.
     """
     from rn50lib import distributed as comm
     from rn50lib.train_step import build_step
@@ -197,7 +182,7 @@ def main(argv: list[str]) -> int:
         check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
         if args.output.suffix not in (".csv", ".npz"):
             raise UserError(f"--output {args.output}: name a file that ends in .csv or .npz")
-    images: Images = Files(tuple(args.images))
+    images: Any = Files(tuple(args.images))
     if args.split:
         from rn50lib.data.source import open_source
 
@@ -214,11 +199,8 @@ def main(argv: list[str]) -> int:
     probabilities = predict(args.prefix, args.epoch, images, report, on_error)
     classes = class_names(root, probabilities.shape[1])
     labels = getattr(images, "labels", np.full(len(images), -1))
-    rows = [
-        (images.name(i), int(labels[i]), probabilities[i])
-        for i in range(len(images))
-        if i not in bad
-    ]
+    good = [i for i in range(len(images)) if i not in bad]
+    rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]
     if not args.output:
         for name, _, row in rows:
             print(f"{name}: {best(row, classes)}")
@@ -226,10 +208,3 @@ def main(argv: list[str]) -> int:
         write(args.output, rows, classes)
         print(args.output)
     return 2 if bad else 0
-
-
-if __name__ == "__main__":
-    from rn50lib.preemption import die_with_parent
-
-    die_with_parent()
-    sys.exit(status_of(lambda: main(sys.argv[1:])))

@@ -93,8 +93,7 @@ def with_model(resolved: Resolved, folder: Path) -> Resolved:
 
 
 def train(argv: list[str]) -> int:
-    """Run `rn50 train`: one worker in this process, alone or one of those that torchrun, srun,
-    mpirun or horovodrun has started."""
+    """Run `rn50 train`: one worker in this process, alone or started by a launcher."""
     parser = config_parser("train")
     parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
     given, extra = parse_given(parser, argv)
@@ -121,4 +120,4 @@ def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:
     if config.model_prefix and not config.only_inference:
         again = {**given, "model_prefix": config.model_prefix, "resume": True, "load_epoch": None,
                  "init_from": config.init_from}  # fmt: skip
-        launch.say(f"go on with: {shlex.join(['rn50', verb, *flags_of(again)])}")
+        launch.say(f"continue with: {shlex.join(['rn50', verb, *flags_of(again)])}")

@@ -21,8 +21,7 @@ COUNTER = "num_batches_tracked"  # of a batch norm: nothing depends on it
 
 
 def name_there(name: str) -> str:
-    """Return torchvision's name of an array: layer1.0.downsample.1.weight is our
-    layer1.0.downsample_bn.gamma."""
+    """Return torchvision's name of an array, such as layer1.0.downsample.1.weight."""
     owner, _, part = name.rpartition(".")
     if owner.endswith("downsample"):
         owner += ".0"

@@ -3,6 +3,7 @@
 Only names are taken here; plotting and widgets are imported when they are first used.
 """
 
+from workshop import ladder
 from workshop.checks.ask import CheckFailed, check, hint, solution
 from workshop.checks.use import use
 from workshop.course.progress_page import progress, summary
@@ -31,6 +32,7 @@ __all__ = [
     "hide_single_gpu",
     "hint",
     "images",
+    "ladder",
     "progress",
     "run_script",
     "show",

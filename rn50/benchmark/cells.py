@@ -24,7 +24,7 @@ PERCENTILES = (50, 90, 95, 99, 100)
 class Cell:
     """One number of workers and one batch size, with a new folder.
 
-    `resolved` is what is run for it (None: refused), `reason` says why there is no figure, and
+    `resolved` is what is run for it (None: refused), `reason` says why a figure is missing, and
     `phases` has the seconds of each iteration.
     """
 
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def experiment(self) -> TrainConfig:
-        """What is run for it."""
+        """The configuration of the cell."""
         assert self.resolved is not None
         return self.resolved.experiment
 

@@ -10,11 +10,11 @@ from rn50 import compare, description, launch
 from rn50 import parser as parsers
 from rn50.autoconfig import Given, prepare
 from rn50.benchmark.cells import Cell, contents, measure
-from rn50.common import counts
+from rn50.common import counts, has_key
 from rn50.parser import converter, flag_of, natural, positive
 from rn50lib.config import flag_name
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable
+from rn50lib.files import check_output
 from rn50lib.preemption import die_with_parent
 from rn50lib.report import write_json
 
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     if own.dry_run:
         show(plan(own, asked), asked)
         return 0
-    check_writable(own.output, "-o")
+    check_output(own.output, "-o", "a benchmark", has_key("metric_keys"))
     cells = plan(own, asked)
     resolve(cells, asked)
     runnable = [cell for cell in cells if cell.resolved]

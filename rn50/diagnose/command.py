@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from rn50 import launch, plot
 from rn50.autoconfig import Given, prepare
+from rn50.common import has_key
 from rn50.description import describe
 from rn50.diagnose import model, show
 from rn50.diagnose.measure import INPUT_ONLY, STEP_ONLY, Bench, measured, probe
@@ -14,7 +15,7 @@ from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable
+from rn50lib.files import check_output
 from rn50lib.hardware import Machine, machine
 from rn50lib.preemption import die_with_parent
 from rn50lib.report import write_json
@@ -120,9 +121,10 @@ def main(argv: list[str]) -> int:
     asked, extra = parse_given(parser, join_changes(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: use more than 0 and at most 120")
-    for flag, file in (("--json", extra.json), ("--output", extra.output)):
-        if file:
-            check_writable(file, flag)
+    if extra.json:
+        check_output(extra.json, "--json", "a diagnosis", has_key("verdict"))
+    if extra.output:
+        plot.check_figure(extra.output)
     for text in extra.change:
         parse_change(text)
     die_with_parent()

@@ -35,8 +35,7 @@ def together(loader: float, compute: float, formula: str) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Images per second over all workers of the loader alone (FREE for synthetic images), the step
-    alone, the step without the exchange of gradients, and all together; and how they add up."""
+    """Images per second over all workers of the parts of a run, and how they add up."""
 
     loader: float
     compute: float
@@ -77,8 +76,7 @@ def find_bound(rates: Rates) -> Bound:
 
 @dataclass(frozen=True)
 class Change:
-    """Flags that would change a run, the notebook about them, and the images per second that are
-    predicted and, if it was run, measured."""
+    """Flags that would change a run, the notebook about them, and the rates that they give."""
 
     flags: str
     lesson: str

@@ -15,14 +15,14 @@ TURNS = 3
 SMALLEST_SIDE, LARGEST_SIDE = 256, {"cuda": 8192, "cpu": 2048}
 
 
-def peak(experiment: TrainConfig, limit_s: float) -> dict[str, float]:
-    """Return the FLOP per second of a matrix product in the experiment's precision and threads.
+def peak(config: TrainConfig, limit_s: float) -> dict[str, float]:
+    """Return the FLOP per second of a matrix product in a configuration's precision and threads.
 
     Takes about `limit_s` seconds.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = configure(device.type, experiment.dtype)
-    torch.set_num_threads(experiment.threads)
+    dtype = configure(device.type, config.dtype)
+    torch.set_num_threads(config.threads)
     with torch.inference_mode():
         return {"matrix product": matrix_product(device, dtype, limit_s / TURNS)}
 

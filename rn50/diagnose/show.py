@@ -20,8 +20,7 @@ PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting
 
 @dataclass
 class Diagnosis:
-    """The findings. `stages` are seconds per image on one core, `peak` is the device's FLOP per
-    second; both are None if they do not apply."""
+    """The findings; `stages` (seconds per image on one core) and `peak` (FLOP/s) may be None."""
 
     resolved: Resolved
     rates: model.Rates
@@ -33,7 +32,7 @@ class Diagnosis:
 
     @property
     def predicted(self) -> float:
-        """Return the images per second that follow from the loader and the step alone."""
+        """The images per second that follow from the loader and the step alone."""
         return model.together(self.rates.loader, self.rates.compute, self.rates.formula)
 
 
@@ -48,12 +47,9 @@ def content(found: Diagnosis) -> dict[str, Any]:
         "machine": machine().to_dict(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "rates": {
+            **asdict(found.rates),
             "loader": finite(found.rates.loader),
-            "compute": found.rates.compute,
-            "without_exchange": found.rates.without_exchange,
-            "both": found.rates.both,
             "both_predicted": found.predicted,
-            "formula": found.rates.formula,
         },
         "stages": found.stages,
         "exchange": exchange(found),
@@ -75,13 +71,9 @@ def exchange(found: Diagnosis) -> dict[str, float] | None:
     done, rates = found.resolved.experiment, found.rates
     if done.n == 1 or done.step is not None or done.only_inference:
         return None
-    return {
-        "bytes": 4 * done.to_network().num_parameters,
-        "exchange_s": max(
-            0.0, done.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
-        ),
-        "step_s": done.global_batch / rates.compute,
-    }
+    lost = done.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
+    return {"bytes": 4 * done.to_network().num_parameters, "exchange_s": max(0.0, lost),
+            "step_s": done.global_batch / rates.compute}  # fmt: skip
 
 
 def speed(found: Diagnosis) -> dict[str, Any] | None:
@@ -94,14 +86,9 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
     rate, peaks = per_image * found.rates.both, found.peak or {}
     fastest = max(peaks, key=lambda name: peaks[name], default=None)
     peak = peaks[fastest] * done.n if fastest else None  # each worker has its device
-    return {
-        "per_image": per_image,
-        "per_second": rate,
-        "peaks": found.peak,
-        "peak": peak,
-        "fastest": fastest,
-        "share_of_peak": rate / peak if peak else None,
-    }
+    share = rate / peak if peak else None
+    return {"per_image": per_image, "per_second": rate, "peaks": found.peak, "peak": peak,
+            "fastest": fastest, "share_of_peak": share}  # fmt: skip
 
 
 def text(found: Diagnosis) -> str:
@@ -122,10 +109,9 @@ def text(found: Diagnosis) -> str:
         parts = ", ".join(f"{name} {1000 * s:.3g} ms" for name, s in found.stages.items())
         lines.append(f"  an image on one core: {parts}")
     if lost := exchange(found):
-        lines.append(
-            f"  a step of {1000 * lost['step_s']:.0f} ms loses {1000 * lost['exchange_s']:.0f} ms"
-            f" to the exchange of {lost['bytes'] / 1e6:.1f} MB"
-        )
+        step, exchanged = 1000 * lost["step_s"], 1000 * lost["exchange_s"]
+        lines.append(f"  a step of {step:.0f} ms loses {exchanged:.0f} ms to the exchange of"
+                     f" {lost['bytes'] / 1e6:.1f} MB")  # fmt: skip
     if flop := speed(found):
         line = f"  the model computes {flop['per_second'] / 1e9:,.0f} GFLOP/s"
         if flop["share_of_peak"]:

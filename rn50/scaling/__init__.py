@@ -1,4 +1,4 @@
-"""What a training would do on 8, 64 or 512 GPUs: a model that adds up a step's time.
+"""A model of a training on 8, 64 or 512 GPUs, which adds up the time of a step.
 
 `links` holds the constants with their sources, `model` the arithmetic of a step.
 """

@@ -63,7 +63,6 @@ def parse(name: str) -> tuple[Link, Link | None]:
 
 
 def measured(n: int, latency_s: float, bytes_per_s: float) -> Link:
-    """Return the link of a ring of n workers whose all-reduce takes latency_s + size / bytes_per_s
-    as measured."""
+    """Return the link of n workers whose all-reduce takes latency_s + size / bytes_per_s."""
     steps = 2 * (n - 1)
     return Link("measured", bytes_per_s * steps / n, latency_s / steps)

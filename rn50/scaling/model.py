@@ -46,7 +46,7 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True)
 class Training:
-    """What one GPU does: a batch at `compute_ips` images per second, measured.
+    """The work of one GPU: a batch at `compute_ips` images per second, measured.
 
     `gradient_bytes` is the size of one number of a gradient as it is sent.
     """
@@ -77,47 +77,38 @@ class Training:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hosts: their GPUs, the links, and what lengthens a step.
-
-    `input_ips`: images per second from the loaders of one host (None: as many as needed).
-    `algorithm`: of the all-reduce, "hierarchical" or "ring". `overlap`: with the backward pass.
-    `noise`: standard deviation of a worker's step time over its mean. `contention_s`: seconds per
-    image and further worker on the host.
-    """
+    """The hosts: their GPUs, the links, and what lengthens a step."""
 
     local: Link
     between: Link | None = None
     gpus_per_host: int = 8
-    input_ips: float | None = None
-    algorithm: str = "hierarchical"
-    overlap: bool = True
-    noise: float = 0.0
-    contention_s: float = 0.0
+    input_ips: float | None = None  # of the loaders of one host; None: as many as needed
+    algorithm: str = "hierarchical"  # or "ring"
+    overlap: bool = True  # of the exchange with the backward pass
+    noise: float = 0.0  # standard deviation of a worker's step time over its mean
+    contention_s: float = 0.0  # per image and further worker on the host
     start_s: float = START_S
 
     def split(self, n: int) -> tuple[int, int]:
         """Return (hosts, GPUs on each) of n GPUs. Raise UserError if they do not fill the hosts."""
         if n <= self.gpus_per_host:
             return 1, n
-        if n % self.gpus_per_host:
+        size, other = self.gpus_per_host, "or a different --gpus-per-host"
+        if n % size:
             raise UserError(
-                f"--gpus {n} does not fill hosts of {self.gpus_per_host}: use a multiple of"
-                f" {self.gpus_per_host}, or a different --gpus-per-host"
+                f"--gpus {n} does not fill hosts of {size}: use a multiple of {size}, {other}"
             )
         if self.between is None:
             raise UserError(
-                f"--gpus {n}: more than the {self.gpus_per_host} of one host need a network between"
-                " hosts: use --network nvlink+100g, or a different --gpus-per-host"
+                f"--gpus {n}: more than the {size} of one host need a network between hosts: use"
+                f" --network nvlink+100g, {other}"
             )
-        return n // self.gpus_per_host, self.gpus_per_host
+        return n // size, size
 
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """A predicted step of n GPUs. Its parts, in seconds, add up to `step_s`.
-
-    `hidden_s` is the part of the exchange that overlaps with the backward pass and costs nothing.
-    """
+    """A predicted step of n GPUs; its parts, in seconds, add up to `step_s`, all but `hidden_s`."""
 
     gpus: int
     hosts: int
@@ -204,18 +195,15 @@ def ring_s(n: int, size: float, link: Link) -> float:
 
 @functools.cache
 def expected_max(n: int) -> float:
-    """Return the expected largest of n independent standard normal numbers: 0 for 1, 1.42 for 8.
-
-    It is the integral of [z > 0] - P(z)^n, with P the normal distribution function.
-    """
+    """Return the expected largest of n standard normal numbers: 0 for 1, 1.42 for 8."""
+    # the integral of [z > 0] - P(z)^n, with P the normal distribution function
     z = np.arange(-1000, 1001) / 100
     below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
     return float((np.heaviside(z, 0.5) - below**n).sum() / 100)
 
 
 def gradients(network: Network, image_size: int) -> Iterator[tuple[float, int]]:
-    """Yield (share of the step's compute after which it is ready, size) of each layer's gradient,
-    last layer first."""
+    """Yield (share of the compute before it is ready, size) of each gradient, last layer first."""
     layers = list(network.layers(image_size))
     total, passed = sum(layer.macs for layer in layers), 0
     for layer in reversed(layers):

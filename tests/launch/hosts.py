@@ -1,6 +1,6 @@
 """Two hosts on this machine, which ssh and a network connect.
 
-Each is a set of namespaces (network, name, processes, mounts) with an sshd of its own. Its /tmp,
+Each is a set of namespaces (network, name, processes, mounts) with its own sshd. Its /tmp,
 /run and /dev/shm are its own as well; the rest of the file system is what two hosts of a cluster
 would share. Nothing of it is seen from outside, and all of it goes with its first process.
 """
@@ -64,7 +64,7 @@ class Host:
                 f"--wd={folder}", *argv]  # fmt: skip
 
     def processes(self) -> list[psutil.Process]:
-        """What runs here."""
+        """Return the processes of this host."""
         if self.process.poll() is not None:
             return []
         mine = os.readlink(f"/proc/{self.pid}/ns/pid")
@@ -101,7 +101,7 @@ class Host:
 
 
 class Switch:
-    """What the hosts are plugged into; what is left of the network when one of them dies."""
+    """The switch between the hosts, which remains if one of them dies."""
 
     def __init__(self) -> None:
         script = "ip link add switch type bridge; ip link set switch up && echo up; exec sleep inf"

@@ -53,7 +53,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 def ask(env: dict[str, str], *command: str) -> str:
-    """What one of Slurm's programs says."""
+    """Return the output of a Slurm program."""
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     return done.stdout + done.stderr
 

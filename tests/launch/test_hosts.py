@@ -86,7 +86,7 @@ def test_two_hosts_train_what_one_does(
 def test_torchrun_meets_as_it_was_told(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """What `rn50 run` says is to be typed on each host is typed there."""
+    """Run on each host the command that `rn50 run` printed for it."""
     argv = argv_of(photos, *SAME, "--comm", "ddp", "--report")
     one = finish([*argv, "one.json", "--hosts", "localhost:4"], tmp_path)
     assert one.returncode == 0, one.stderr

@@ -110,7 +110,7 @@ def small(photos: Photos, folder: Path) -> tuple[str, ...]:
 
 
 def in_environment(**more: str) -> dict[str, str]:
-    """As the image has it: torchrun and `rn50` are on PATH."""
+    """Return the environment of the image: torchrun and `rn50` are on PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return clean_environment(PATH=path, **more)
 
@@ -126,7 +126,7 @@ def in_environment(**more: str) -> dict[str, str]:
 def test_the_command_of_a_job_trains_and_resumes(
     rn50: Rn50, engine: str, photos: Photos, tmp_path: Path
 ) -> None:
-    """As its operator would start it: Trainer by PET_* variables, MPI's by a list of hosts."""
+    """Start it like its operator: Trainer by PET_* variables, MPI's by a list of hosts."""
     folder = tmp_path / "run"
     job = yaml.safe_load(printed(rn50, engine, *small(photos, folder)))
     for attempt in range(2):
@@ -177,7 +177,7 @@ def test_a_slurm_job_that_gets_sigterm_is_requeued_and_resumes(
     rn50: Rn50, slurm: dict[str, str], photos: Photos, tmp_path: Path
 ) -> None:
     """The signal that Slurm sends before the end of a job, sent by hand: the workers write a
-    checkpoint, the job is queued again, and goes on from there."""
+    checkpoint, the job is queued again, and resumes."""
     folder, script = tmp_path / "run", tmp_path / "job.sh"
     flags = (*small(photos, folder), "-e", "100000", "--disp-batches", "1", "--no-val")
     script.write_text(printed(rn50, "slurm", *flags))

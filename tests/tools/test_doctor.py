@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from rn50 import doctor
 from rn50.doctor import NOTE, OK, PROBLEM
 from tests.launch import fake_gpus as fake
 
-GIB = 2**30
 GROUPS = ["machine", "memory and disk", "GPU", "frameworks", "communication"]
 MISSING = "Extension horovod.torch has not been built: /x/mpi_lib_v2.so not found"
 
@@ -83,53 +79,8 @@ def test_a_folder_that_cannot_be_written(run_cli, tmp_path: Path, variable: str)
     assert done.stdout.splitlines()[-1].startswith("Training cannot run here until")
 
 
-def test_a_probe_that_hangs_or_crashes() -> None:
+def test_a_probe_that_hangs() -> None:
     assert "0.5 s" in doctor.probe("import time; time.sleep(600)", limit_s=0.5)["problem"]
-    code = 'import os; print(\'{"version": "1"}\', flush=True); os.kill(os.getpid(), 11)'
-    assert doctor.probe(code) == {
-        "version": "1", "problem": "it crashed with signal 11 (SIGSEGV)"
-    }  # fmt: skip
-
-
-# --- machine --------------------------------------------------------------------------------------
-
-
-def test_limits_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("100000 100000")
-    check = doctor.check_cores(tmp_path)
-    assert check.status == NOTE and "1 of the machine's 64" in check.what and "1.0" in check.what
-    for gib, status in ((1, PROBLEM), (3, NOTE), (16, OK)):
-        (tmp_path / "sys/fs/cgroup/memory.max").write_text(str(gib * GIB))
-        check = doctor.check_memory(tmp_path)
-        assert check.status == status and f"{gib} GiB" in check.what
-
-
-def test_a_full_disk_and_small_shared_memory(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("RN50_DATA", str(tmp_path))
-    monkeypatch.setenv("RN50_RUNS", str(tmp_path))
-    usage = namedtuple("usage", "total used free")(GIB, GIB, 2**26)
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage)
-    data, runs = doctor.check_data_folder(), doctor.check_runs_folder()
-    assert data.status == PROBLEM and "RN50_DATA" in data.remedy and runs.status == NOTE
-    assert not list(tmp_path.iterdir())  # the trial file is gone
-    check = doctor.check_shared_memory(tmp_path)
-    assert check.status == NOTE and "64 MiB" in check.what and "--ipc=host" in check.remedy
-    (tmp_path / "roadsigns").mkdir()
-    (tmp_path / "roadsigns" / ".complete").touch()
-    assert doctor.check_data_folder().status == OK
-
-
-def test_a_host_name_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.socket, "gethostname", lambda: "no-such-host.invalid")
-    check = doctor.check_host_name()
-    assert check.status == NOTE and "/etc/hosts" in check.remedy
-
-
-# --- GPUs and frameworks --------------------------------------------------------------------------
 
 
 def test_gpus_and_their_driver(run_cli) -> None:
@@ -142,30 +93,12 @@ def test_gpus_and_their_driver(run_cli) -> None:
     cards = fake.environment([fake.A100] * 4)
     _, found = found_by(run_cli, "--quick", **cards, CUDA_VISIBLE_DEVICES="2,3")
     assert {"gpu2", "gpu3", "hidden"} <= set(found) and "2 of 4" in found["hidden"]["what"]
-    _, found = found_by(run_cli, "--quick", **cards, CUDA_VISIBLE_DEVICES="")
-    assert "gpu0" not in found and "unset it" in found["hidden"]["remedy"]
     mig = fake.A100 | fake.slices(("3g.40gb", 40, "MIG-7c3e4d5f-0000-1111"))
     _, found = found_by(run_cli, "--quick", **fake.environment([mig]))
     assert "MIG 3g.40gb, 40 GiB" in found["gpu0"]["what"]
-
-
-@pytest.mark.parametrize(
-    ("fails", "remedy"),
-    [("Driver/library version mismatch", "restart the machine"), ("Not Found", "reinstall")],
-)
-def test_a_broken_driver(run_cli, fails: str, remedy: str) -> None:
-    _, found = found_by(run_cli, "--quick", **fake.environment(fails=fails))
-    check = found["driver"]
-    assert check["status"] == NOTE and fails in check["what"] and remedy in check["remedy"]
-
-
-def test_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NVIDIA_BUILD_ID", raising=False)
-    (check,) = doctor.check_gpus(doctor.Driver(), tmp_path)
-    assert check.remedy == ""
-    (tmp_path / ".dockerenv").touch()
-    (check,) = doctor.check_gpus(doctor.Driver(), tmp_path)
-    assert "--gpus all" in check.remedy
+    mismatch = fake.environment(fails="Driver/library version mismatch")
+    _, found = found_by(run_cli, "--quick", **mismatch)
+    assert found["driver"]["status"] == NOTE and "restart the machine" in found["driver"]["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -198,19 +131,5 @@ def test_horovod_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch, [fake.A100] * 2)
     monkeypatch.setattr(doctor, "has", lambda module: True)
     built = {"torch": {"version": "2", "horovod": ["gloo", "mpi"]}}
-    assert doctor.check_horovod(built, ()).status == OK
-    check = doctor.check_horovod(built, doctor.hardware.gpus())
+    check = next(doctor.check_communication(built, doctor.hardware.gpus()))
     assert check.status == NOTE and "HOROVOD_GPU_OPERATIONS=NCCL" in check.remedy
-
-
-@pytest.mark.needs("horovod")
-@pytest.mark.acceptance  # --check-build loads every framework several times
-def test_horovod_agrees_with_check_build() -> None:
-    command = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
-    text = subprocess.run(command, capture_output=True, text=True).stdout
-    code = doctor.PROBES["torch"] + doctor.HOROVOD.replace("FRAMEWORK", "torch") + doctor.PRINT
-    found = doctor.probe(code)
-    assert ("[X] PyTorch" in text) == ("horovod" in found)
-    controllers = text.split("Controllers:")[1].split("Tensor")[0]
-    for name in ("Gloo", "MPI"):
-        assert (f"[X] {name}" in controllers) == (name.lower() in found["horovod"])

@@ -24,7 +24,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
+def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images as validation prepares them, uint8 (N, size, size, 3), and the live probabilities."""
     from rn50.predict import prepare
 
@@ -35,10 +35,12 @@ def pictures(photos: Photos, trained: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.needs("onnx")
-def test_onnx_runtime_gives_the_same(trained: Path, pictures, tmp_path: Path, capsys) -> None:
+def test_onnx_runtime_gives_the_same(
+    trained: Path, images_and_answers, tmp_path: Path, capsys
+) -> None:
     import onnxruntime
 
-    images, expected = pictures
+    images, expected = images_and_answers
     file = tmp_path / "model.onnx"
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(file)]) == 0
     assert capsys.readouterr().out.strip() == str(file)
@@ -52,9 +54,11 @@ def test_onnx_runtime_gives_the_same(trained: Path, pictures, tmp_path: Path, ca
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_a_fresh_tensorflow_process_gives_the_same(trained: Path, pictures, tmp_path) -> None:
+def test_a_fresh_tensorflow_process_gives_the_same(
+    trained: Path, images_and_answers, tmp_path
+) -> None:
     """The process knows nothing of this library."""
-    images, expected = pictures
+    images, expected = images_and_answers
     folder = tmp_path / "saved"
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(folder)]) == 0
     np.save(tmp_path / "images.npy", images)
@@ -88,18 +92,3 @@ def test_a_checkpoint_is_not_exported_over_itself(tmp_path: Path, monkeypatch, c
     assert cli.main(["export", "m", "1", "-o", "m-0001.safetensors"]) == 2
     assert "is the checkpoint itself" in capsys.readouterr().err
     assert Path("m-0001.safetensors").read_bytes() == before
-
-
-def test_a_place_that_cannot_be_written_is_named(trained: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "file").touch()
-    for place in ("file/m.onnx", "file/m"):
-        assert cli.main(["export", str(trained / "m"), "2", "-o", str(tmp_path / place)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"{place} cannot be written (a file is in the way)" in line
-        assert "checkpoint" not in line
-
-
-def test_a_missing_checkpoint_is_named(trained: Path, tmp_path: Path, capsys) -> None:
-    assert cli.main(["export", str(trained / "m"), "7", "-o", str(tmp_path / "a.onnx")]) == 2
-    assert str(checkpoint.path(trained / "m", 7)) in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -187,19 +187,6 @@ def test_an_image_gets_torchvision_s_probabilities(rn50: Run, tmp_path: Path) ->
     assert float(ended.out.split()[1]) == pytest.approx(right)
 
 
-def test_how_it_is_scored_is_kept(rn50: Run, tmp_path: Path) -> None:
-    import torch
-
-    from rn50.predict import trained_as
-
-    torch.save(theirs(18, 1000).state_dict(), "m.pth")
-    assert rn50("import", "timm", "m.pth", "-o", "m", "--val-resize", "232").status == 0
-    done = trained_as("m", 0)
-    assert (done.image_shape, done.val_resize, done.dtype) == (224, 232, "float32")
-    # an ImageNet network is never scored on the road signs unless it is told to
-    assert "/data/imagenet" in rn50("score", "m", "0").error
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -229,22 +216,6 @@ def test_another_network_is_refused(rn50: Run, tmp_path: Path, change: Any, word
     error = rn50("import", "torchvision", "m.pth", "-o", "m").error
     assert "m.pth" in error and all(word in error for word in words), error
     assert [file.name for file in tmp_path.glob("m*")] == ["m.pth"]
-
-
-def test_a_file_that_is_none_is_refused(rn50: Run, tmp_path: Path) -> None:
-    import torch
-
-    class Harmless:
-        def __reduce__(self) -> Any:
-            return Path.touch, (tmp_path / "ran",)
-
-    torch.save({"a": Harmless()}, "code.pth")
-    assert "could run any code" in rn50("import", "timm", "code.pth", "-o", "m").error
-    assert not (tmp_path / "ran").exists()
-    for name in ("text.pth", "text.safetensors"):
-        Path(name).write_text("no weights")
-        assert name in rn50("import", "timm", name, "-o", "m").error
-        assert "No such file" in rn50("import", "timm", f"not-{name}", "-o", "m").error
 
 
 def test_nothing_that_was_there_is_lost(rn50: Run, trained: Path) -> None:

@@ -37,7 +37,7 @@ def test_curves_show_what_the_reports_hold(tmp_path: Path) -> None:
     assert [str(y) for y in first.get_ydata()] == ["3.0", "2.0", "nan", "1.0"]
     assert list(train.lines[1].get_ydata()) == [75.0, 85.0]
     assert [line.get_label() for line in val.lines] == ["one"]
-    # colours and markers tell them apart, each for itself
+    # colours and markers both differ
     assert first.get_color() != second.get_color() and first.get_marker() != second.get_marker()
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["one", "two"]
 

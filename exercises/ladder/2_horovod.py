@@ -1,0 +1,117 @@
+"""Rung 2: the same training on several GPUs, or on several CPU processes, with Horovod."""
+
+import argparse
+import itertools
+import json
+import random
+import time
+from pathlib import Path
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=Path, default="data/roadsigns", help="holds train/CLASS/*.jpg")
+parser.add_argument("--image-size", type=int, default=224, help="height and width in pixels")
+parser.add_argument("--batch-size", type=int, default=32, help="images per GPU and step")
+parser.add_argument("--steps", type=int, default=50, help="timed training steps")
+parser.add_argument("--warm-up", type=int, default=3, help="training steps before those")
+parser.add_argument("--lr", type=float, default=0.0125, help="learning rate for one GPU")
+parser.add_argument("--workers", type=int, default=2, help="processes or threads that read images")
+parser.add_argument("--save", type=Path, help="write the weights to this file at the end")
+parser.add_argument("--report", type=Path, help="write the measurements to this JSON file")
+
+
+class Photos(Dataset):
+    def __init__(self, folder, size):
+        self.files, self.size = sorted(folder.glob("*/*.jpg")), size
+        self.classes = sorted({file.parent.name for file in self.files})
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        image = Image.open(self.files[i]).convert("RGB")
+        width, height = image.size
+        side = random.uniform(0.7, 1.0) * min(width, height)
+        left, top = random.uniform(0, width - side), random.uniform(0, height - side)
+        box = (left, top, left + side, top + side)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
+
+
+def endless(loader):
+    """Yield batches, epoch after epoch."""
+    for epoch in itertools.count():
+        loader.sampler.set_epoch(epoch)
+        yield from loader
+
+
+def main():
+    args = parser.parse_args()
+    hvd.init()  # 1. one process per GPU
+    torch.manual_seed(0)
+    random.seed(hvd.rank())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(hvd.local_rank())
+    photos = Photos(args.data / "train", args.image_size)
+    sampler = DistributedSampler(photos, hvd.size(), hvd.rank())  # 2. a share of the images each
+    loader = DataLoader(
+        photos, args.batch_size, sampler=sampler, drop_last=True, num_workers=args.workers
+    )
+    batches = endless(loader)
+    model = ResNet(resnet.resnet(50, num_classes=len(photos.classes))).to(device)
+    lr = args.lr * hvd.size()  # 3. a larger batch allows a larger learning rate
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 4. the same weights to begin with
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # 5. mean gradients
+
+    def now():  # a GPU works through a queue: wait for it, so that each part gets its own time
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    seconds = {"input": 0.0, "compute": 0.0, "communication": 0.0}
+    for step in range(-args.warm_up, args.steps):
+        begin = now()
+        images, labels = next(batches)
+        images, labels = images.to(device), labels.to(device)
+        ready = now()
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        computed = now()
+        optimizer.synchronize()
+        exchanged = now()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        end = now()
+        if step >= 0:
+            seconds["input"] += ready - begin
+            seconds["compute"] += computed - ready + end - exchanged
+            seconds["communication"] += exchanged - computed
+
+    images = hvd.size() * args.batch_size * args.steps
+    report = {"images_per_s": images / sum(seconds.values())}
+    report |= {f"{part}_ms": 1000 * spent / args.steps for part, spent in seconds.items()}
+    report["loss"] = loss.item()
+    if hvd.rank() > 0:  # rank 0 reports and saves
+        return
+    print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
+    if args.report:
+        args.report.write_text(json.dumps(report))
+    if args.save:
+        torch.save(model.state_dict(), args.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The scripts of the ladder: short, each a small change from the one before, and they train."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, clean_environment
+from tests.support import Photos
+from workshop import ladder
+
+LADDER = ROOT / "exercises" / "ladder"
+BEFORE = {
+    "2_ddp": "1_single",
+    "2_horovod": "1_single",
+    "3_dali": "2_horovod",
+    "4_amp": "3_dali",
+    "5_tuned": "4_amp",
+}
+HOROVOD = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def lines(rung: str) -> list[str]:
+    return (LADDER / f"{rung}.py").read_text().splitlines()
+
+
+def test_first_script_has_at_most_100_lines() -> None:
+    assert len(lines("1_single")) <= 100
+    assert sorted(ladder.RUNGS) == sorted(path.stem for path in LADDER.glob("*.py"))
+
+
+@pytest.mark.parametrize(("rung", "before"), BEFORE.items())
+def test_each_step_adds_at_most_30_lines(rung: str, before: str) -> None:
+    diff = difflib.ndiff(lines(before), lines(rung))
+    assert len([line for line in diff if line.startswith("+ ")]) <= 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rung", "launcher"),
+    [
+        pytest.param("1_single", [sys.executable], marks=pytest.mark.needs("torch")),
+        pytest.param("2_ddp", TORCHRUN, marks=pytest.mark.needs("torch")),
+        pytest.param("2_horovod", HOROVOD, marks=pytest.mark.needs("horovod")),
+        pytest.param("3_dali", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
+        pytest.param("5_tuned", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
+    ],
+)
+def test_script_trains_and_reports(
+    rung: str, launcher: list[str], photos: Photos, tmp_path: Path
+) -> None:
+    import torch
+
+    report, weights = tmp_path / "report.json", tmp_path / "weights.pt"
+    done = subprocess.run(
+        [*launcher, LADDER / f"{rung}.py", "--data", photos.root, "--image-size", "32",
+         "--batch-size", "4", "--steps", "2", "--warm-up", "1", "--workers", "1",
+         "--report", report, "--save", weights],
+        env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True,
+        capture_output=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(report.read_text())
+    parts = {"input_ms", "compute_ms", "communication_ms"} & found.keys()
+    images = 4 * (1 if rung == "1_single" else 2)
+    step_ms = sum(found[part] for part in parts)
+    assert found["images_per_s"] == pytest.approx(1000 * images / step_ms)
+    assert ("communication_ms" in parts) == (launcher is HOROVOD)
+    assert math.isfinite(found["loss"])
+    state = torch.load(weights, weights_only=True)
+    assert state["fc.weight"].shape == (6, 2048)
+
+
+def test_own_script_is_used_once_it_is_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ladder, "_session", lambda: type("S", (), {"runs": tmp_path}))
+    assert ladder.script("1_single") == tmp_path / "train.py"
+    assert ladder.script("2_ddp") == LADDER / "2_ddp.py"  # not edited yet
+    (tmp_path / "train.py").write_text("print('mine')\n")
+    assert ladder.script("2_ddp") == ladder.script("3_dali") == tmp_path / "train.py"
+    assert (tmp_path / "train.py").read_text() == "print('mine')\n"

@@ -1,0 +1,176 @@
+"""The ladder: one training script that gets faster from notebook to notebook.
+
+`exercises/ladder` has the finished script of every rung. Yours is `train.py` in the folder of runs:
+you edit it, predict the effect, run it, and see the figure grow.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rn50 import checks
+from rn50lib.errors import UserError
+from workshop import output, paths, programs, session
+
+RUNGS = {
+    "1_single": "one device",
+    "2_ddp": "DDP",
+    "2_horovod": "Horovod",
+    "3_dali": "DALI",
+    "4_amp": "mixed precision",
+    "5_tuned": "tuned",
+}
+PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}
+PUBLISHED = {
+    "FP32": "published.v100.1gpu.fp32.ips",
+    "FP16": "published.v100.1gpu.fp16.ips",
+    "FP16, 4 GPUs": "published.v100.4gpu.fp16.ips",
+    "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
+}
+
+
+def finished(rung: str) -> Path:
+    """Return the finished script of a rung. Raises UserError for an unknown one."""
+    if rung not in RUNGS:
+        raise UserError(f"rung {rung!r} does not exist: use one of {', '.join(RUNGS)}")
+    return paths.need_checkout() / "exercises" / "ladder" / f"{rung}.py"
+
+
+def script(rung: str) -> Path:
+    """Return your train.py, or the finished script if you have not edited train.py for this rung.
+
+    The first call copies the script of rung 1 to train.py; an existing file is never changed.
+    """
+    own = _session().runs / "train.py"
+    if not own.exists():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(finished("1_single"), own)
+    names = {finished(name).read_text(): name for name in RUNGS}
+    name = names.get(own.read_text())
+    if name is None or name == rung:
+        print(f"Using your script {own}")
+        return own
+    print(f"{own} is still {name}.py: using the finished {rung}.py instead")
+    return finished(rung)
+
+
+def changes(rung: str, before: str) -> None:
+    """Print how the finished script of a rung differs from the one before, as a diff."""
+    old, new = (finished(name) for name in (before, rung))
+    lines = difflib.unified_diff(
+        old.read_text().splitlines(),
+        new.read_text().splitlines(),
+        old.name,
+        new.name,
+        "",
+        "",
+        1,
+        "",
+    )
+    print("\n".join(lines))
+
+
+def predict(rung: str, factor: float) -> None:
+    """Record your prediction: the images/s of this rung over those of the rung before."""
+    record = _load()
+    record["predictions"][rung] = factor
+    _save(record)
+    print(f"Recorded: you expect {RUNGS[rung]} to be {factor:g} times as fast as the rung before.")
+
+
+def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) -> dict[str, float]:
+    """Run the script of a rung, record its report, and return it.
+
+    The report has images_per_s, and input_ms, compute_ms and communication_ms per step. `flags`
+    are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty report
+    if Horovod is not built here. Raises RunFailed if the script fails.
+    """
+    path = path or script(rung)
+    launcher = "torchrun" if rung == "2_ddp" else "horovodrun"
+    if rung not in ("1_single", "2_ddp") and not checks.horovod_serves("torch"):
+        print("Horovod is not built for PyTorch here: `make horovod` builds it. Rung left out.")
+        return {}
+    report = _session().runs / "ladder" / f"{rung}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    words = [
+        word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    programs.run_script(
+        path,
+        "--data",
+        _session().data_root,
+        *words,
+        "--report",
+        report,
+        np=ranks,
+        launcher=launcher,
+    )
+    record = _load()
+    record["rungs"][rung] = json.loads(report.read_text()) | {"ranks": ranks}
+    _save(record)
+    return record["rungs"][rung]
+
+
+def figure() -> None:
+    """Draw the images/s of every rung so far next to your predictions and the published rungs."""
+    import matplotlib.pyplot as plt
+
+    record = _load()
+    rungs = [rung for rung in RUNGS if rung in record["rungs"]]
+    fig, (here, there) = plt.subplots(1, 2, figsize=(10, 1.6 + 0.4 * max(len(rungs), 4)))
+    rates: list[float] = []
+    for row, rung in enumerate(rungs):
+        found = record["rungs"][rung]
+        parts = {part: found.get(f"{part}_ms", 0.0) for part in PARTS}
+        rates.append(found["images_per_s"])
+        left = 0.0
+        for part, ms in parts.items():
+            width = rates[-1] * ms / sum(parts.values())
+            here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
+            left += width
+        if rung in record["predictions"] and row:
+            guess = record["predictions"][rung] * rates[row - 1]
+            label = "your prediction"
+            seen = here.get_legend_handles_labels()[1]
+            here.plot(guess, row, "kD", label="" if label in seen else label)
+    here.set_yticks(range(len(rungs)), [RUNGS[rung] for rung in rungs])
+    here.set(title="This machine", xlabel="images/s; colours: share of the step's time")
+    here.invert_yaxis()
+    if rungs:
+        here.legend(fontsize="small")
+    values = {name: _session().results[key].value for name, key in PUBLISHED.items()}
+    there.barh(list(values), list(values.values()), color="#999999")
+    there.bar_label(there.containers[0], fmt="{:,.0f}", padding=3)
+    there.set(title="Published, DGX-1 with V100s", xlabel="images/s (Total IPS)")
+    there.set_xlim(0, 1.2 * max(values.values()))
+    there.invert_yaxis()
+    fig.tight_layout()
+    steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))
+    output.figure(fig, alt=f"The ladder in images/s. This machine: {steps or 'nothing yet'}.")
+
+
+def _session() -> session.Session:
+    current = session.current()
+    if current is None:
+        raise UserError("call workshop.start first")
+    return current
+
+
+def _file() -> Path:
+    return _session().runs / f"ladder-{_session().profile}.json"
+
+
+def _load() -> dict[str, Any]:
+    if not _file().exists():
+        return {"rungs": {}, "predictions": {}}
+    found: dict[str, Any] = json.loads(_file().read_text())
+    return found
+
+
+def _save(record: dict[str, Any]) -> None:
+    _file().parent.mkdir(parents=True, exist_ok=True)
+    _file().write_text(json.dumps(record, indent=1))
