@@ -28,8 +28,7 @@ RUN mkdir -p /run/sshd \
 ARG PIP_EXTRA_INDEX_URL
 ENV RN50_VENV=/opt/rn50
 COPY Makefile pyproject.toml requirements-cpu.txt requirements-gpu.txt ./
-COPY scripts/setup.py scripts/container.py scripts/facts.py scripts/horovod_wheel.py scripts/ordinary.py \
-    scripts/plan.py scripts/requirements.py scripts/steps.py scripts/
+COPY scripts/setup.py scripts/horovod_wheel.py scripts/
 COPY rn50/__init__.py rn50/
 COPY rn50lib/__init__.py rn50lib/
 COPY data_prep/__init__.py data_prep/

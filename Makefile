@@ -20,8 +20,7 @@ BIND ?= localhost
 PORT ?= 8888
 export DALI WITH
 
-# The conda environment of environment.yml serves instead of .venv while it is active; an image names
-# its own in RN50_VENV.
+# An active conda environment named rn50 is used instead of .venv; an image names its own in RN50_VENV.
 PLACE := $(or $(RN50_VENV),$(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
 VENV := $(PLACE)/bin
 
@@ -42,8 +41,14 @@ test quick: setup
 acceptance: setup
 	@$(VENV)/python scripts/check.py acceptance $(if $(T),-k "$(T)")
 
+# scripts/jupyter switches off JupyterLab's question about news, which covers the first page
 lab: setup
-	@$(VENV)/python scripts/lab.py --bind $(BIND) --port $(PORT)
+	@echo "From another machine: ssh -L $(PORT):localhost:$(PORT) $$(id -un)@$$(hostname)"
+	@echo "In a container: docs/containers.md, with -p $(PORT):$(PORT) and make lab BIND=0.0.0.0 PORT=$(PORT)"
+	@JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" exec $(VENV)/python -m jupyterlab \
+	  --allow-root --ip=$(BIND) --port=$(PORT) --ServerApp.root_dir=$(CURDIR) \
+	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
+	  $(if $(DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 
 docs: setup
 	@$(VENV)/python scripts/docs.py $(if $(COURSE),--course $(COURSE))

@@ -12,8 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from requirements import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 LINT = (
     ("ruff check", (sys.executable, "-m", "ruff", "check", "--quiet")),
@@ -42,7 +41,7 @@ def main() -> int:
         start = time.monotonic()
         failed += [name for name, command in LINT if not passes(name, command)]
         seconds["lint"] = time.monotonic() - start
-    # pytest's summary tells the parts of its own; it is handed what came before.
+    # pytest's summary lists the seconds of each part; these came before it.
     env = {**os.environ, "RN50_PARTS": json.dumps(seconds)}
     command = [sys.executable, "-m", "pytest", *TIERS[tier], *extra]
     code = subprocess.run(command, cwd=ROOT, env=env).returncode
@@ -68,7 +67,7 @@ def passes(name: str, command: tuple[str | Path, ...]) -> bool:
 
 
 def setup_seconds() -> float:
-    """How long the set-up took that ran just before this."""
+    """Return the seconds of the set-up that ran just before this."""
     try:
         return float((Path(sys.prefix) / "rn50-setup" / "seconds").read_text())
     except OSError:

@@ -3,8 +3,7 @@
     .venv/bin/python scripts/horovod_wheel.py [--install]
 
 Horovod's last release predates both: edits to its source make it build, run, and build in half the
-time. The wheel lies in the user's cache folder under a hash of all that it depends on: the minutes
-are spent once.
+time. The wheel is kept in the user's cache folder under a hash of everything that it depends on.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-from facts import mpi_version
 
 VERSION = "0.28.1"
 BUILD_SWITCHES = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU_OP", "HOROVOD_CUDA", "HOROVOD_NCCL")
@@ -128,7 +125,7 @@ def apply_edits(source: Path) -> None:
 
 
 def frameworks() -> dict[str, str]:
-    """Name -> version of the frameworks in this environment that Horovod is built for."""
+    """Return the versions of the frameworks here that Horovod is built for."""
     found = {}
     for name, distributions in {
         "torch": ("torch",),
@@ -142,8 +139,16 @@ def frameworks() -> dict[str, str]:
     return found
 
 
+def mpi_version() -> str | None:
+    """Return the first line of `mpirun --version`, or None if MPI programs cannot be compiled."""
+    if not (shutil.which("mpirun") and shutil.which("mpicxx")):
+        return None
+    answer = subprocess.run(["mpirun", "--version"], capture_output=True, text=True)
+    return answer.stdout.partition("\n")[0].strip() or None
+
+
 def switches() -> dict[str, str]:
-    """Horovod's build switches: what is here, then what the user has set."""
+    """Return Horovod's build switches: what is installed, then what the user has set."""
     have = frameworks()
     named = {"TENSORFLOW": "tensorflow" in have, "PYTORCH": "torch" in have, "MXNET": False}
     named |= {"GLOO": True, "MPI": mpi_version() is not None}
@@ -152,7 +157,7 @@ def switches() -> dict[str, str]:
 
 
 def key() -> str:
-    """Hash of all that the wheel depends on."""
+    """Return a hash of everything that the wheel depends on."""
     parts = [VERSION, SHA256, sys.version, sysconfig.get_platform(), str(platform.libc_ver())]
     parts += [
         str(sorted(frameworks().items())),
@@ -164,18 +169,18 @@ def key() -> str:
 
 
 def cache_folder() -> Path:
-    """Where this environment's wheel is kept."""
+    """Return the folder where this environment's wheel is kept."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "rn50" / "horovod" / key()
 
 
 def cached() -> Path | None:
-    """The kept wheel for this environment, if there is one."""
+    """Return the kept wheel for this environment, or None."""
     return next(iter(sorted(cache_folder().glob("horovod-*.whl"))), None)
 
 
 def build() -> Path:
-    """Build the wheel, try it, keep it; returns where it lies. Raises WheelError."""
+    """Build the wheel, try it, keep it, and return its path. Raises WheelError."""
     if shutil.which("g++") is None or shutil.which("make") is None:
         raise WheelError("g++ and make are needed: `apt-get install g++ make`, then `make horovod`")
     if not frameworks():
@@ -189,7 +194,7 @@ def build() -> Path:
         out = Path(work, "out")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
         flags = {"MAKEFLAGS": f"-j{cores}", "LDFLAGS": "-s"}
-        command = [*PIP, "wheel", "-v", "--no-build-isolation", "--no-deps", "-w", str(out), "."]
+        command = [*PIP, "wheel", "--no-build-isolation", "--no-deps", "-w", str(out), "."]
         _run(command, cwd=source, env={**os.environ, **switches(), **flags, "PATH": _path()})
         wheel = next(out.glob("horovod-*.whl"))
         _try(wheel, Path(work, "try"))

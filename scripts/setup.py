@@ -1,9 +1,10 @@
-"""Sets up `.venv` with all that the workbook needs; does only what is not done yet.
+"""Sets up `.venv`: a virtual environment, `pip install -r`, and Horovod's wheel (`make setup`).
 
-    python3 scripts/setup.py [--plan]      (`make setup`)
+    python3 scripts/setup.py [--venv DIR] [--dali NAME] [--with NAMES] [--retry] [--plan]
 
-Standard library only. `ordinary.py` and `container.py` say what is done and why; a step whose stamp
-stands is not repeated.
+Standard library only. pip runs again only if the list of packages has changed. In an NVIDIA
+container, or over any Python that has a CUDA framework, the environment adds what is missing and
+keeps the frameworks at their versions.
 """
 
 from __future__ import annotations
@@ -14,250 +15,342 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before anything that an older Py
     sys.exit("error: Python 3.10 or later is needed; name one with `make PYTHON=python3.12`")
 
 import argparse
-import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
+import platform
+import re
+import shlex
 import shutil
+import site
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import container
-import facts
-import ordinary
-import plan
-import steps
-from requirements import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
 PINS_RUN_ON = ((3, 11), (3, 12))  # NumPy 2.4 needs 3.11; nvidia-dali-cuda110 has no wheel for 3.13
 ROOM_GB = 7  # environment 4, wheels being unpacked, Horovod's build
+DALI_WHEELS = {  # the newest wheel of each name that contains DALI itself
+    "cuda110": "nvidia-dali-cuda110==1.34.0",
+    "cuda120": "nvidia-dali-cuda120==2.4.0",
+    "cuda130": "nvidia-dali-cuda130==2.4.0",
+}
+# Builds of one package share a folder, so the ones that were not chosen are removed.
+RIVALS = ["tensorflow", "tensorflow-cpu", *(f"nvidia-dali-{name}" for name in DALI_WHEELS)]
+# The DALI for CUDA 12 brings these; the one for CUDA 13 has its own, with files of the same names.
+DECODERS = re.compile(r"nvidia-(libnvcomp|nvimgcodec|nvjpeg|nvjpeg2k|nvtiff)-cu12\b")
+KEPT = ("torch", "tensorflow", "tensorflow-cpu", "tf-nightly", "horovod", "numpy")
+COMPILER = str(bool(shutil.which("g++") and shutil.which("make")))
+
+
+class SetupError(Exception):
+    """The set-up cannot go on; the message says why and what to do."""
 
 
 def main() -> int:
-    """Run the program; returns the exit code."""
-    arguments = parse()
-    venv = Path(os.path.abspath(arguments.venv))
-    use_base_python(venv)
-    here = facts.gather()
-    if not here.container:
+    """Run the program; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--venv", default=str(ROOT / ".venv"), help="where (.venv)")
+    dali, add = os.environ.get("DALI", ""), os.environ.get("WITH", "")
+    words = "cuda110, cuda120, cuda130, none, or a requirement (by driver)"
+    parser.add_argument("--dali", default=dali, help=words)
+    words = "in a container, frameworks to add: 'torch tensorflow dali'"
+    parser.add_argument("--with", dest="add", default=add, metavar="NAMES", help=words)
+    parser.add_argument("--retry", action="store_true", help="build Horovod again if it failed")
+    parser.add_argument("--plan", action="store_true", help="print the commands; run none")
+    args = parser.parse_args()
+    venv = Path(os.path.abspath(args.venv))
+    start_over(venv)
+    kept = kept_packages() if has_cuda_framework() else None
+    if kept is None:
         use_python_of_the_pins()
-    try:
-        todo = make_plan(arguments, here, venv)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if arguments.plan:
-        print(plan.describe(todo, here, venv))
-        return 0
+    setup = Setup(venv, args.plan)
     if venv.exists() and not os.access(venv, os.W_OK):
-        print(f"{venv} belongs to the image and is used as it is.", flush=True)
+        print(f"{venv} belongs to the image and is used as it is.")
         return 0
     start = time.monotonic()
-    venv.parent.mkdir(parents=True, exist_ok=True)
-    with locked(venv):
-        code = apply(arguments, here, todo, venv)
-    if code == 0:
-        if time.monotonic() - start > 2:
-            print(f"Ready after {time.monotonic() - start:.0f} s.", flush=True)
-        (plan.state(venv) / "seconds").write_text(f"{time.monotonic() - start:.1f}\n")
-    return code
-
-
-def parse() -> argparse.Namespace:
-    """The command line; make hands its variables on through the environment."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--venv", default=str(ROOT / ".venv"), help="where (default: .venv)")
-    parser.add_argument("--plan", action="store_true", help="print what would be done; do nothing")
-    parser.add_argument(
-        "--dali",
-        default=os.environ.get("DALI", ""),
-        help="cuda110, cuda120, cuda130, none, or a requirement (default: by driver)",
-    )
-    parser.add_argument(
-        "--with",
-        dest="with_",
-        metavar="NAMES",
-        default=os.environ.get("WITH", ""),
-        help="in a container, frameworks to add that it lacks: 'torch tensorflow dali'",
-    )
-    parser.add_argument("--retry", action="store_true", help="try again what failed before")
-    return parser.parse_args()
-
-
-def make_plan(arguments: argparse.Namespace, here: facts.Facts, venv: Path) -> plan.Plan:
-    """The plan for this machine. Raises ValueError for a --dali of an unknown form."""
-    if here.container:
-        return container.make(here, venv, arguments.dali, tuple(arguments.with_.split()))
-    return ordinary.make(here, venv, arguments.dali)
-
-
-def apply(arguments: argparse.Namespace, here: facts.Facts, todo: plan.Plan, venv: Path) -> int:
-    """Make or adopt the environment, then run the steps that are not done; the exit code."""
-    log = plan.state(venv) / "setup.log"
-    stamps = steps.Stamps(plan.state(venv))
-    fresh = not usable(venv, here, todo)
-    if fresh:
-        free = shutil.disk_usage(venv.parent).free / 1e9
-        if free < ROOM_GB and not here.container:
-            print(f"error: {ROOM_GB} GB are needed at {venv.parent}, {free:.1f} GB are free")
-            return 2
-        headline(here, todo, venv)
-        if not create(venv, here, todo):
-            return 1
-    plan.state(venv).mkdir(exist_ok=True)
-    done = stamps.read()
-    if all(settled(step, done, arguments.retry) for step in todo.steps):
-        if arguments.retry:
-            print(f"Nothing to do: {', '.join(step.name for step in todo.steps)} are done.")
-    elif not fresh:
-        headline(here, todo, venv)
-    before = distributions(venv) if here.container else {}
-    queue = list(todo.steps)
-    while queue:
-        step = queue.pop(0)
-        if settled(step, done, arguments.retry):
-            if done[step.name].startswith("failed:"):
-                print(f"note: {step.name} failed earlier ({log}): {step.remedy}")
-            continue
-        for name, text in todo.files.items():
-            (plan.state(venv) / name).write_text(text)
-        ok = steps.run(step.name, step.commands, log, step.remedy, step.fatal)
-        if not ok and step.fatal:
-            return 1
-        stamps.write(step, failed=not ok)
-        if step.name.startswith("apt") and ok:  # what stands on it can be planned now
-            todo = make_plan(arguments, facts.gather(), venv)
-            queue = [s for s in todo.steps if not s.name.startswith("apt")]
-    if here.container:
-        report_added(venv, before)
+    try:
+        if args.plan:
+            setup.all(kept, args.dali, args.add.split(), args.retry)
+            return 0
+        venv.parent.mkdir(parents=True, exist_ok=True)
+        with venv.with_name(f"{venv.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second set-up waits for the first
+            setup.all(kept, args.dali, args.add.split(), args.retry)
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"error: this failed: {shlex.join(error.cmd)}\n`make setup` continues from here",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    (setup.state / "seconds").write_text(f"{time.monotonic() - start:.1f}\n")
     return 0
 
 
-def settled(step: plan.Step, done: dict[str, str], retry: bool) -> bool:
-    """Whether a step needs no run: done, or failed before and not to be tried again."""
-    if retry and step.name == "horovod" and any(name.startswith("HOROVOD_") for name in os.environ):
-        return False  # to be built in another way
-    return done.get(step.name) in (step.stamp, *([] if retry else [f"failed:{step.stamp}"]))
+class Setup:
+    """The steps of one set-up. With `plan`, commands are printed instead of run."""
 
+    def __init__(self, venv: Path, plan: bool) -> None:
+        self.venv, self.plan = venv, plan
+        self.state = venv / "rn50-setup"  # the list of packages, and hashes of what is done
+        self.pip = (str(venv / "bin" / "python"), "-m", "pip")
 
-def headline(here: facts.Facts, todo: plan.Plan, venv: Path) -> None:
-    """Say where, on what, from which versions, and what is kept."""
-    print(f"Setting up {venv} ({here.words}; {todo.source})")
-    for note in todo.notes:
-        print(f"  {note}")
-    if todo.kept:
-        asked = [f"{name} {version}" for name, version in sorted(todo.kept.items())]
-        print(f"  Kept from the base Python ({len(asked)}): {', '.join(asked)}")
-    sys.stdout.flush()
+    def all(self, kept: list[str] | None, dali: str, add: list[str], retry: bool) -> None:
+        """Make the environment, install the packages, and build Horovod; skip what is done."""
+        cuda = driver_cuda()
+        if kept is None:
+            lines, keras, notes = pinned(cuda, choose_dali(cuda, dali))
+        else:
+            lines, keras, notes = missing(kept, cuda, dali, add)
+        self.create(kept is not None)
+        text = "\n".join([*lines, *keras, *(kept or [])])
+        inputs = (text, (ROOT / "pyproject.toml").read_text(), platform.python_version(), str(ROOT))
+        if self.is_new("packages", *inputs):
+            print("\n".join([f"Installing into {self.venv}; this takes minutes.", *notes]))
+            self.install(lines, keras, kept)
+            self.done("packages", *inputs)
+        if kept is None and sys.platform == "linux":
+            self.horovod(text, retry)
 
+    def run(self, *command: str) -> None:
+        """Run a command with its output on the terminal. Raises CalledProcessError."""
+        if self.plan:
+            print("$", shlex.join(command))
+            return
+        sys.stdout.flush()
+        subprocess.run(command, check=True, env={**os.environ, "PIP_NO_INPUT": "1"})
 
-def report_added(venv: Path, before: dict[str, str]) -> None:
-    """Say what the environment holds of its own that it did not hold before."""
-    added = {n: v for n, v in distributions(venv).items() if before.get(n) != v}
-    if added:
-        names = ", ".join(f"{name} {version}" for name, version in sorted(added.items()))
-        print(f"  Added in {venv.name} ({len(added)}): {names}", flush=True)
+    def create(self, over_base: bool) -> None:
+        """Make the virtual environment, unless one of this Python and kind exists already."""
+        conda = (self.venv / "conda-meta").is_dir() and Path(sys.prefix) == self.venv.resolve()
+        config = self.venv / "pyvenv.cfg"
+        text = config.read_text() if config.exists() else ""
+        same = f"version = {platform.python_version()}\n" in text
+        same = same and f"include-system-site-packages = {str(over_base).lower()}" in text
+        if conda or (same and (self.venv / "bin" / "python").exists()):
+            return
+        free = shutil.disk_usage(next(p for p in self.venv.parents if p.exists())).free / 1e9
+        if free < ROOM_GB and not over_base:
+            raise SetupError(f"{ROOM_GB} GB are needed at {self.venv}, and {free:.1f} GB are free")
+        flags = ["--system-site-packages", "--without-pip"] if over_base else []
+        if not flags and importlib.util.find_spec("ensurepip") is None:
+            minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            raise SetupError(f"venv is missing: `sudo apt-get install python{minor}-venv`")
+        self.run(sys.executable, "-m", "venv", "--clear", *flags, str(self.venv))
+        if over_base and not self.plan:
+            link_to_base(self.venv)
 
+    def install(self, lines: list[str], keras: list[str], kept: list[str] | None) -> None:
+        """Install the packages, tf-keras without its dependencies, and the project itself."""
+        if self.plan:
+            print("\n".join([*lines, *(f"kept: {line}" for line in kept or [])]))
+        else:
+            self.state.mkdir(exist_ok=True)
+            (self.state / "requirements.txt").write_text("\n".join(lines) + "\n")
+            (self.state / "constraints.txt").write_text("\n".join(kept or []) + "\n")
+        names = {re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines}
+        pip, editable = (*self.pip, "install"), ("--no-build-isolation", "-e", str(ROOT))
+        if kept is None:
+            gone = [name for name in RIVALS if name not in names]
+            self.run(*self.pip, "uninstall", "-q", "-y", *gone)
+        else:
+            pip = (*pip, "--no-build-isolation", "-c", str(self.state / "constraints.txt"))
+            self.run(*pip, "setuptools>=68", "wheel")  # which build the project itself
+        self.run(*pip, "-r", str(self.state / "requirements.txt"))
+        if keras:
+            self.run(*self.pip, "install", "--no-deps", *keras)
+        self.run(*self.pip, "install", "--no-deps", *editable)
 
-def distributions(venv: Path) -> dict[str, str]:
-    """Name -> version of what is installed in the environment itself."""
-    found = {}
-    for folder in venv.glob("lib/python3*/site-packages/*.dist-info"):
-        name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
-        found[name] = version
-    return found
-
-
-# --- the environment ------------------------------------------------------------------------------
-
-
-def usable(venv: Path, here: facts.Facts, todo: plan.Plan) -> bool:
-    """Whether an environment of this Python and kind is there already."""
-    if is_conda(venv):
-        return True
-    try:
-        text = (venv / "pyvenv.cfg").read_text()
-    except OSError:
-        return False
-    lines = (line.partition("=") for line in text.splitlines())
-    config = {name.strip(): value.strip() for name, _, value in lines}
-    return (
-        config.get("version") == here.python
-        and config.get("include-system-site-packages") == str(todo.system_site).lower()
-        and (venv / "bin" / "python").exists()
-        and (todo.system_site or any(venv.glob("lib/python3*/site-packages/pip")))
-    )
-
-
-def is_conda(venv: Path) -> bool:
-    """Whether this is the active conda environment, which is used as it is."""
-    return (venv / "conda-meta").is_dir() and Path(sys.prefix) == venv.resolve()
-
-
-def create(venv: Path, here: facts.Facts, todo: plan.Plan) -> bool:
-    """Make the environment anew; what was there before under that name is removed."""
-    command = [sys.executable, "-m", "venv", "--clear", str(venv)]
-    # Inside a container its own pip serves, seen through the system's site-packages.
-    command[3:3] = ["--system-site-packages", "--without-pip"] if todo.system_site else []
-    commands = [command]
-    remedy = "Debian and Ubuntu need the package python3-venv: `apt-get install python3-venv`"
-    if importlib.util.find_spec("ensurepip") is None and not todo.system_site and here.may_apt:
-        name = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-        commands[:0] = [["apt-get", "-q", "update"], ["apt-get", "-q", "install", "-y", name]]
-    # The log starts outside, because --clear empties the folder.
-    log = venv.with_name(f"{venv.name}-create.log")
-    log.unlink(missing_ok=True)
-    if not steps.run("virtual environment", commands, log, remedy, fatal=True):
-        return False
-    log.unlink(missing_ok=True)
-    if here.base_sites:  # the base Python is itself a virtual environment
-        site = next(venv.glob("lib/python3*/site-packages"))
-        (site / "rn50_base_sites.pth").write_text("\n".join(here.base_sites) + "\n")
-    return True
-
-
-@contextlib.contextmanager
-def locked(venv: Path) -> Iterator[None]:
-    """Let one set-up at a time work on an environment; a second one waits and says so."""
-    import fcntl
-
-    with venv.with_name(f"{venv.name}.lock").open("w") as file:
+    def horovod(self, packages: str, retry: bool) -> None:
+        """Install Horovod's wheel; a failure is reported and not repeated without `retry`."""
+        script = ROOT / "scripts" / "horovod_wheel.py"
+        inputs = (packages, platform.python_version(), script.read_text(), COMPILER)
+        if not self.is_new("horovod", *inputs) and not retry:
+            return
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another set-up is working on this environment; waiting for it.", flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            self.run(self.pip[0], str(script), "--install")
+        except subprocess.CalledProcessError:
+            print("note: Horovod was not built. Everything else works, and DDP runs the lessons on"
+                  " several processes. To build it: `sudo apt-get install g++ make openmpi-bin"
+                  " libopenmpi-dev`, then `make horovod`.")  # fmt: skip
+        self.done("horovod", *inputs)
+
+    def is_new(self, step: str, *inputs: str) -> bool:
+        """Return True if the step has not been done with these inputs."""
+        file = self.state / step
+        return not file.exists() or file.read_text() != digest(inputs)
+
+    def done(self, step: str, *inputs: str) -> None:
+        """Note that the step has been done."""
+        if not self.plan:
+            self.state.mkdir(exist_ok=True)
+            (self.state / step).write_text(digest(inputs))
+
+
+def digest(inputs: tuple[str, ...]) -> str:
+    """Return a hash of the inputs of a step."""
+    return hashlib.sha256("\0".join(inputs).encode()).hexdigest()
+
+
+def driver_cuda() -> int | None:
+    """Return the major CUDA version of the NVIDIA driver, or None if no driver answers."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return None
+    try:
+        answer = subprocess.run([smi], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"CUDA(?: \w+)? Version:\s*(\d+)\.", answer.stdout)
+    return int(found[1]) if answer.returncode == 0 and found else None
+
+
+def choose_dali(cuda: int | None, asked: str) -> str | None:
+    """Return the DALI requirement for a driver, or None without a wheel.
+
+    `asked` is a key of DALI_WHEELS, a requirement, `none`, or empty for the choice by driver.
+    Raises SetupError for anything else.
+    """
+    if asked in DALI_WHEELS:
+        return DALI_WHEELS[asked]
+    if asked and asked != "none" and not asked.startswith("nvidia-dali-"):
+        names = ", ".join(DALI_WHEELS)
+        raise SetupError(f"DALI={asked}: use one of {names}, none, or nvidia-dali-NAME==VERSION")
+    if asked:
+        return None if asked == "none" else asked
+    where = (platform.system(), platform.machine())
+    if where == ("Linux", "x86_64"):
+        return DALI_WHEELS[{12: "cuda120", 13: "cuda130"}.get(min(cuda or 0, 13), "cuda110")]
+    return DALI_WHEELS["cuda130"] if where == ("Linux", "aarch64") and (cuda or 0) > 12 else None
+
+
+def pinned(cuda: int | None, dali: str | None) -> tuple[list[str], list[str], list[str]]:
+    """Return the exact packages of an ordinary machine, those without dependencies, and notes.
+
+    A driver for CUDA 12 or later on Linux x86_64 gets requirements-gpu.txt.
+    """
+    gpu = (cuda or 0) >= 12 and (platform.system(), platform.machine()) == ("Linux", "x86_64")
+    text = (ROOT / f"requirements-{'gpu' if gpu else 'cpu'}.txt").read_text()
+    notes = [f"DALI: {dali or 'none'}"]
+    if cuda and not gpu:
+        notes.append("The CUDA builds need Linux x86_64 and a driver for CUDA 12 or later;"
+                     " the CPU builds are installed.")  # fmt: skip
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("#", "nvidia-dali-"))]
+    if "nvidia-dali-cuda120" not in (dali or ""):
+        lines = [line for line in lines if not DECODERS.match(line)]
+    keras = re.findall(r"^#\s+--no-deps (\S+)", text, re.M)
+    return [*lines, *([dali] if dali else [])], keras, notes
+
+
+# --- over a Python that has its own frameworks ----------------------------------------------------
+
+
+def has_cuda_framework() -> bool:
+    """Return True in an NVIDIA container, or if this Python has PyTorch or TensorFlow for CUDA."""
+    checks = {
+        "torch": ("version.py", r"^cuda[^=]*= ['\"][\d.]+"),
+        "tensorflow": ("python/platform/build_info.py", r"is_cuda_build'?\W+True"),
+    }
+    for package, (file, pattern) in checks.items():
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            path = Path(folder, file)
+            if path.exists() and re.search(pattern, path.read_text(errors="replace"), re.M):
+                return True
+    return bool(os.environ.get("NVIDIA_BUILD_ID"))
+
+
+def kept_packages() -> list[str]:
+    """Return NAME==VERSION of the frameworks of this Python and of everything they depend on."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for distribution in importlib.metadata.distributions():
+        if distribution.metadata["Name"]:  # the first one on sys.path is the one imported
+            found.setdefault(normal(distribution.metadata["Name"]), distribution)
+    todo = [name for name in found if name in KEPT or name.startswith("nvidia-dali")]
+    kept: dict[str, str] = {}
+    while todo:
+        name = todo.pop()
+        if name in found and name not in kept:
+            kept[name] = found[name].version
+            needs = [line for line in found[name].requires or [] if "extra ==" not in line]
+            todo += [normal(re.split(r"[^A-Za-z0-9._-]", line)[0]) for line in needs]
+    return [f"{name}=={version}" for name, version in sorted(kept.items())]
+
+
+def normal(name: str) -> str:
+    """Return the name of a package as indexes compare it: `ml_dtypes` -> `ml-dtypes`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def missing(
+    kept: list[str], cuda: int | None, dali: str, add: list[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the requirements of an environment over `kept`, those without dependencies, and notes.
+
+    `add` names frameworks to install although the base Python lacks them.
+    """
+    versions = dict(line.split("==") for line in kept)
+    here = {name for name in KEPT if name in versions}
+    here |= {"tensorflow"} & {name.partition("-")[0] for name in here}
+    here |= {"dali"} if any(name.startswith("nvidia-dali") for name in versions) else set()
+    notes = ["Kept from the base Python: " + (", ".join(kept) or "nothing")]
+    for name in sorted({"torch", "tensorflow", "dali"} - here - set(add)):
+        notes.append(f"{name} is not here and is left out; `make setup WITH={name}` adds it.")
+    if "horovod" not in here:
+        notes.append("Horovod is not here and is not built; DDP runs those lessons.")
+    extras = ["data", "notebooks", "test", *({"torch"} & (here | set(add)))]
+    extras += ["tensorflow"] if "tensorflow" in set(add) - here else []
+    extras += ["horovod"] if "horovod" in here else []
+    lines = [f"-e {ROOT}[{','.join(extras)}]"]
+    if "torch" in set(add) - here and cuda == 12:
+        lines.append("torch<2.11")  # later wheels are built for CUDA 13
+    wheel = choose_dali(cuda, dali) if "dali" not in here and (dali or "dali" in add) else None
+    lines += [wheel] if wheel else []
+    version = next((versions[n] for n in versions if re.match("tensorflow$|tensorflow-", n)), "0.0")
+    major, minor = version.split(".")[:2]
+    new = (int(major), int(minor)) >= (2, 16)  # before that, its own Keras is Keras 2
+    return lines, [f"tf-keras~={major}.{minor}.0"] if new else [], notes
+
+
+def link_to_base(venv: Path) -> None:
+    """Let the environment see a base Python that is a virtual environment, and its JupyterLab."""
+    if sys.prefix != sys.base_prefix:
+        (folder,) = venv.glob("lib/python3*/site-packages")
+        (folder / "rn50_base_sites.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    for prefix in (Path(sys.prefix), Path("/usr/local")):
+        lab, link = prefix / "share/jupyter/lab", venv / "share/jupyter/lab"
+        if lab.is_dir() and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(lab)
 
 
 # --- which Python ---------------------------------------------------------------------------------
 
 
-def use_base_python(venv: Path) -> None:
-    """Start over with the Python under `.venv` if `.venv` itself runs this (it may be active)."""
+def start_over(venv: Path) -> None:
+    """Start again with the base Python if the environment's own Python runs this program."""
     base = getattr(sys, "_base_executable", sys.executable)
     if Path(sys.prefix) == venv.resolve() and base != sys.executable:
         os.execv(base, [base, *sys.argv])
 
 
 def use_python_of_the_pins() -> None:
-    """Start over with a Python for which the pinned versions have wheels, if this is none."""
+    """Start again with a Python for which the pinned versions have wheels, unless this is one."""
     if sys.version_info[:2] in PINS_RUN_ON:
         return
     for major, minor in PINS_RUN_ON:
         python = shutil.which(f"python{major}.{minor}")
-        if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+        if python:
             os.execv(python, [python, *sys.argv])
-    have = ".".join(map(str, sys.version_info[:2]))
     sys.exit(
-        f"error: the pinned versions need Python 3.11 or 3.12, and this is {have}:"
-        " install one of them, or name it with `make PYTHON=/path/to/python3.12`"
+        f"error: the pinned versions need Python 3.11 or 3.12, and this is"
+        f" {platform.python_version()}: name one with `make PYTHON=/path/to/python3.12`"
     )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("\nStopped; `make setup` goes on from here.")
+    sys.exit(main())

@@ -119,9 +119,12 @@ def figure() -> None:
     """Draw the images/s of every rung so far next to your predictions and the published rungs."""
     import matplotlib.pyplot as plt
 
+    from rn50 import plot
+
     record = _load()
     rungs = [rung for rung in RUNGS if rung in record["rungs"]]
-    fig, (here, there) = plt.subplots(1, 2, figsize=(10, 1.6 + 0.4 * max(len(rungs), 4)))
+    with plot.style():
+        fig, (here, there) = plt.subplots(1, 2, figsize=(10, 1.6 + 0.4 * max(len(rungs), 4)))
     rates: list[float] = []
     for row, rung in enumerate(rungs):
         found = record["rungs"][rung]

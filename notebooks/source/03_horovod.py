@@ -455,9 +455,9 @@ if session.profile != "ci":
 # The library's run makes the same five changes. What it adds: the pictures' order is a function of seed and epoch, so that a run can be resumed in the middle; the rate is a function of the progress; validation is shared, and what the ranks share are *sums*, since a mean of means would be wrong as soon as one rank holds fewer images than another. Before it starts, the ranks agree that they have the same data and the same number of steps, and at the end they compare their weights.
 
 # %%
-from rn50lib.data import order
+from rn50lib.data import sampler
 
-workshop.show(order.shard)
+workshop.show(sampler.shard)
 workshop.show("rn50lib.torch.gradient_sync:HorovodSync")
 
 # %% [markdown]

@@ -1,6 +1,6 @@
 """Makes a Python environment that looks like an NGC container, and an index of tiny wheels.
 
-Only files: empty packages with the metadata that pip and the set-up read, in versions of their own.
+Only files: empty packages with the metadata that pip and the set-up read, with invented versions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def borrow(index: Path, name: str) -> None:
 
 
 def checkout(repository: Path, folder: Path) -> Path:
-    """As much of this repository as the set-up touches, in a folder of its own."""
+    """Copy what the set-up touches of this repository to a folder."""
     shutil.copytree(
         repository / "scripts",
         folder / "scripts",

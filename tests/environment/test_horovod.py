@@ -79,24 +79,6 @@ def test_changed_source_is_refused_by_name(horovod_wheel: ModuleType, tmp_path: 
             horovod_wheel.apply_edits(tree)
 
 
-def test_wheel_is_kept_per_framework_version_and_switch(
-    horovod_wheel: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(horovod_wheel, "frameworks", lambda: {"torch": "2.13.0"})
-    first = horovod_wheel.cache_folder()
-    assert first.parent == tmp_path / "rn50" / "horovod"
-    assert horovod_wheel.cached() is None
-    first.mkdir(parents=True)
-    (first / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").touch()
-    assert horovod_wheel.cached() is not None
-    monkeypatch.setattr(horovod_wheel, "frameworks", lambda: {"torch": "2.14.0"})
-    assert horovod_wheel.cached() is None
-    monkeypatch.setattr(horovod_wheel, "frameworks", lambda: {"torch": "2.13.0"})
-    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
-    assert horovod_wheel.cached() is None
-
-
 def test_a_build_for_gpus_wants_a_tensorflow_that_it_links_with(
     repository: Path, tmp_path: Path
 ) -> None:

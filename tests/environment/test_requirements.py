@@ -58,11 +58,6 @@ def test_every_version_is_exact_and_named_once(repository: Path, file: str) -> N
         assert len(names) == len({canonicalize_name(name) for name in names})
 
 
-def test_gpu_file_says_it_was_not_run(repository: Path) -> None:
-    first = (repository / "requirements-gpu.txt").read_text().splitlines()[0]
-    assert first.startswith("# not run: no GPU machine has run this file yet")
-
-
 @pytest.mark.parametrize("file", FILES)
 def test_pins_lie_in_the_ranges_of_the_package(repository: Path, file: str) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
@@ -86,23 +81,6 @@ def test_conda_list_is_the_cpu_list(repository: Path) -> None:
     names = {Requirement(line).name for line in pip}
     assert {"jupyterlab", "torch", "nvidia-dali-cuda110", "ipywidgets", "papermill"} <= names
     assert "horovod" not in names
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_extras_name_wheels_that_exist_there(repository: Path, platform: str) -> None:
-    """Facts of the package index: tensorflow-cpu and DALI for CUDA 11 are for Linux x86_64 only."""
-    text = (repository / "pyproject.toml").read_text()
-    extras = tomllib.loads(text)["project"]["optional-dependencies"]
-    found = {
-        requirement.name
-        for extra in ("tensorflow", "dali")
-        for requirement in map(Requirement, extras[extra])
-        if requirement.marker is None or requirement.marker.evaluate(PLATFORMS[platform])
-    }
-    if platform == "Linux x86_64":
-        assert found == {"tensorflow-cpu", "nvidia-dali-cuda110"}
-    else:
-        assert found == {"tensorflow"}
 
 
 @pytest.mark.acceptance

@@ -51,7 +51,7 @@ def test_every_package_is_pinned(repository: Path, tmp_path: Path, file: str, py
 
 
 def faults(name: str, found: dict, where: dict[str, str], extras: dict[str, set[str]]) -> list[str]:
-    """What is wrong with a package among those that pip found; notes the extras it asks for."""
+    """Return what is wrong with a package that pip found; note the extras it asks for."""
     item, told = found[name], found[name]["metadata"]
     this, python = f"{name} {told['version']}", where["python_full_version"]
     wrong = [f"{this} was withdrawn"] if item.get("is_yanked") else []

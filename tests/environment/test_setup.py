@@ -1,137 +1,206 @@
-"""The set-up on an ordinary machine: what it says when a step fails, and how it goes on."""
+"""The set-up: on an ordinary machine, and over a Python that has its own frameworks."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.environment import fake_site
+from tests.launch import fake_gpus
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("linux_x86_64")]
+pytestmark = pytest.mark.needs("linux_x86_64")
 
 LIST = f"""# a list of two packages
 #   --no-deps tf-keras==2.21.0
-# --- what the project asks for ---
 setuptools=={importlib.metadata.version("setuptools")}
 tqdm==50.0
 """
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A checkout that was set up, and what that said; each test asks for versions of its own."""
-
-    root: Path
-    index: Path
-    first: subprocess.CompletedProcess[str]
+def setup(root: Path, base: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the set-up of a checkout with the Python of `base`, without a network."""
+    env = {
+        "PATH": "/nowhere", "HOME": str(root.parent), "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(root.parent / "index"), "PIP_CONFIG_FILE": os.devnull, **env,
+    }  # fmt: skip
+    return subprocess.run(
+        [base / "bin" / "python", root / "scripts" / "setup.py", *args],
+        env=env, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def ready(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Ready:
-    folder = tmp_path_factory.mktemp("setup")
-    fake_site.base_python(folder / "base")  # the tests' own may hold a CUDA framework
-    root = fake_site.checkout(repository, folder / "checkout")
-    (root / "requirements-cpu.txt").write_text(LIST)
-    fake_site.borrow(folder / "index", "setuptools")
-    for name, version in (("tqdm", "50.0"), ("tf-keras", "2.21.0")):
-        fake_site.wheel(folder / "index", name, version)
-    return Ready(root, folder / "index", setup(root))
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python without packages: the one of the tests may have a CUDA framework."""
+    folder = tmp_path_factory.mktemp("bare")
+    fake_site.base_python(folder)
+    return folder
 
 
-def setup(root: Path, *args: str, tools: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the set-up with no network and a PATH that holds only the named (and broken) tools."""
-    path = root.parent / f"bin-{'-'.join(tools)}"
-    path.mkdir(exist_ok=True)
-    for tool in tools:
-        (path / tool).write_text("#!/bin/sh\nexit 1\n")
-        (path / tool).chmod(0o755)
-    return subprocess.run(
-        [root.parent / "base" / "bin" / "python", root / "scripts" / "setup.py", *args],
-        env={
-            "PATH": str(path),
-            "HOME": str(root.parent),
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(root.parent / "index"),
-            "PIP_CONFIG_FILE": os.devnull,
-            "DALI": "none",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
+@pytest.mark.parametrize(
+    ("cuda", "asked", "on_gpu", "dali"),
+    [
+        (None, "", False, "cuda110==1.34.0"),
+        ("11.4", "", False, "cuda110==1.34.0"),
+        ("12.9", "", True, "cuda120==2.4.0"),
+        ("13.0", "", True, "cuda130==2.4.0"),
+        (None, "cuda120", False, "cuda120==2.4.0"),
+        (None, "nvidia-dali-cuda110==1.33.0", False, "cuda110==1.33.0"),
+        (None, "none", False, None),
+    ],
+)
+def test_driver_and_user_choose_frameworks_and_dali(
+    repository: Path, base: Path, tmp_path: Path, cuda: str | None, asked: str, on_gpu: bool,
+    dali: str | None,
+) -> None:  # fmt: skip
+    path = fake_gpus.nvidia_smi(tmp_path, cuda=cuda) if cuda else "/nowhere"
+    done = setup(repository, base, "--plan", "--venv", str(tmp_path / "v"), PATH=path, DALI=asked)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    installed = [line for line in lines if not line.startswith("$")]
+    assert [line for line in installed if line.startswith("nvidia-dali-")] == (
+        [f"nvidia-dali-{dali}"] if dali else []
     )
+    gpu = any(line.startswith("nvidia-cudnn-cu12==") for line in installed)
+    assert gpu == on_gpu
+    # the decoders for CUDA 12 and those of the DALI for CUDA 13 have files of the same names
+    decoders = [line for line in installed if line.startswith("nvidia-nvimgcodec-cu12==")]
+    assert bool(decoders) == (cuda == "12.9")
+    removed = next(line for line in lines if " uninstall " in line).split()
+    rivals = {f"nvidia-dali-{name}" for name in ("cuda110", "cuda120", "cuda130")}
+    assert rivals & set(removed) == rivals - {f"nvidia-dali-{(dali or '').partition('==')[0]}"}
+    assert "tensorflow" not in removed and ("tensorflow-cpu" in removed) == on_gpu
+    assert any("install --no-deps tf-keras==" in line for line in lines)
+    assert lines[-1].endswith("horovod_wheel.py --install")
+    assert not (tmp_path / "v").exists()
 
 
-def version(root: Path) -> str:
-    """The version of tqdm that the environment imports, with the other packages beside it."""
-    program = "import tqdm, tf_keras, rn50lib; print(tqdm.__version__)"
-    done = subprocess.run(
-        [root / ".venv/bin/python", "-c", program], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+def test_broken_driver_counts_as_none(repository: Path, base: Path, tmp_path: Path) -> None:
+    path = fake_gpus.nvidia_smi(tmp_path, cuda="12.0", fails="CUDA Version: 12.0, no device")
+    done = setup(repository, base, "--plan", "--venv", str(tmp_path / "v"), PATH=path)
+    assert "nvidia-dali-cuda110==1.34.0" in done.stdout
 
 
-def test_without_a_compiler_all_else_is_set_up(ready: Ready) -> None:
-    assert ready.first.returncode == 0, ready.first.stdout + ready.first.stderr
-    said = "Horovod is not built; to have it, `sudo apt-get install g++ make openmpi-bin"
-    assert said in ready.first.stdout
-    assert version(ready.root)
-    again = setup(ready.root)
-    assert (again.returncode, again.stdout) == (0, "")
+def test_unknown_dali_is_an_error_of_one_line(repository: Path, base: Path, tmp_path: Path) -> None:
+    done = setup(repository, base, "--plan", "--venv", str(tmp_path / "v"), DALI="cuda99")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: DALI=cuda99: use one of cuda110, cuda120, cuda130")
 
 
-def test_a_changed_list_is_installed_and_nothing_else_is_done(ready: Ready) -> None:
-    fake_site.wheel(ready.index, "tqdm", "51.0")
-    (ready.root / "requirements-cpu.txt").write_text(LIST.replace("50.0", "51.0"))
-    steps = setup(ready.root).stdout
-    assert "  packages " in steps
-    assert "  tf-keras " not in steps and "virtual environment" not in steps
-    assert version(ready.root) == "51.0"
+@pytest.mark.slow
+def test_only_a_changed_list_is_installed_again(
+    repository: Path, base: Path, tmp_path: Path
+) -> None:
+    root = fake_site.checkout(repository, tmp_path / "checkout")
+    fake_site.borrow(tmp_path / "index", "setuptools")
+    for name, version in (("tqdm", "50.0"), ("tf-keras", "2.21.0"), ("tqdm", "51.0")):
+        fake_site.wheel(tmp_path / "index", name, version)
 
+    def run(version: str, *args: str) -> subprocess.CompletedProcess[str]:
+        (root / "requirements-cpu.txt").write_text(LIST.replace("50.0", version))
+        return setup(root, base, *args, DALI="none")
 
-def test_missing_package_stops_with_the_log_and_goes_on_later(ready: Ready) -> None:
-    (ready.root / "requirements-cpu.txt").write_text(LIST.replace("50.0", "52.0"))
-    stopped = setup(ready.root)
-    assert stopped.returncode == 1
-    assert "FAILED" in stopped.stdout
-    assert "No matching distribution found for tqdm==52.0" in stopped.stdout
-    assert "error: look at the log; `make setup` goes on from here" in stopped.stdout
-    fake_site.wheel(ready.index, "tqdm", "52.0")
-    assert setup(ready.root).returncode == 0
-    assert version(ready.root) == "52.0"
+    def installed() -> str:
+        program = "import tqdm, tf_keras, rn50lib; print(tqdm.__version__)"
+        command = [root / ".venv/bin/python", "-E", "-c", program]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-
-def test_horovod_that_does_not_build_is_a_note(ready: Ready) -> None:
-    first = setup(ready.root, tools=("g++", "make"))
+    first = run("50.0")
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "  horovod " in first.stdout and "FAILED" in first.stdout
-    assert "note: the rest works, and DDP runs the lessons" in first.stdout
-    second = setup(ready.root, tools=("g++", "make"))
-    assert second.returncode == 0
-    assert second.stdout.startswith("note: horovod failed earlier")
-    assert len(second.stdout.splitlines()) == 1  # it says so, and does not try for minutes again
-    third = setup(ready.root, "--retry", tools=("g++", "make"))
-    assert "FAILED" in third.stdout
+    assert installed() == "50.0"
+    # Horovod needs a compiler: all else works, and the next set-up does not try for minutes again
+    assert "note: Horovod was not built" in first.stdout and "g++" in first.stdout
+    again = run("50.0")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "note: Horovod was not built" in run("50.0", "--retry").stdout
 
+    assert run("51.0").returncode == 0 and installed() == "51.0"
+    stopped = run("52.0")
+    assert stopped.returncode == 1
+    assert "No matching distribution found for tqdm==52.0" in stopped.stderr
+    assert "`make setup` continues from here" in stopped.stderr
+    fake_site.wheel(tmp_path / "index", "tqdm", "52.0")
+    assert run("52.0").returncode == 0 and installed() == "52.0"
 
-@pytest.mark.needs("root")
-def test_apt_that_fails_is_a_note(ready: Ready) -> None:
-    done = setup(ready.root, tools=("apt-get",))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "  apt: g++ make openmpi-bin libopenmpi-dev" in done.stdout
-    assert "$ apt-get -q -o Dpkg::Use-Pty=0 update" in done.stdout
-    assert "note: install them yourself (apt-get install g++ make" in done.stdout
-    assert "error: g++ and make are needed" in done.stdout  # what Horovod says about it
-
-
-def test_an_environment_of_another_python_is_made_anew(ready: Ready) -> None:
-    config = ready.root / ".venv" / "pyvenv.cfg"
+    config = root / ".venv" / "pyvenv.cfg"  # an environment of a Python that was upgraded
     config.write_text(config.read_text().replace("version = 3.", "version = 2."))
-    again = setup(ready.root)
-    assert again.returncode == 0
-    assert "virtual environment" in again.stdout
-    assert version(ready.root)
+    assert run("52.0").returncode == 0
+    assert "version = 3." in config.read_text() and installed() == "52.0"
+
+
+# --- over a base Python that has its own frameworks -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cuda", "env", "kept"),
+    [("12.8", {}, True), (None, {}, False), (None, {"NVIDIA_BUILD_ID": "145000"}, True)],
+)
+def test_a_cuda_framework_or_a_container_is_kept(
+    repository: Path, tmp_path: Path, cuda: str | None, env: dict[str, str], kept: bool
+) -> None:
+    fake_site.base_python(tmp_path / "base")
+    torch = fake_site.install(tmp_path / "base", "torch", "2.6.0a0+nv25.2", ["sympy==1.13"])
+    (torch / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\nhip = None\n")
+    fake_site.install(tmp_path / "base", "sympy", "1.13")
+    venv = str(tmp_path / "v")
+    plan = setup(repository, tmp_path / "base", "--plan", "--venv", venv, **env).stdout
+    assert ("--system-site-packages" in plan) == kept
+    assert ("kept: torch==2.6.0a0+nv25.2" in plan and "kept: sympy==1.13" in plan) == kept
+    assert ("make setup WITH=tensorflow` adds it" in plan) == kept
+    assert ("horovod_wheel.py" in plan) == (not kept)
+
+
+@pytest.mark.slow
+def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
+    """A whole set-up with real pip and tiny wheels, with bait for a careless installer."""
+    index, base = tmp_path / "index", tmp_path / "base"
+    project = (repository / "pyproject.toml").read_text()
+    for name in re.findall(r'^    "([A-Za-z][\w-]*)[>=]', project, re.M):
+        fake_site.wheel(index, name, "50.0")
+    fake_site.wheel(index, "numpy", "60.0")
+    fake_site.wheel(index, "protobuf", "60.0")
+    # The newest matplotlib would bring a newer NumPy: the older one must be taken.
+    fake_site.wheel(index, "matplotlib", "60.0", ["numpy>=60"])
+    fake_site.wheel(index, "matplotlib", "55.0", ["numpy>=1.26"])
+    (index / "matplotlib-50.0-py3-none-any.whl").unlink()
+    fake_site.wheel(index, "papermill", "49.0")  # the container forbids 50
+    fake_site.wheel(index, "tensorboard", "51.0", ["protobuf>=3"])
+    fake_site.wheel(index, "tf-keras", "2.17.0", ["tensorflow>=2.18"])
+    fake_site.base_python(base)
+    for name, version, requires in (
+        ("numpy", "1.26.4", []),
+        ("protobuf", "4.24.4", []),
+        ("torch", "2.6.0a0+nv25.2", ["numpy"]),
+        ("tensorflow", "2.17.0+nv25.2", ["protobuf<5", "numpy<2"]),
+        ("nvidia-dali-cuda120", "1.46.0", []),
+        ("psutil", "5.9.4", []),
+        ("tqdm", "4.60.0", []),  # too old for the project
+    ):
+        fake_site.install(base, name, version, requires)
+    (tmp_path / "constraint.txt").write_text("papermill<50\n")
+    root = fake_site.checkout(repository, tmp_path / "checkout")
+    env = {"NVIDIA_BUILD_ID": "1", "PIP_CONSTRAINT": str(tmp_path / "constraint.txt")}
+    done = setup(root, base, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    own = {
+        path.name.removesuffix(".dist-info")
+        for path in fake_site.site_packages(root / ".venv").glob("*.dist-info")
+    }
+    names = {name.rpartition("-")[0] for name in own}
+    assert not names & {"torch", "tensorflow", "numpy", "nvidia_dali_cuda120", "protobuf", "psutil"}
+    wanted = {"papermill-49.0", "matplotlib-55.0", "tensorboard-51.0", "tf_keras-2.17.0"}
+    assert wanted | {"tqdm-50.0"} <= own
+    program = "import numpy, torch, tensorflow, papermill, rn50lib\n"
+    program += "for m in numpy, torch, tensorflow, papermill, rn50lib: print(m.__file__)"
+    command = [root / ".venv/bin/python", "-E", "-c", program]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+    assert all(path.startswith(str(base)) for path in shown[:3])
+    assert shown[3].startswith(str(root / ".venv")) and shown[4].startswith(str(root / "rn50lib"))
+    assert "torch==2.6.0a0+nv25.2" in done.stdout
+    again = setup(root, base, **env)
+    assert (again.returncode, again.stdout) == (0, "")

@@ -372,11 +372,11 @@ def test_the_traceback_of_the_failing_rank_comes_last(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "from rn50lib.data import order\n"
+        "from rn50lib.data import sampler\n"
         "def shard(order_, rank, size, batch):\n"
         "    if rank == 1:\n"
         "        raise ValueError('rank one cannot count')\n"
-        "    return order.shard(order_, rank, size, batch)\n"
+        "    return sampler.shard(order_, rank, size, batch)\n"
     )
     argv = argv_of(photos, launcher, "-e", "1", "--override", "shard=mine.py:shard")
     done = finish(argv, tmp_path)
@@ -548,14 +548,14 @@ def test_a_run_that_failed_restarts_from_the_newest_checkpoint_that_verifies(
 ) -> None:
     """Rank 1 is killed in the third epoch, after the newest checkpoint was damaged."""
     (tmp_path / "mine.py").write_text(
-        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.data import order\n"
+        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.data import sampler\n"
         "def shard(order_, rank, size, batch):\n"
         "    newest = Path('m-0002.safetensors')\n"
         "    if rank == 1 and newest.exists() and not Path('died').exists():\n"
         "        Path('died').touch()\n"
         "        os.truncate(newest, 1000)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return order.shard(order_, rank, size, batch)\n"
+        "    return sampler.shard(order_, rank, size, batch)\n"
     )
     argv = argv_of(photos, launcher, "-e", "4", "--model-prefix", "m", "--max-restarts", "1",
                    "--override", "shard=mine.py:shard", "--report", "r.json")  # fmt: skip

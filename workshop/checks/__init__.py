@@ -1,8 +1,9 @@
-"""The exercises: what there is (`table`), what a check asks of an answer (`compare`), how the
-answer is judged (`engine`), what has been passed (`records`), what a learner calls (`ask`, `use`),
-and the checks themselves (`ex01` …).
+"""The exercises and their checks.
+
+`table` lists them, `engine` and `compare` judge an answer, `records` and `status` keep the
+progress, `ask` and `use` are the calls of a learner, and `ex01` … are the checks.
 
 A check is the function of an exercise's name in its notebook's module: `ex03.shard` is
-`checks/ex03.py:shard`. It takes the learner's answer, raises `compare.Wrong` with a diagnosis, and
-returns a sentence on what it saw to be right. The hints of all exercises are in `hints.md`.
+`checks/ex03.py:shard`. It raises `compare.Wrong` with a diagnosis, or returns a sentence about what
+is right. A module's TABLES hold the known mistakes. The hints are in `hints.md`.
 """

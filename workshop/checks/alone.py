@@ -1,8 +1,7 @@
-"""Answers away from their notebook: the cell of a function as a file, and whether such a file works
-by itself, `python -m workshop.checks.alone FILE NAME…`.
+"""Answers outside their notebook: the cell of a function as a file, and a test of such a file.
 
-That imports the file and looks for names that its functions use and nobody defines there, which
-Python itself would find only when the line is reached, in the middle of a run.
+`python -m workshop.checks.alone FILE NAME…` imports a file and looks for names that its functions
+use but the file does not define. Python itself would find them only in the middle of a run.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any
 from rn50lib.errors import UserError
 
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+REMEDY = "write everything it needs into the same cell, as imports, definitions and constants"
 
 
 def cell_of(function: Callable[..., Any]) -> str:
@@ -37,8 +37,8 @@ def cell_of(function: Callable[..., Any]) -> str:
     defined = {node.name for node in tree.body if isinstance(node, DEFINITION)}
     if function.__name__ not in defined:
         raise UserError(
-            f"the cell that defines {function.__name__} was not found, or holds a line that is not"
-            " Python: define it with `def` in a cell of its own"
+            f"the cell that defines {function.__name__} was not found, or has a line that is not"
+            " Python: define it with `def` in a separate cell"
         )
     lines = source.splitlines()
     for node in tree.body:
@@ -49,8 +49,11 @@ def cell_of(function: Callable[..., Any]) -> str:
 
 
 def is_kept(node: ast.stmt, active: set[str]) -> bool:
-    """Return True for a docstring, an import, a definition, and an assignment that needs none of
-    the `active` names: `MAGIC = struct.pack("<I", 7)` is a constant, `run = train(data)` is not."""
+    """Return True for a docstring, an import, a definition and a constant.
+
+    A constant is an assignment that uses none of the `active` names: `MAGIC = struct.pack("<I", 7)`
+    is one, `run = train(data)` is not.
+    """
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return active.isdisjoint(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -58,7 +61,7 @@ def is_kept(node: ast.stmt, active: set[str]) -> bool:
 
 
 def load(path: Path) -> ModuleType:
-    """The file as a module."""
+    """Import a file and return its module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -67,7 +70,7 @@ def load(path: Path) -> ModuleType:
 
 
 def globals_of(code: CodeType) -> Iterator[str]:
-    """The global names that a function's code asks for, those of functions inside it too."""
+    """Yield the global names that a function and the functions inside it use."""
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
             yield str(step.argval)
@@ -76,35 +79,28 @@ def globals_of(code: CodeType) -> Iterator[str]:
             yield from globals_of(constant)
 
 
-def lacking(module: ModuleType) -> list[tuple[str, str]]:
-    """(function, name) for each global name that a function uses and the file does not have."""
-    found = []
-    for name, value in vars(module).items():
-        if getattr(value, "__module__", None) == module.__name__ and hasattr(value, "__code__"):
-            found += [
-                (name, used)
-                for used in dict.fromkeys(globals_of(value.__code__))
-                if not hasattr(module, used) and not hasattr(builtins, used)
-            ]
-    return found
-
-
-def main(argv: list[str]) -> int:
-    path, names = Path(argv[0]), argv[1:]
-    remedy = "write all that it needs into the same cell, as imports, definitions and constants"
+def problem_of(path: Path, names: list[str]) -> str:
+    """Return why a file does not work alone or has no function of a name; empty if it is fine."""
     try:
         module = load(path)
     except (Exception, SystemExit) as error:
-        print(f"your cell does not work outside of the notebook: {error!r}: {remedy}")
-        return 1
-    for function, used in lacking(module):
-        print(f"{function} uses `{used}`, which its cell does not define: {remedy}")
-        return 1
+        return f"your cell does not work outside of the notebook: {error!r}: {REMEDY}"
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) == module.__name__ and hasattr(value, "__code__"):
+            for used in globals_of(value.__code__):
+                if not hasattr(module, used) and not hasattr(builtins, used):
+                    return f"{name} uses `{used}`, which its cell does not define: {REMEDY}"
     for name in names:
         if not callable(getattr(module, name, None)):
-            print(f"{path.name} has no function {name}: {remedy}")
-            return 1
-    return 0
+            return f"{path.name} has no function {name}: {REMEDY}"
+    return ""
+
+
+def main(argv: list[str]) -> int:
+    """Print the problem of a file; returns 1 if it has one."""
+    problem = problem_of(Path(argv[0]), argv[1:])
+    print(problem, end="\n" if problem else "")
+    return 1 if problem else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a learner calls: `check`, `hint`, `solution`, and the list of a notebook's exercises."""
+"""The calls of a learner: `check`, `hint`, `solution`, and the list of a notebook's exercises."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from workshop.errors import show_user_errors_plainly
 
 
 class CheckFailed(UserError):
-    """An exercise that is not passed, in two lines: what is the matter, and what to do."""
+    """An exercise that is not passed, in two lines: the problem and the remedy."""
 
     def __init__(self, result: engine.Result) -> None:
         super().__init__("\n".join(result.lines))
         self.result = result
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints in place of a traceback."""
+        """Return the lines that IPython prints in place of a traceback."""
         return list(self.result.lines)
 
 
 def recording() -> bool:
-    """Whether checks only take notes, and the notebook goes on: RN50_CHECK=record."""
+    """Return True if checks never stop the notebook: RN50_CHECK=record."""
     return os.environ.get("RN50_CHECK") == "record"
 
 
 def check(name: str, answer: Any) -> None:
-    """Check an answer, say how it went, and write it down.
+    """Check an answer, show the result, and record it.
 
-    Raises CheckFailed unless it is passed; with RN50_CHECK=record it never does, nor where the
-    exercise needs a package that is not installed.
+    Raises CheckFailed unless it is passed; never with RN50_CHECK=record, nor if the exercise needs
+    a package that is not installed.
     """
     result = engine.judge(name, answer)
     records.store(result)
-    lacks = table.find(name).lacks
-    if not result.passed and not recording() and not lacks:
+    if not result.passed and not recording() and not table.find(name).lacks:
         show_user_errors_plainly()
         raise CheckFailed(result)
     first, then = result.lines
     kind = "box" if result.passed else "box warn"
     html = f'<div class="{kind}"><b>{escape(first)}</b><br>{escape(then.strip())}</div>'
-    say(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
+    show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
 
 
 def hint(name: str, level: int | None = None) -> None:
-    """The next hint for an exercise: 1 is a nudge, 3 nearly the answer. `level` shows one again."""
+    """Show the next hint: 1 is a nudge, 3 nearly the answer. `level` shows one again."""
     exercise = table.find(name)
     seen = int(records.load(exercise.notebook).get(name, {}).get("hints", 0))
     number = level if level is not None else min(seen + 1, 3)
@@ -59,7 +58,7 @@ def hint(name: str, level: int | None = None) -> None:
     after = f'workshop.hint("{name}")' if number < 3 else f'workshop.solution("{name}")'
     text = f"Hint {number} of 3: {exercise.hints[number - 1]}"
     html = f'<div class="box">{escape(text)}<br><span class="dim">After this: {after}</span></div>'
-    say(html, f"{text}\nAfter this: {after}")
+    show(html, f"{text}\nAfter this: {after}")
 
 
 def solution(name: str, now: bool = False) -> None:
@@ -72,17 +71,17 @@ def solution(name: str, now: bool = False) -> None:
             f'You have seen {seen} of 3 hints: workshop.hint("{name}") shows the next one.\n'
             f'If you would rather have the solution: workshop.solution("{name}", now=True)'
         )
-        say(f'<div class="box">{escape(text).replace(chr(10), "<br>")}</div>', text)
+        show(f'<div class="box">{escape(text).replace(chr(10), "<br>")}</div>', text)
         return
     code = solution_source(exercise)
     records.update(name, solution=True)
-    text = f"A solution of {name} (yours may look different and be right):\n\n{code}"
-    head = escape(text.partition("\n")[0])
-    say(f'<div class="box">{head}<pre>{escape(code)}</pre></div>', text)
+    head = f"A solution of {name} (yours may look different and be right):"
+    html = f'<div class="box">{escape(head)}<pre>{escape(code)}</pre></div>'
+    show(html, f"{head}\n\n{code}")
 
 
 def solution_source(exercise: table.Exercise) -> str:
-    """The solved answer cell of an exercise, from its master.
+    """Return the solved answer cell of an exercise, from its master.
 
     Raises UserError in a copy of the course without solutions.
     """
@@ -93,15 +92,15 @@ def solution_source(exercise: table.Exercise) -> str:
     for master in found:
         for cell in build.read_master(master):
             here = {"answer", exercise.name} <= set(cell["tags"])
-            if here and solutions.BEGIN in cell["source"]:  # a learners' copy has stubs there
+            if here and solutions.BEGIN in cell["source"]:  # a learner's copy has stubs there
                 return solutions.solved(cell["source"], str(master))
     raise UserError(
-        f"this copy of the course has no solution of {exercise.name}: your instructor holds it"
+        f"this copy of the course has no solution of {exercise.name}: ask your instructor for it"
     )
 
 
 def show_exercises(notebook: str) -> None:
-    """The exercises of a notebook as a table, with what has been passed."""
+    """Show the exercises of a notebook as a table, with the passed ones marked."""
     rows = [
         [status.state(entry), entry["exercise"], entry["kind"], entry["difficulty"],
          f"{entry['minutes']}\N{NO-BREAK SPACE}min", f"You {entry['goal']}."]
@@ -109,10 +108,10 @@ def show_exercises(notebook: str) -> None:
         if entry["notebook"] == notebook
     ]  # fmt: skip
     columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
-    say(output.table_html(rows, columns), output.table_text(rows, columns))
+    show(output.table_html(rows, columns), output.table_text(rows, columns))
 
 
-def say(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
+def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
     """Show HTML in a notebook, and print the text elsewhere."""
     try:
         from IPython import get_ipython

@@ -1,12 +1,12 @@
-"""What a check asks of an answer: to be called, to be a number or an array, to be equal.
+"""The parts that checks are made of: call an answer, read its values, compare, diagnose.
 
-Each function gives back the value in one form, or raises Wrong with a diagnosis.
+A mistake is a row `(wrong, diagnosis, remedy)`, in which `wrong` is a value or an implementation.
+The check recognises it by its results, and the tests run it as a learner's answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import math
 import operator
@@ -14,16 +14,22 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from copy import deepcopy
+from typing import Any, NoReturn
 
 import numpy as np
 
-T = TypeVar("T")
+Mistake = tuple[Any, str, str]  # see above
+
+NO_RETURN = "your function returns nothing: is a `return` missing?"
+NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
+ENDLESS = "Look for a loop that does not end."
+LIMIT_S = 30.0  # of a check that runs in this process
+AGAIN_S = 5.0
 
 
 class Wrong(Exception):
-    """What a check raises: what is wrong with the answer, and what to do about it. `share` is how
-    much of an exercise with parts is right, from 0 to 1."""
+    """A wrong answer: the diagnosis, the remedy, and the share of its parts that are right."""
 
     def __init__(self, diagnosis: str, remedy: str, share: float = 0.0) -> None:
         super().__init__(diagnosis)
@@ -31,24 +37,26 @@ class Wrong(Exception):
 
 
 def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
-    """Say what is wrong with the answer, and what to do about it."""
+    """Raise Wrong with a diagnosis and a remedy; `share`, from 0 to 1, is how much is right."""
     raise Wrong(diagnosis, remedy, share)
 
 
-LIMIT_S = 30.0  # of a check that runs in this process
-AGAIN_S = 5.0
-ENDLESS = "Look for a loop that does not end."
+def refuse(*rows: tuple[Any, str, str]) -> None:
+    """Raise Wrong for the first row `(condition, diagnosis, remedy)` whose condition is true."""
+    for condition, diagnosis, remedy in rows:
+        if condition:
+            wrong(diagnosis, remedy)
 
 
 class TooLong(BaseException):
-    """An answer that is still running at its time limit; `except Exception` does not catch it."""
+    """An answer that still runs at its time limit; `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None = None) -> Iterator[None]:
-    """Raise TooLong in the main thread after LIMIT_S, or `seconds`, and again if it is swallowed.
+    """Raise TooLong in the main thread after `seconds` or LIMIT_S, and again if it is swallowed.
 
-    Does nothing in other threads, or if the alarm is in use, as it is while a class is graded.
+    Do nothing in other threads, or if the alarm is already in use.
     """
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
@@ -68,70 +76,107 @@ def time_limit(seconds: float | None = None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def known(
-    got: Any,
-    mistakes: Iterable[tuple[Any, str, str]],
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def known(got: Any, mistakes: Iterable[Mistake], same: Callable[..., Any] = operator.eq) -> None:
+    """Raise Wrong for the first of the mistakes whose value is the `same` as `got`."""
+    refuse(*((same(got, value), diagnosis, remedy) for value, diagnosis, remedy in mistakes))
+
+
+def examine(
+    answer: Callable[..., Any],
+    cases: Sequence[tuple[Any, ...]],
+    right: Callable[..., Any],
+    mistakes: Sequence[Mistake],
+    read: Callable[[Any], Any],
     same: Callable[[Any, Any], Any] = operator.eq,
-    cases: Sequence[tuple] | None = None,
+    one_case: bool = False,
+    show: Callable[..., str] | None = None,
 ) -> None:
-    """Raise Wrong for the first of the `mistakes` that gives what was got.
+    """Raise Wrong unless a function returns for all cases the same as the function `right`.
 
-    A mistake is what comes of it, its diagnosis and the remedy. With `cases` it is a function, and
-    `got` holds what the answer gave for each of these arguments.
+    `read` makes a value to compare of what the answer returns. A mistake is recognised if it agrees
+    with the answer in every case, or, with `one_case`, in the first case that is wrong. `show`
+    describes a case in the diagnosis of an unknown mistake.
     """
-    for result, diagnosis, remedy in mistakes:
-        if same(got, result if cases is None else [result(*case) for case in cases]):
-            wrong(diagnosis, remedy)
+    got = [read(call(answer, *deepcopy(case))) for case in cases]
+    expected = [right(*case) for case in cases]
+    at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
+    if at is None:
+        return
+    decisive = [range(len(cases)), range(at, at + 1)]
+    for places in decisive[: 1 + one_case]:
+        for mistake, diagnosis, remedy in mistakes:
+            if all(same(got[i], mistake(*cases[i])) for i in places):
+                wrong(diagnosis, remedy)
+    case = show(*cases[at]) if show else ", ".join(map(shown, cases[at]))
+    wrong(f"({case}) gives {shown(got[at])}.", f"It should be {shown(expected[at])}.")
 
 
-def beside(function: Callable[..., T]) -> Callable[..., T]:
-    """For a part of a check that must run where its first argument, the answer, lives.
+def shown(value: Any) -> str:
+    """Return a value as short text for a diagnosis."""
+    if isinstance(value, bytes):
+        more = " …" if len(value) > 32 else ""
+        return f"{len(value)} bytes ({value[:32].hex(' ')}{more})" if value else "no bytes"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, list | tuple):
+        items = [*map(shown, value[:7]), *["…"][: len(value) > 7]]
+        return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)})"
+    return repr(value)
 
-    When a class is graded the answer is in another process, which runs this part and sends data
-    back; so it should return what was seen, and leave the verdict to the rest of the check.
+
+def predicted(
+    answer: Any, keys: Sequence[int], right: Callable[[int], float], mistakes: Sequence[Mistake]
+) -> list[float]:
+    """Return the right values for the `keys`. Raises Wrong unless a dictionary predicts them.
+
+    Two per cent are allowed. A mistake is a function of a key; a key may be a string too.
     """
+    example = "{" + ", ".join(f"{key}: …" for key in keys) + "}"
+    found = {str(key): item for key, item in dictionary(answer, example).items()}
+    if missing := [key for key in keys if str(key) not in found]:
+        wrong(f"the prediction for {missing[0]} is missing.", f"Write one for each: {example}.")
+    got = [number(found[str(key)], f"the prediction for {key}") for key in keys]
+    expected = [right(key) for key in keys]
+    for value, asked, key in zip(got, expected, keys, strict=True):
+        if not math.isclose(value, asked, rel_tol=0.02):
+            values = [([f(n) for n in keys], said, then) for f, said, then in mistakes]
+            known(got, values, lambda a, b: np.allclose(a, b, rtol=1e-3, atol=0))
+            wrong(f"for {key} it is {asked:.4g}, not {value:.4g}.", "Count one step after another.")
+    return expected
 
-    @functools.wraps(function)
-    def run(answer: Any, *values: Any, **named: Any) -> T:
-        away = getattr(type(answer), "beside", None)
-        if away is None:
-            return function(answer, *values, **named)
-        found: T = away(answer, f"{function.__module__}:{function.__name__}", values, named)
-        return found
 
-    return run
+# --- calling --------------------------------------------------------------------------------------
 
 
-@beside
+def beside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function; only capstone.py and recipes.py still use this decorator."""
+    return function
+
+
 def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False) -> Any:
-    """What a function returns.
+    """Return what a function returns.
 
-    Raises Wrong where it changes one of its arguments or, unless `may_be_none`, returns None. It
-    runs where the answer lives, because arguments travel to another process as copies.
+    Raises Wrong if it changes one of its arguments or, unless `may_be_none`, returns None.
     """
     before = copied(arguments)
     result = answer(*arguments)
-    for number, (value, copy) in enumerate(zip(arguments, before, strict=True)):
+    for place, (value, copy) in enumerate(zip(arguments, before, strict=True)):
         if not unchanged(value, copy):
             wrong(
-                f"{parameter(answer, number)} is changed by your function, and whoever has called"
-                " it still needs it as it was.",
+                f"{parameter(answer, place)} is changed by your function, but its caller still"
+                " needs the old values.",
                 "Make a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
             )
     if result is None and not may_be_none:
-        returns_nothing()
+        wrong(NO_RETURN, "End it with `return` and the result.")
     return result
 
 
-def returns_nothing() -> NoReturn:
-    wrong(
-        "your function returns nothing: is a `return` missing?",
-        "End it with `return` and the result.",
-    )
-
-
 def copied(value: Any) -> Any:
-    """A copy of arrays, tensors and containers; what else there is, itself."""
+    """Return a copy of arrays, tensors and containers, and anything else itself."""
     if isinstance(value, Mapping):
         return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -142,7 +187,7 @@ def copied(value: Any) -> Any:
 
 
 def unchanged(value: Any, copy: Any) -> bool:
-    """Whether a value still is what its copy says; NaN is equal to NaN here."""
+    """Return True if a value still equals its copy; NaN equals NaN here."""
     if isinstance(value, Mapping):
         return value.keys() == copy.keys() and all(unchanged(value[key], copy[key]) for key in copy)
     if isinstance(value, list | tuple):
@@ -157,42 +202,42 @@ def unchanged(value: Any, copy: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
+    """Return True for a PyTorch tensor; does not import PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def parameter(answer: Callable[..., Any], number: int) -> str:
-    """What a function calls its argument: "`order`", else "argument 1"."""
+def parameter(answer: Callable[..., Any], place: int) -> str:
+    """Return a function's name for its argument: "`order`", else "argument 1"."""
     try:
         names = list(inspect.signature(answer).parameters)
     except (TypeError, ValueError):
         names = []
-    return f"`{names[number]}`" if number < len(names) else f"argument {number + 1}"
+    return f"`{names[place]}`" if place < len(names) else f"argument {place + 1}"
+
+
+# --- reading values -------------------------------------------------------------------------------
 
 
 def number(value: Any, what: str = "the answer") -> float:
-    """A finite number as a float. Raises Wrong for anything else, NaN too."""
+    """Return a finite number as a float. Raises Wrong for anything else, NaN too."""
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.item()
     try:
         if isinstance(value, str | bytes | bytearray):
             raise TypeError
         found = float(value)
-    except OverflowError:  # a whole number of more than 308 digits
+    except OverflowError:  # an integer of more than 308 digits
         found = math.inf
     except (TypeError, ValueError):
-        kind = "None" if value is None else f"of type {type(value).__name__}, not a number"
-        wrong(f"{what} is {kind}.", "A number is asked for.")
+        wrong(f"{what} is {kind_of(value, 'a number')}.", "A number is asked for.")
     if not math.isfinite(found):
-        wrong(f"{what} is {found}, which is no number to compute with.", NOT_FINITE)
+        wrong(f"{what} is {found}.", NOT_FINITE)
     return found
 
 
-NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
-
-
 def whole(value: Any, what: str = "the answer") -> int:
-    """A whole number; 4.0 is one. Raises Wrong for anything else."""
+    """Return a whole number; 4.0 is one. Raises Wrong for anything else."""
     found = number(value, what)
     if not found.is_integer():
         wrong(f"{what} is {found:g}, and should be a whole number.", "Compute with // and not /.")
@@ -200,13 +245,13 @@ def whole(value: Any, what: str = "the answer") -> int:
 
 
 def numbers(value: Any, what: str = "the answer") -> np.ndarray:
-    """Finite numbers as an array of float64. Raises Wrong for anything else, NaN too."""
+    """Return finite numbers as an array of float64. Raises Wrong for anything else, NaN too."""
     try:
         array = np.asarray(value)
     except ValueError:
-        wrong(f"{what}: its rows differ in length.", "An array has the same number in each row.")
+        wrong(f"{what}: the rows differ in length.", "All rows of an array have the same length.")
     if array.dtype.kind not in "biuf":
-        wrong(f"{what}: not all of it are numbers (NumPy calls it {array.dtype}).",
+        wrong(f"{what}: not all values are numbers (NumPy's type is {array.dtype}).",
               "An array of numbers is asked for.")  # fmt: skip
     array = array.astype(np.float64)
     if bad := array[~np.isfinite(array)].tolist():
@@ -214,28 +259,20 @@ def numbers(value: Any, what: str = "the answer") -> np.ndarray:
     return array
 
 
+def pair(value: Any, remedy: str) -> tuple[Any, Any]:
+    """Return the two items of a tuple, list or array. Raises Wrong for anything else."""
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str) or len(value) != 2:
+        wrong(f"{kind_of(value, 'a pair')} is not a pair.", remedy)
+    return value[0], value[1]
+
+
 def dictionary(value: Any, example: str) -> dict[Any, Any]:
-    """A dictionary. Raises Wrong for anything else."""
+    """Return a dictionary. Raises Wrong for anything else."""
     if not isinstance(value, Mapping):
-        kind = "None" if value is None else f"of type {type(value).__name__}, not a dictionary"
-        wrong(f"the answer is {kind}.", f"Write one: {example}.")
+        wrong(f"the answer is {kind_of(value, 'a dictionary')}.", f"Write one: {example}.")
     return dict(value)
 
 
-def predictions(value: Any, keys: Sequence[int], of: str) -> list[float]:
-    """The finite numbers that a dictionary such as {2: 1.0} has for the `keys`, which count what
-    `of` says; a key may be "2" too."""
-    example = "{" + ", ".join(f"{key}: …" for key in keys) + "}"
-    found = {str(key): item for key, item in dictionary(value, example).items()}
-    if missing := [key for key in keys if str(key) not in found]:
-        wrong(f"there is no prediction for {missing[0]} {of}.", f"Write one for each: {example}.")
-    return [number(found[str(key)], f"the prediction for {key}") for key in keys]
-
-
-def max_difference(a: Any, b: Any) -> float:
-    """The largest difference between two arrays of one shape; infinite where one of them holds
-    what is no number."""
-    differences = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-    if not np.isfinite(differences).all():
-        return math.inf
-    return float(differences.max(initial=0.0))
+def kind_of(value: Any, asked: str) -> str:
+    """Return "None" or "of type str, not a number"."""
+    return "None" if value is None else f"of type {type(value).__name__}, not {asked}"

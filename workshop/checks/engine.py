@@ -1,6 +1,6 @@
-"""From an answer to one of four outcomes: passed, wrong with a diagnosis, not attempted, error.
+"""Judge an answer: passed, wrong with a diagnosis, not attempted, or error.
 
-`judge("ex03.shard", shard)` runs the check and tells how it went; it prints, stores and raises
+`judge("ex03.shard", shard)` runs the check and returns a Result; it prints, stores and raises
 nothing.
 """
 
@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from workshop.checks import compare, table
-from workshop.checks.compare import Wrong
 
 PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
 MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
@@ -25,8 +24,10 @@ MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
 
 @dataclass(frozen=True)
 class Result:
-    """How a check went: the two lines that the learner reads are `said` and `then`. `share` is how
-    much of the points it earns, from 0 to 1."""
+    """The outcome of a check, in two lines: `said` is in the first, and `then` is the second.
+
+    `share` is the part of the points that the answer earns, from 0 to 1.
+    """
 
     exercise: str
     outcome: str
@@ -36,20 +37,23 @@ class Result:
 
     @property
     def passed(self) -> bool:
+        """Return True for a right answer."""
         return self.outcome == PASSED
 
     @property
     def lines(self) -> tuple[str, str]:
+        """Return the two lines that the learner reads."""
         how = {
-            PASSED: f"passed: {self.said}",
-            WRONG: f"is not right yet: {self.said}",
-            NOT_ATTEMPTED: f"is not attempted yet: {self.said}",
-            ERROR: f"stopped with {self.said}",
+            PASSED: "passed:",
+            WRONG: "is not right yet:",
+            NOT_ATTEMPTED: "is not attempted yet:",
+            ERROR: "stopped with",
         }[self.outcome]
-        return f"{MARKS[self.outcome]} {self.exercise} {how}", f"  {self.then}"
+        return f"{MARKS[self.outcome]} {self.exercise} {how} {self.said}", f"  {self.then}"
 
     @property
     def record(self) -> dict[str, str]:
+        """Return the fields as a dictionary."""
         return asdict(self)
 
 
@@ -58,87 +62,71 @@ def judge(name: str, answer: Any) -> Result:
     exercise = table.find(name)
     if exercise.lacks:
         said = f"it needs {exercise.lacks}, which is not installed here."
-        return Result(name, NOT_ATTEMPTED, said, "Go on with the next one; nothing waits for this.")
-    help_ = f'workshop.hint("{name}") helps.'
+        return Result(name, NOT_ATTEMPTED, said, "Skip it; no other exercise needs it.")
+    hint = f'workshop.hint("{name}") helps.'
     left = unanswered(answer)
-    if left:
-        then = f"Fill it in, run that cell and then this one again; {help_}"
-        untouched = Result(name, NOT_ATTEMPTED, left, then)
-        if not inspect.isfunction(answer) or only_dots(answer):
-            return untouched
-    result = tried(exercise, answer, help_)
-    # a line `name = ...` of the stub that a right answer did not need is no reason to refuse it
+    then = f"Fill it in, run that cell and then this one again; {hint}"
+    untouched = Result(name, NOT_ATTEMPTED, left, then)
+    if left and (not inspect.isfunction(answer) or only_dots(answer)):
+        return untouched
+    result = _run_check(exercise, answer, hint)
+    # a right answer may keep a line `name = ...` of the stub that it does not need
     return untouched if left and not result.passed else result
 
 
-def tried(exercise: table.Exercise, answer: Any, help_: str) -> Result:
-    """The result of running the check."""
+def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
     name = exercise.name
     if answer is None:
         said = f"`{exercise.answer}` is None."
-        return Result(name, WRONG, said, f"Write the answer into its cell; {help_}")
+        return Result(name, WRONG, said, f"Write the answer into its cell; {hint}")
     if exercise.function and not callable(answer):
-        said = f"`{exercise.answer}` is of type {type(answer).__name__}, and should be a function."
-        return Result(name, WRONG, said, f"Pass the function itself, without calling it; {help_}")
-    # a check that starts processes has its own limits, and so has a class that is graded
-    limited = not exercise.launches and not hasattr(type(answer), "beside")
+        said = f"`{exercise.answer}` is {compare.kind_of(answer, 'a function')}."
+        return Result(name, WRONG, said, f"Pass the function itself, without calling it; {hint}")
+    limited = not exercise.launches  # a check that starts processes has its own limits
     if limited and exercise.needs:  # its import does not count as the answer's time
         importlib.import_module(exercise.needs)
     try:
         with compare.time_limit() if limited else contextlib.nullcontext():
             said = exercise.check(answer)
     except compare.TooLong as error:
-        then = f"{own_frame(error, answer)} {compare.ENDLESS} {capital(help_)}".strip()
+        then = f"{own_frame(error, answer)} {compare.ENDLESS} {hint}".strip()
         return Result(name, ERROR, f"a time limit: {error}.", then)
-    except Wrong as problem:
-        then = f"{problem.remedy} {capital(help_)}"
+    except compare.Wrong as problem:
+        then = f"{problem.remedy} {hint}"
         return Result(name, WRONG, problem.diagnosis, then, problem.share)
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {first_line(error)}"
+        message = (str(error).strip() or "without a message").splitlines()[0]
+        what = f"{type(error).__name__}: {message}"
         if place := own_frame(error, answer):
-            return Result(name, ERROR, what, f"{place} {capital(help_)}")
-        said = f"the check can do nothing with this answer ({what})."
-        return Result(name, WRONG, said, f"Compare its form with the one asked for; {help_}")
-    return Result(name, PASSED, said, onward(exercise), share=1.0)
-
-
-def capital(text: str) -> str:
-    return text[:1].upper() + text[1:] if not text.startswith("workshop.") else text
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or "without a message").splitlines()[0]
-
-
-def onward(exercise: table.Exercise) -> str:
-    """What a passed exercise says last."""
-    all_here = table.of_notebook(exercise.notebook)
-    place = all_here.index(exercise)
-    if place + 1 < len(all_here):
-        return f"Next: {all_here[place + 1].name}."
-    return "That was the last one of this notebook."
-
-
-def unanswered(answer: Any) -> str:
-    """Where an answer still holds `...`, as the end of a sentence; empty where it does not."""
-    if inspect.isfunction(answer):
-        found = dotted_line(answer)
-        if not found and parsed(answer) and only_dots(answer):
-            return f"`{answer.__name__}` is still empty."
-        return f"`{answer.__name__}` still holds `...` in line {found}." if found else ""
-    if answer is ... or any(item is ... for item in flat(answer)):
-        return "the answer still holds `...`."
-    return ""
+            return Result(name, ERROR, what, f"{place} {hint}")
+        said = f"the check cannot use this answer ({what})."
+        return Result(name, WRONG, said, f"Compare its form with the one asked for; {hint}")
+    names = [item.name for item in table.of_notebook(exercise.notebook)]
+    following = [*names[names.index(name) + 1 :], ""][0]
+    then = f"Next: {following}." if following else "That was the last one of this notebook."
+    return Result(name, PASSED, said, then, share=1.0)
 
 
 def not_ready(name: str, answer: Any) -> str:
-    """Why an answer cannot be run yet, as the end of a sentence; empty where it can."""
+    """Return why an answer cannot be run yet, as the end of a sentence; empty if it can."""
     lacks = table.find(name).lacks
     return f"it needs {lacks}." if lacks else unanswered(answer)
 
 
+def unanswered(answer: Any) -> str:
+    """Return where an answer still holds `...`, as the end of a sentence; empty if nowhere."""
+    if inspect.isfunction(answer):
+        line = dotted_line(answer)
+        if not line and parsed(answer) and only_dots(answer):
+            return f"`{answer.__name__}` is still empty."
+        return f"`{answer.__name__}` still holds `...` in line {line}." if line else ""
+    if any(item is ... for item in flat(answer)):
+        return "the answer still holds `...`."
+    return ""
+
+
 def flat(value: Any) -> Iterator[Any]:
-    """The values inside containers."""
+    """Yield the values inside containers."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple | set):
@@ -149,7 +137,7 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def parsed(function: Any) -> ast.FunctionDef | None:
-    """The definition of a function, None where its source is not to be had."""
+    """Return the definition of a function, or None if its source is not available."""
     try:
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -158,15 +146,14 @@ def parsed(function: Any) -> ast.FunctionDef | None:
 
 
 def is_dots(node: ast.AST) -> bool:
-    """Whether a statement is `...`, `name = ...` or `return ...`; an index as in `pixels[..., 0]`
-    is code."""
+    """Return True for the statements `...`, `name = ...` and `return ...`, not for `x[..., 0]`."""
     value = getattr(node, "value", None)
     kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
     return isinstance(node, kinds) and isinstance(value, ast.Constant) and value.value is ...
 
 
 def dotted_line(function: Any) -> int:
-    """The line, from 1 at the `def`, where `...` waits for code; 0: nowhere."""
+    """Return the line, from 1 at the `def`, in which `...` waits for code; 0 if there is none."""
     tree = parsed(function)
     if tree is None:
         return 1 if Ellipsis in function.__code__.co_consts else 0
@@ -175,13 +162,13 @@ def dotted_line(function: Any) -> int:
 
 
 def only_dots(function: Any) -> bool:
-    """Whether nothing has been written into a stub yet."""
+    """Return True if nothing has been written into a stub yet."""
     tree = parsed(function)
     return tree is None or all(is_left(node) for node in tree.body)
 
 
 def is_left(node: ast.stmt) -> bool:
-    """Whether a statement stands in a stub: a docstring, an import, dots, a function of these."""
+    """Return True for a statement of a stub: docstring, import, dots, a function of these."""
     if isinstance(node, ast.FunctionDef):
         return all(is_left(inner) for inner in node.body)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -190,7 +177,7 @@ def is_left(node: ast.stmt) -> bool:
 
 
 def own_frame(error: BaseException, answer: Any) -> str:
-    """Where in the learner's own code an error arose, innermost; empty where it was elsewhere."""
+    """Return the innermost line of the learner's code in a traceback, or an empty string."""
     if known := getattr(error, "learners_place", ""):  # from an answer in another process
         return str(known)
     code = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None

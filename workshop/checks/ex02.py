@@ -16,46 +16,61 @@ from workshop.checks.compare import wrong
 
 # --- ex02.stride ----------------------------------------------------------------------------------
 
-Strides = tuple[int, int, int, int | None]
+Strides = tuple[int | None, ...]
+BLOCKS = [(stage, index) for stage, count in enumerate((3, 4, 6, 3)) for index in range(count)]
 
 
 def v15(stage: int, index: int) -> Strides:
-    """As the published tables have it: stages of 3, 4, 6 and 3 blocks."""
+    """Return the strides in the published tables: three convolutions and the shortcut."""
     if index:
         return 1, 1, 1, None
     return (1, 1, 1, 1) if stage == 0 else (1, 2, 1, 2)
 
 
+def instead(strides: Strides, blocks: Callable[[int, int], bool]) -> Callable[[int, int], Strides]:
+    """Return a rule that is right but for some blocks."""
+    return lambda stage, index: strides if blocks(stage, index) else v15(stage, index)
+
+
+def halving(stage: int, index: int) -> bool:
+    """Return True for a block that halves its image."""
+    return stage > 0 and index == 0
+
+
 def stride(answer: Callable[[int, int], Sequence[int | None]]) -> str:
-    blocks = [(s, i) for s, count in enumerate((3, 4, 6, 3)) for i in range(count)]
-    got = {place: tuple(compare.call(answer, *place)) for place in blocks}
-    if any(len(values) != 4 for values in got.values()):
-        wrong(
-            f"block {blocks[0]} gives {got[blocks[0]]}.",
-            "Give four values: the strides of the three convolutions and of the shortcut.",
-        )
-    down = got[1, 0]
-    signs = (
-        (down[:3] == (2, 1, 1), "this is v1: the first 1×1 has the stride.",
-         "In v1.5 the 3×3 has it."),
-        (down[:3] == (2, 2, 1), "the picture is halved twice in a block.",
-         "The stride moves: 1×1 goes back to 1."),
-        (down[3] in (1, None), "the shortcut of a block that halves its picture keeps the size: the"
-         " two cannot be added.", "Give its projection the stride too."),
-        (got[0, 0][1] == 2, "the first stage halves its picture.",
-         "The max-pooling before it has done that."),
-        (got[0, 0][3] is None, "the very first block has no projection.",
-         "It needs one, with stride 1: 64 channels come in and 256 go out."),
-        (got[1, 1][1] == 2, "every block of a stage halves its picture.",
-         "Only the first block, index 0, does."),
-        (got[1, 1][3] is not None, "a block after the first has a projection.",
-         "Its shortcut is the picture itself."),
-    )  # fmt: skip
-    compare.known(True, signs)
-    for place, values in got.items():
-        if values != v15(*place):
-            wrong(f"block {place} gives {values}.", f"Right is {v15(*place)}.")
-    return f"all {len(blocks)} blocks of ResNet-50 are v1.5."
+    """Check all blocks of ResNet-50."""
+    compare.examine(answer, BLOCKS, v15, STRIDE_MISTAKES, _four, one_case=True,
+                    show=lambda stage, index: f"stage {stage}, block {index}")  # fmt: skip
+    return f"all {len(BLOCKS)} blocks of ResNet-50 are v1.5."
+
+
+def _four(found: Any) -> Strides:
+    values = tuple(found)
+    if len(values) != 4:
+        wrong(f"a block gives {values}.",
+              "Four values: the strides of three convolutions and of the shortcut.")  # fmt: skip
+    return values
+
+
+CANNOT_ADD = ("the shortcut of a block that halves its image keeps the size: the two cannot be"
+              " added.", "Give its projection the stride too.")  # fmt: skip
+STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
+    (instead((2, 1, 1, 2), halving), "this is v1: the first 1×1 has the stride.",
+     "In v1.5 the 3×3 has it."),
+    (instead((2, 2, 1, 2), halving), "the image is halved twice in a block.",
+     "The stride moves: the 1×1 goes back to 1."),
+    (instead((1, 2, 1, 1), halving), *CANNOT_ADD),
+    (instead((1, 2, 1, None), halving), *CANNOT_ADD),
+    (instead((1, 2, 1, 2), lambda stage, index: index == 0), "the first stage halves its image.",
+     "The max-pooling before it has done that."),
+    (instead((1, 1, 1, None), lambda stage, index: stage == index == 0),
+     "the very first block has no projection.",
+     "It needs one, with stride 1: 64 channels come in and 256 go out."),
+    (instead((1, 2, 1, None), lambda stage, index: stage > 0 and index > 0),
+     "every block of a stage halves its image.", "Only the first block, index 0, does."),
+    (instead((1, 1, 1, 1), lambda stage, index: index > 0),
+     "a block after the first has a projection.", "Its shortcut is the image itself."),
+)  # fmt: skip
 
 
 # --- ex02.work ------------------------------------------------------------------------------------
@@ -64,7 +79,7 @@ V1_MACS = 3_857_973_248  # ResNet-50 v1 at 224 pixels: convolutions and the full
 
 
 def extra_percent() -> float:
-    """What moving the stride adds, in per cent of v1's multiplications, from the three blocks."""
+    """Return what moving the stride adds, in per cent of v1's multiplications."""
     added = 0
     for channels, width, small in ((256, 128, 28), (512, 256, 14), (1024, 512, 7)):
         added += channels * width * ((2 * small) ** 2 - small**2)
@@ -72,23 +87,26 @@ def extra_percent() -> float:
 
 
 def work(answer: Any) -> str:
+    """Check a predicted percentage."""
     value, right = compare.number(answer), extra_percent()
     if abs(value - right) <= 0.5:
         return f"you said {value:g} %, and counting gives {right:.2f} %."
-    mistakes = (
-        (0, "the parameters stay the same, but the work does not.",
-         "The same weights are used at more pixels."),
-        (1 + right / 100, f"{value:g} is the factor.",
-         "Asked for is how many per cent are added."),
-        (right / 100, f"{value:g} is the share as a fraction.", "Give per cent, 100 times that."),
-        (right * 4 / 3, f"{value:g} % counts all the work of the three convolutions.",
-         "They did a quarter of it before: added are three quarters."),
-        (right / 3, f"{value:g} % is a third of it.",
-         "There are three such blocks, and 4 − 1 = 3."),
-    )  # fmt: skip
-    compare.known(value, mistakes, functools.partial(math.isclose, rel_tol=0.04, abs_tol=0.006))
-    which = "more" if value > right else "less"
-    wrong(f"{value:g} % is {which} than it is.", "Only three convolutions change at all.")
+    same = functools.partial(math.isclose, rel_tol=0.04, abs_tol=0.006)
+    compare.known(value, WORK_MISTAKES, same)
+    which = "too high" if value > right else "too low"
+    wrong(f"{value:g} % is {which}.", "Only three convolutions change at all.")
+
+
+WORK_MISTAKES: tuple[compare.Mistake, ...] = (
+    (0, "the parameters stay the same, but the work does not.",
+     "The same weights are used at more pixels."),
+    (1 + extra_percent() / 100, "this is the factor.",
+     "The question is how many per cent are added."),
+    (extra_percent() / 100, "this is the share as a fraction.", "Give per cent, 100 times that."),
+    (extra_percent() * 4 / 3, "this counts all the work of the three convolutions.",
+     "They did a quarter of it before: three quarters are added."),
+    (extra_percent() / 3, "this is a third of it.", "There are three such blocks, and 4 − 1 = 3."),
+)  # fmt: skip
 
 
 # --- ex02.schedule --------------------------------------------------------------------------------
@@ -97,24 +115,24 @@ OTHER = replace(
     REFERENCE, lr=0.4, lr_batch=128, warmup_epochs=0.5, lr_step_epochs=(3.0, 6.0), lr_factor=0.5
 )
 COLD = replace(REFERENCE, warmup_epochs=0.0)
-RATES = (  # progress, global batch, recipe, rate: worked out by hand
-    (0.0, 256, REFERENCE, 0.0),
-    (2.5, 256, REFERENCE, 0.05),
-    (2.75, 256, REFERENCE, 0.055),
-    (5.0, 256, REFERENCE, 0.1),
-    (29.99, 256, REFERENCE, 0.1),
-    (30.0, 256, REFERENCE, 0.01),
-    (33.0, 256, REFERENCE, 0.01),
-    (60.0, 256, REFERENCE, 0.001),
-    (85.0, 256, REFERENCE, 0.0001),
-    (1.0, 1664, REFERENCE, 0.13),
-    (10.0, 1664, REFERENCE, 0.65),
-    (0.25, 64, OTHER, 0.1),
-    (2.0, 64, OTHER, 0.2),
-    (3.0, 64, OTHER, 0.1),
-    (7.0, 64, OTHER, 0.05),
-    (0.0, 512, COLD, 0.2),
-)
+RATES = {  # (progress, global batch, recipe): rate, worked out by hand
+    (0.0, 256, REFERENCE): 0.0,
+    (2.5, 256, REFERENCE): 0.05,
+    (2.75, 256, REFERENCE): 0.055,
+    (5.0, 256, REFERENCE): 0.1,
+    (29.99, 256, REFERENCE): 0.1,
+    (30.0, 256, REFERENCE): 0.01,
+    (33.0, 256, REFERENCE): 0.01,
+    (60.0, 256, REFERENCE): 0.001,
+    (85.0, 256, REFERENCE): 0.0001,
+    (1.0, 1664, REFERENCE): 0.13,
+    (10.0, 1664, REFERENCE): 0.65,
+    (0.25, 64, OTHER): 0.1,
+    (2.0, 64, OTHER): 0.2,
+    (3.0, 64, OTHER): 0.1,
+    (7.0, 64, OTHER): 0.05,
+    (0.0, 512, COLD): 0.2,
+}
 
 
 def _schedule(
@@ -125,7 +143,7 @@ def _schedule(
     once: bool = False,
     late: bool = False,
 ) -> Callable[[float, int, Recipe], float]:
-    """The right schedule, or one with one of the usual mistakes."""
+    """Return the right schedule, or one with one of the usual mistakes."""
 
     def rate(progress: float, batch: int, recipe: Recipe) -> float:
         peak = recipe.lr * scaled(batch, recipe.lr_batch)
@@ -138,8 +156,8 @@ def _schedule(
     return rate
 
 
-SCHEDULES = (
-    (_schedule(warm=False), "the rate is full from the first step: there is no warm-up.",
+SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
+    (_schedule(warm=False), "the rate is full from the first step: the warm-up is missing.",
      "Below recipe.warmup_epochs it is a straight line from 0."),
     (_schedule(lambda batch, lr_batch: 1), "the rate does not depend on the global batch.",
      "Multiply by global_batch / recipe.lr_batch."),
@@ -157,27 +175,24 @@ SCHEDULES = (
 
 
 def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
-    close = functools.partial(np.allclose, rtol=1e-6, atol=1e-12)
-    cases, right = [case[:3] for case in RATES], [case[3] for case in RATES]
+    """Check the rates of three recipes."""
     try:
-        compare.call(answer, *cases[-1])
+        compare.call(answer, 0.0, 512, COLD)
     except ZeroDivisionError:
-        answer(*cases[-1][:2], replace(COLD, warmup_epochs=5.0))  # it may divide by something else
+        answer(0.0, 512, replace(COLD, warmup_epochs=5.0))  # if it divides by something else
         wrong(
             "a recipe without warm-up makes it divide by zero.",
             "Divide by recipe.warmup_epochs only if progress < recipe.warmup_epochs.",
         )
-    got = [compare.number(compare.call(answer, *case), "a rate") for case in cases]
-    if close(got, right):
-        return f"{len(RATES)} points of three recipes, worked out by hand."
-    compare.known(got, SCHEDULES, close, cases)
-    off = next(i for i, value in enumerate(got) if not close(value, right[i]))
-    progress, batch, recipe = cases[off]
-    wrong(
-        f"after {progress:g} epochs, with a batch of {batch}, the rate is {got[off]:.4g}.",
-        f"With warm-up {recipe.warmup_epochs:g}, steps {recipe.lr_step_epochs} and lr "
-        f"{recipe.lr:g} at {recipe.lr_batch} it should be {right[off]:.4g}.",
-    )
+    compare.examine(
+        answer, list(RATES), lambda *case: RATES[case], SCHEDULE_MISTAKES,
+        functools.partial(compare.number, what="a rate"),
+        functools.partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12),
+        show=lambda progress, batch, recipe: f"after {progress:g} epochs, batch {batch}, warm-up"
+        f" {recipe.warmup_epochs:g}, steps {recipe.lr_step_epochs}, lr {recipe.lr:g} at"
+        f" {recipe.lr_batch}",
+    )  # fmt: skip
+    return f"{len(RATES)} points of three recipes, worked out by hand."
 
 
 # --- ex02.decay -----------------------------------------------------------------------------------
@@ -188,38 +203,38 @@ NAMES = (
     "layer1.0.downsample_bn.beta", "fc.weight", "fc.bias",
 )  # fmt: skip
 MORE = ("head.bias", "stem.norm.gamma", "stem.norm.beta", "subnet.conv.weight")
-KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part says what it is
+KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part is the kind
     "gamma.weight", "beta_branch.conv.weight", "debiased.weight", "weighting.bn.gamma",
     "weighting.bn.beta", "weighted.bias",
 )  # fmt: skip
 
 
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
+    """Check the two lists of parameter names."""
     for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ()):
-        halves = compare.call(answer, list(names))
-        if not hasattr(halves, "__len__") or len(halves) != 2:
-            wrong("what comes back is no pair.", "Return two lists: with decay, and without.")
+        halves = compare.pair(
+            compare.call(answer, list(names)), "Return two lists: with decay, and without."
+        )
         decayed, plain = (list(half) for half in halves)
         right = [name for name in names if name.endswith(".weight")]
         rest = [name for name in names if not name.endswith(".weight")]
         if (decayed, plain) == (right, rest):
             continue
-        if (decayed, plain) == (rest, right):
-            wrong("the two lists are exchanged.", "First those with weight decay.")
-        if len(decayed + plain) > len(names):
-            wrong("a name stands in both lists.", "Each parameter belongs to one.")
-        if lost := [name for name in names if name not in decayed + plain]:
-            wrong(f"{lost[0]} is in neither list: it would not be trained.", "Keep all names.")
-        for name in names:
-            if (name in decayed) != (name in right):
-                which = "decayed" if name in decayed else "not decayed"
-                wrong(
-                    f"{name} is {which}.",
-                    "Go by what stands behind the last dot: weights decay; gamma, beta and biases"
-                    " do not.",
-                )
-        wrong("the order of the names has changed.", "Keep it, so that all ranks agree.")
-    return "three networks, names in another order, and none at all."
+        lost = [name for name in names if name not in decayed + plain]
+        off = [name for name in names if (name in decayed) != (name in right)]
+        compare.refuse(
+            ((decayed, plain) == (rest, right), "the two lists are exchanged.",
+             "The list with weight decay comes first."),
+            (len(decayed + plain) > len(names), "a name is in both lists.",
+             "Each parameter belongs to one."),
+            (lost, f"{(*lost, '')[0]} is in neither list: it would not be trained.",
+             "Keep all names."),
+            (off, f"{(*off, '')[0]} is {'' if {*off[:1]} & {*decayed} else 'not '}decayed.",
+             "Only the part after the last dot counts: weights decay; gamma, beta and biases do"
+             " not."),
+            (True, "the order of the names has changed.", "Keep it, so that all ranks agree."),
+        )  # fmt: skip
+    return "three networks, names in a different order, and no names."
 
 
 # --- ex02.tune ------------------------------------------------------------------------------------
@@ -229,8 +244,10 @@ STEPS, TARGET = 60, 1e-3
 
 
 def valley(lr: float, momentum: float, steps: int = STEPS) -> np.ndarray:
-    """How far SGD is from the bottom after each step, (steps + 1, 2): along the shallow and the
-    steep direction. It starts at a distance of 1 in both."""
+    """Return the distance of SGD from the bottom after each step, as an array (steps + 1, 2).
+
+    The columns are the shallow and the steep direction; both begin at a distance of 1.
+    """
     curve, place, velocity = np.array(CURVATURES), np.ones(2), np.zeros(2)
     path = [place]
     for _ in range(steps):
@@ -241,45 +258,34 @@ def valley(lr: float, momentum: float, steps: int = STEPS) -> np.ndarray:
 
 
 def tune(answer: Any) -> str:
-    if not isinstance(answer, Sequence | np.ndarray) or len(answer) != 2:
-        wrong("the answer is no pair of numbers.", "Write (learning rate, momentum).")
-    lr, momentum = (
-        compare.number(value, what)
-        for value, what in zip(answer, ("the learning rate", "the momentum"), strict=True)
-    )
-    if momentum < 0.2 < lr < 1:
-        wrong("a rate above 0.2 and hardly any momentum: are the two exchanged?",
-              "Write (learning rate, momentum).")  # fmt: skip
-    if momentum < 0:
-        wrong(f"a momentum of {momentum:g} turns back at every step.",
-              "Take one from 0 to below 1.")  # fmt: skip
-    if momentum >= 1:
-        wrong(f"a momentum of {momentum:g} forgets nothing.", "Take one from 0 to below 1.")
-    if not lr > 0:
-        wrong(f"with a learning rate of {lr:g} nothing is learned.", "Take one above 0.")
-    with np.errstate(over="ignore", invalid="ignore"):
+    """Check a learning rate and a momentum."""
+    given = compare.pair(answer, "Write (learning rate, momentum).")
+    lr, momentum = map(compare.number, given, ("the learning rate", "the momentum"))
+    with np.errstate(all="ignore"):
         shallow, steep = valley(lr, momentum)[-1]
-    if lr * CURVATURES[1] >= 2 * (1 + momentum):
-        wrong(
-            f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is not below 2 (1 + momentum)"
-            f" = {2 * (1 + momentum):.3g}.",
-            "Take a smaller learning rate.",
-        )
     far = max(shallow, steep)
+    allowed = "Take one from 0 to below 1."
+    limit = 2 * (1 + momentum)
+    compare.refuse(
+        (momentum < 0.2 < lr < 1,
+         "a rate above 0.2 and hardly any momentum: are the two exchanged?",
+         "Write (learning rate, momentum)."),
+        (momentum < 0, f"a momentum of {momentum:g} turns back at every step.", allowed),
+        (momentum >= 1, f"a momentum of {momentum:g} forgets nothing.", allowed),
+        (lr <= 0, f"a learning rate of {lr:g} learns nothing.", "Take one above 0."),
+        (lr * CURVATURES[1] >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
+         f" not below 2 (1 + momentum) = {limit:.3g}.", "Take a smaller learning rate."),
+    )  # fmt: skip
     if far <= TARGET:
         return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."
-    if momentum >= 0.8:
-        wrong(
-            f"after {STEPS} steps the distance is still {far:.1e}: with momentum {momentum:g} the"
-            " steps overshoot, and swing for too long.",
-            "Take less momentum.",
-        )
-    if shallow >= steep:
-        wrong(
-            f"along the shallow direction {shallow:.1e} of the way is left.",
-            "A larger learning rate, or more momentum.",
-        )
-    wrong(
-        f"along the steep direction the distance is still {steep:.1e}.",
-        "The learning rate is close to its limit: take a little less.",
-    )
+    compare.refuse(
+        (momentum >= 0.8, f"after {STEPS} steps the distance is still {far:.1e}: with momentum"
+         f" {momentum:g} the steps overshoot, and oscillate for too long.", "Take less momentum."),
+        (shallow >= steep, f"along the shallow direction {shallow:.1e} of the way is left.",
+         "Take a larger learning rate, or more momentum."),
+    )  # fmt: skip
+    wrong(f"along the steep direction the distance is still {steep:.1e}.",
+          "The learning rate is close to its limit: take a little less.")  # fmt: skip
+
+
+TABLES = {"stride": STRIDE_MISTAKES, "work": WORK_MISTAKES, "schedule": SCHEDULE_MISTAKES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,66 +14,52 @@ from workshop.checks.compare import wrong
 # --- ex03.shard -----------------------------------------------------------------------------------
 
 Shard = Callable[[np.ndarray, int, int, int], np.ndarray]
-GROUPS = (
-    (11, 2, 3),
-    (48, 2, 4),
-    (50, 3, 4),
-    (7, 1, 2),
-    (23, 4, 5),
-    (40, 8, 2),
-    (7, 2, 4),  # too few for a single step
-)  # images, ranks, batch
+GROUPS = (  # images, ranks, batch; the last one has too few images for a step
+    (11, 2, 3), (48, 2, 4), (50, 3, 4), (7, 1, 2), (23, 4, 5), (40, 8, 2), (7, 2, 4),
+)  # fmt: skip
 
 
 def shard(answer: Shard) -> str:
+    """Check the images of every rank of GROUPS."""
     for images, size, batch in GROUPS:
         order = np.array(random.Random(images).sample(range(images), images))
-        got = [_images(compare.call(answer, order.copy(), r, size, batch)) for r in range(size)]
+        got = [_numbers(compare.call(answer, order.copy(), r, size, batch)) for r in range(size)]
         got = [g if g.size else g.reshape(0, batch) for g in got]  # np.array([]) has no columns
         steps = images // (size * batch)
         _same_steps(got, images, size, batch, steps)
-        right = [
-            np.reshape(
-                [order[(s * size + r) * batch :][:batch] for s in range(steps)], got[r].shape
-            )
-            for r in range(size)
-        ]
+        first = [[(s * size + r) * batch for s in range(steps)] for r in range(size)]
+        right = [np.reshape([order[at : at + batch] for at in of], (steps, batch)) for of in first]
         if np.array_equal(got, right):
             continue
         together = np.concatenate([g.ravel() for g in got])
-        if size > 1 and np.array_equal(got, [got[0]] * size):
-            wrong("every rank reads the same images.", "Use the rank as the offset within a step.")
-        if twice := len(together) - len(np.unique(together)):
-            wrong(
-                f"{twice} of {len(together)} images are read twice in an epoch.",
-                "Step s begins at s · size · batch, and rank r at r · batch behind that; here size"
-                f" is {size} and batch {batch}.",
-            )
-        for other in range(1, size):
-            if np.array_equal(got[0], right[other]):
-                wrong(f"rank 0 takes what is rank {other}'s.", "Ranks count from 0.")
-        if {*np.ravel([g[0] for g in got])} == {*order[: size * batch]}:
-            wrong(
-                "every image is read once, but within a step the ranks take the images in turn.",
-                "Rank r takes the r-th run of `batch` images in a row, so that N ranks see the"
-                " batches that one rank would have seen.",
-            )
-        wrong(
-            "every image is read once, but a step of all ranks is no run of the order.",
-            "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the"
-            " same training as 1 × 32.",
-        )
-    return f"{len(GROUPS)} groups of 1 to 8 ranks: nothing twice, and equal steps for all."
+        twice = len(together) - len(np.unique(together))
+        rows = [
+            (size > 1 and np.array_equal(got, [got[0]] * size), "every rank reads the same images.",
+             "Use the rank as the offset within a step."),
+            (twice, f"{twice} of {len(together)} images are read twice in an epoch.",
+             f"Step s begins at s · size · batch, and rank r at r · batch after that; here size is"
+             f" {size} and batch {batch}."),
+            *((np.array_equal(got[0], right[other]),
+               f"rank 0 takes the images of rank {other}.", "Ranks count from 0.")
+              for other in range(1, size)),
+            ({*np.ravel([g[0] for g in got])} == {*order[: size * batch]},
+             "every image is read once, but within a step the ranks take the images in turn.",
+             "Rank r takes the r-th run of `batch` images in a row, so that N ranks see the batches"
+             " that one rank would have seen."),
+            (True, "every image is read once, but a step of all ranks is not a run of the order.",
+             "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the"
+             " same training as 1 × 32."),
+        ]  # fmt: skip
+        compare.refuse(*rows)
+    return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 
 
-def _images(found: Any) -> np.ndarray:
-    compare.numbers(found, "what comes back")
+def _numbers(found: Any) -> np.ndarray:
+    compare.numbers(found, "the result")
     array = np.asarray(found)
     if array.size and array.dtype.kind not in "iu":
-        wrong(
-            f"the numbers of the images are {array.dtype}, which selects nothing.",
-            "Keep whole numbers: a new array takes dtype=int.",
-        )
+        wrong(f"the numbers of the images are {array.dtype}, which cannot select anything.",
+              "Keep whole numbers: a new array takes dtype=int.")  # fmt: skip
     return array
 
 
@@ -83,63 +68,60 @@ def _same_steps(got: list[np.ndarray], images: int, size: int, batch: int, steps
     if len({g.shape[:1] for g in got}) > 1:
         wrong(
             f"the ranks do not take the same number of steps ({case}).",
-            "One that takes a step more waits for the others' gradients for ever: drop the rest.",
+            "One that takes an extra step waits for the others' gradients forever: drop the rest.",
         )
     for shape in (g.shape for g in got):
-        if shape == (steps, batch):
-            continue
-        if shape == (images // batch, batch):
-            wrong(
-                f"each rank takes {images // batch} steps ({case}), as many as one rank alone.",
-                "A step of all ranks takes size · batch images.",
-            )
-        if len(shape) == 2 and shape[1] != batch:
-            wrong(
-                f"a step has {shape[1]} images for each rank ({case}).",
-                f"`batch` is what each rank takes in a step: {batch}.",
-            )
-        wrong(f"the shape is {shape} ({case}).",
-              f"Return (steps, batch), one row for a step: here {(steps, batch)}.")  # fmt: skip
+        if shape != (steps, batch):
+            compare.refuse(
+                (shape == (images // batch, batch), f"each rank takes {images // batch} steps"
+                 f" ({case}), as many as one rank alone.",
+                 "A step of all ranks takes size · batch images."),
+                (len(shape) == 2 and shape[1] != batch,
+                 f"a step has {shape[-1]} images for each rank ({case}).",
+                 f"`batch` is what each rank takes in a step: {batch}."),
+                (True, f"the shape is {shape} ({case}).",
+                 f"Return (steps, batch), one row for a step: here {(steps, batch)}."),
+            )  # fmt: skip
 
 
 # --- ex03.start -----------------------------------------------------------------------------------
 
 
 def start(answer: Callable[[Any], Any]) -> str:
+    """Check the models of groups of 2 and 3 ranks."""
     sizes = (2, 3)
     cases = process_ranks.together(answer, "alike", [{"size": size} for size in sizes])
     for size, found in zip(sizes, cases, strict=True):
-        for rank, tensors in enumerate(process_ranks.understood(found)):
+        for rank, tensors in enumerate(process_ranks.results_of(found)):
             _like_first(tensors, rank, size)
     return "2 and 3 ranks, weights and running statistics: all have rank 0's."
 
 
 def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
-    """Wrong unless all tensors of a rank's model are full of rank 0's values."""
+    """Raise Wrong unless all tensors of a rank's model are full of rank 0's values."""
     got = np.array([[np.min(values), np.max(values)] for values in tensors.values()])
     before = np.array([process_ranks.own(number) for number in range(size)])[:, :, None]
     off = ~np.isclose(got, before[0]).all(1)
     if not off.any():
         return
     name = list(tensors)[off.argmax()]
-    mistakes = [
-        (before.mean(0), "all ranks get the average of their weights.",
+    keeps = rank and np.allclose(got[off], before[rank][off])
+    compare.refuse(
+        (keeps and off.all(), f"rank {rank} keeps its own weights.",
+         "Each tensor must be overwritten in place."),
+        (keeps, f"{name} was not sent: rank {rank} keeps its own.",
+         "Send all of model.state_dict(): running statistics belong to the model too, and"
+         " model.parameters() has none of them."),
+        (np.allclose(got[off], before.mean(0)[off]), "all ranks get the average of their weights.",
          "They are equal then, but an average of random weights is smaller than the initialisation"
          " asks for, and a resumed rank 0 would lose what it has learned."),
-        (before.sum(0), "all ranks get the sum of their weights.",
-         "Nothing is to be added: dist.broadcast."),
-        (before[-1], "the last rank's weights went to all.",
+        (np.allclose(got[off], before.sum(0)[off]), "all ranks get the sum of their weights.",
+         "Add nothing: use dist.broadcast."),
+        (np.allclose(got[off], before[-1][off]), "the last rank's weights went to all.",
          "Rank 0 is the one that reads checkpoints."),
-    ]  # fmt: skip
-    if rank and off.all():
-        mistakes.insert(0, (before[rank], f"rank {rank} keeps its own weights.",
-                            "Each tensor must be overwritten in place."))  # fmt: skip
-    elif rank:
-        mistakes.insert(0, (before[rank], f"{name} was not sent: rank {rank} keeps its own.",
-                            "Send all of model.state_dict(): running statistics belong to the model"
-                            " too, and model.parameters() has none of them."))  # fmt: skip
-    compare.known(got[off], [(v[off], said, then) for v, said, then in mistakes], np.allclose)
-    wrong(f"{name} on rank {rank} of {size} is neither rank 0's nor its own.", "Only send it.")
+        (True, f"{name} on rank {rank} of {size} is neither rank 0's nor its own.",
+         "Send it, and change nothing else."),
+    )  # fmt: skip
 
 
 # --- ex03.sums ------------------------------------------------------------------------------------
@@ -155,27 +137,28 @@ METRICS = ("loss", "top1", "top5")
 
 
 def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
+    """Check the metrics of VALIDATIONS, and of one without any image."""
     given = [{"size": len(case), "sums": case} for case in (*VALIDATIONS, NO_IMAGES)]
     *found, nothing = process_ranks.together(answer, "metrics", given)
     for case, entries in zip(VALIDATIONS, found, strict=True):
-        for rank, values in enumerate(process_ranks.understood(entries)):
-            if not set(METRICS) <= set(values):
-                wrong("what comes back lacks loss, top1 or top5.", "Return a dictionary of three.")
-            if any(values[name] is None for name in METRICS):
-                wrong(f"rank {rank} gets None, although there are images.",
-                      "Only none at all is None.")  # fmt: skip
+        for rank, values in enumerate(process_ranks.results_of(entries)):
+            compare.refuse(
+                (not set(METRICS) <= set(values), "the result lacks loss, top1 or top5.",
+                 "Return a dictionary of three."),
+                (None in [values.get(name) for name in METRICS],
+                 f"rank {rank} gets None, although there are images.",
+                 "Return None only if no rank has an image."),
+            )  # fmt: skip
             got = np.array([compare.number(values[name], name) for name in METRICS])
             _right_metrics(got, case, rank)
     try:
-        empty = process_ranks.understood(nothing)
+        empty = process_ranks.results_of(nothing)
     except ZeroDivisionError:
-        wrong("no images at all make it divide by zero.", "Then each metric is None.")
+        wrong("a validation without images makes it divide by zero.", "Then each metric is None.")
     if any(values.get(name) is not None for values in empty for name in METRICS):
-        wrong(
-            "without any image it still gives a number.",
-            "Not measured is None: 0 % would look like a result, and NaN like a fault.",
-        )
-    return f"{len(VALIDATIONS)} validations, with a rank that has no images, and with none at all."
+        wrong("without any image it still gives a number.",
+              "Return None: 0 % would look like a result, and NaN like a bug.")  # fmt: skip
+    return f"{len(VALIDATIONS)} validations, with a rank that has no images, and without images."
 
 
 def _right_metrics(got: np.ndarray, case: tuple[tuple[float, ...], ...], rank: int) -> None:
@@ -189,7 +172,7 @@ def _right_metrics(got: np.ndarray, case: tuple[tuple[float, ...], ...], rank: i
         return
     compare.known(got, (
         (np.mean([means(one) for one in case if one[3]], axis=0),
-         f"this is the mean of the ranks' means: top1 {got[1]:.4g}, where {right[1]:.4g} of 100"
+         f"this is the mean of the ranks' means: top1 {got[1]:.4g}, but {right[1]:.4g} of 100"
          " images are right.", "Add up over all ranks first, and divide once, by all images."),
         (means(case[rank]), "each rank reports its own images only.",
          "dist.all_reduce adds up over all ranks."),
@@ -204,34 +187,25 @@ def _right_metrics(got: np.ndarray, case: tuple[tuple[float, ...], ...], rank: i
 # --- ex03.ring ------------------------------------------------------------------------------------
 
 WORKERS = (2, 8, 64)
+RING_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda n: (n - 1) / n, "this is half of it: the scatter-reduce.",
+     "The finished sums travel around too."),
+    (lambda n: n - 1, "this is what sending all gradients to every other worker takes.",
+     "In the ring a message is a chunk, 1/n of the gradients."),
+    (lambda n: n, "the sum over all workers is n times as much.",
+     "The question is what one worker sends."),
+    (lambda n: 2 / n, "this is two messages.", "A worker sends one in each of 2 (n − 1) steps."),
+)  # fmt: skip
 
 
 def ring(answer: Any) -> str:
-    got = compare.predictions(answer, WORKERS, "workers")
-    right = [counted(n) for n in WORKERS]
-    close = functools.partial(np.allclose, rtol=0.02, atol=0)
-    if close(got, right):
-        return "the messages of the algorithm, counted for 2, 8 and 64 workers, agree."
-    compare.known(got, (
-        (lambda n: (n - 1) / n, "this is half of it: the scatter-reduce.",
-         "The finished sums travel around too."),
-        (lambda n: n - 1, "this is what it takes where all gradients go to every other worker.",
-         "In the ring a message is a chunk, 1/n of the gradients."),
-        (lambda n: n, "the sum over all workers is n times as much.",
-         "Asked for is what one worker sends."),
-        (lambda n: 2 / n, "this is two messages.",
-         "A worker sends one in each of 2 (n − 1) steps."),
-    ), close, [(n,) for n in WORKERS])  # fmt: skip
-    off = next(i for i in range(len(got)) if not close(got[i], right[i]))
-    wrong(
-        f"with {WORKERS[off]} workers each sends {right[off]:.3g} times the gradients, not"
-        f" {got[off]:.3g}.",
-        "Count steps, and what a worker sends in each.",
-    )
+    """Check what a worker sends, predicted for each of WORKERS."""
+    compare.predicted(answer, WORKERS, counted, RING_MISTAKES)
+    return "counting the algorithm's messages for 2, 8 and 64 workers gives the same."
 
 
 def counted(workers: int) -> float:
-    """What worker 0 sends in a ring all-reduce, in sizes of the gradients, chunk by chunk."""
+    """Return what worker 0 sends in a ring all-reduce, in sizes of the gradients."""
     have = [[{w} for _ in range(workers)] for w in range(workers)]
     sent = 0
     for step in range(2 * (workers - 1)):
@@ -248,4 +222,8 @@ def counted(workers: int) -> float:
 
 
 def recipe(answer: Callable[[str, str], Any]) -> str:
+    """Check a script on two ranks; see `recipes.horovod`."""
     return recipes.horovod(answer)
+
+
+TABLES = {"ring": RING_MISTAKES}

@@ -1,7 +1,7 @@
-"""Running a learner's DALI graph, on pictures that say which they are and where they were cut.
+"""Run a learner's DALI graph, on images whose pixels show where they come from.
 
-Red grows from left to right, green from top to bottom, and blue is the picture's number: so the
-pixels that come out tell which part of which picture they are, whoever has cut it.
+Red grows from left to right, green from top to bottom, and blue is the number of the image: so the
+pixels of a crop reveal which part of which image it is.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from workshop.checks.compare import wrong
 
 Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
 COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
-DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from picture to picture
+DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from image to image
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MIDDLE = slice(4, SIDE - 4)  # away from the edges, which resizing repeats
 BLURRED = 0.25  # levels by which an average over a JPEG's pixels may be off
 
 
 @contextmanager
-def pictures() -> Iterator[list[str]]:
-    """The files of COUNT pictures, in a folder that goes away."""
+def files_of_images() -> Iterator[list[str]]:
+    """Write the files of COUNT images into a temporary folder; yields their paths."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as folder:
@@ -46,116 +46,116 @@ def pictures() -> Iterator[list[str]]:
         yield files
 
 
-@compare.beside
 def run(
     answer: Graph, files: list[str], labels: list[int], rank: int, size: int, batch: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The pictures (steps · batch, …) and labels that a rank's graph gives on the CPU.
+    """Return the images (steps · batch, …) and labels that a rank's graph produces on the CPU.
 
-    Raises Wrong for a graph that cannot be built or gives no batches.
+    Raises Wrong for a graph that cannot be built or that produces no batches.
     """
     from rn50lib.data.dali import in_short
     from workshop.lessons.dali import steps as dali
 
     written: list[Any] = []
 
-    def steps_of_rank() -> list[Any]:
+    def nodes() -> list[Any]:
         found = compare.call(answer, list(files), list(labels), rank, size)
         if isinstance(found, dali.Pipeline):
             wrong("the answer is a whole pipeline.", "Leave pipeline_def out: the check adds it.")
         if not isinstance(found, tuple | list) or len(found) != 2:
-            wrong("the answer is no pair.", "Return images and labels, in this order.")
+            wrong("the answer is not a pair.", "Return images and labels, in this order.")
         written.extend(found)
         return written
 
     try:
-        pipeline = dali.graph(steps_of_rank, batch, seed=11 + rank)
+        pipeline = dali.graph(nodes, batch, seed=11 + rank)
         batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
     except RuntimeError as error:
-        if not written:  # the learner's own line
+        if not written:  # raised by the learner's own line
             raise
-        said = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
-        wrong(f"DALI refuses the graph: {said}", "This graph runs on the CPU, without a GPU.")
-    images, given = (np.concatenate(values) for values in zip(*batches, strict=True))
-    return images, given.reshape(len(given), -1).squeeze(1) if given.size == len(given) else given
+        text = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
+        wrong(f"DALI refuses the graph: {text}", "This graph runs on the CPU, without a GPU.")
+    images, found = (np.concatenate(values) for values in zip(*batches, strict=True))
+    return images, found.reshape(len(found), -1).squeeze(1) if found.size == len(found) else found
 
 
 def dense(values: Any) -> np.ndarray:
-    """A batch as one array. Raises Wrong where its pictures differ in size."""
+    """Return a batch as one array. Raises Wrong if its images differ in size."""
     values = values.as_cpu() if hasattr(values, "as_cpu") else values
     if not values.is_dense_tensor():
-        wrong("the pictures of a batch have different sizes.",
+        wrong("the images of a batch have different sizes.",
               f"Make them {SIDE} × {SIDE} with fn.resize.")  # fmt: skip
     return np.array(values.as_array())
 
 
-# -- what the pixels say ---------------------------------------------------------------------------
+# --- reading the pixels ---------------------------------------------------------------------------
 
 
-def possible(values: np.ndarray) -> bool:
-    """Whether pixels (n, 3, SIDE, SIDE) can be those of the pictures."""
-    blue = values[:, 2]
-    if values.min() < DARK - 8 or values.max() > LIGHT + 8 or np.ptp(blue, (1, 2)).max() > 8:
+def possible(levels: np.ndarray) -> bool:
+    """Return True if levels (n, 3, SIDE, SIDE) can be crops of the images."""
+    blue = levels[:, 2]
+    if levels.min() < DARK - 8 or levels.max() > LIGHT + 8 or np.ptp(blue, (1, 2)).max() > 8:
         return False
     found = (blue.mean((1, 2)) - DARK) / STEP
     return bool(np.abs(found - np.rint(found)).max() * STEP < BLURRED)
 
 
 def original(pixels: np.ndarray) -> np.ndarray:
-    """Normalised pictures (n, 3, SIDE, SIDE) as levels from 0 to 255."""
+    """Return normalised images (n, 3, SIDE, SIDE) as levels from 0 to 255."""
     mean, std = (np.reshape(values, (3, 1, 1)) for values in (MEAN, STD))
     levels: np.ndarray = 255 * (pixels * std + mean)
     return levels
 
 
 def numbers(pixels: np.ndarray) -> np.ndarray:
-    """Which picture each of the normalised ones is."""
+    """Return the number of the image that each of the normalised ones comes from."""
     return np.rint((original(pixels)[:, 2].mean((1, 2)) - DARK) / STEP).astype(int)
 
 
 def crops(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Width and height of each crop in pixels of its picture; negative where it is mirrored."""
+    """Return width and height of each crop in pixels of its image; negative if mirrored."""
     levels = original(pixels)
     across, down = levels[:, 0].mean(1), levels[:, 1].mean(2)
     return _extent(across, WIDTH), _extent(down, HEIGHT)
 
 
 def _extent(ramps: np.ndarray, length: int) -> np.ndarray:
-    """How many pixels of a picture SIDE pixels of each ramp (n, SIDE) cover."""
+    """Return how many pixels of an image the SIDE pixels of each ramp (n, SIDE) cover."""
     slope = np.polyfit(np.arange(SIDE)[MIDDLE], ramps[:, MIDDLE].T, 1)[0]
     extent: np.ndarray = slope * SIDE * (length - 1) / (LIGHT - DARK)
     return extent
 
 
-# -- what a learner sees ---------------------------------------------------------------------------
+# --- what a learner sees --------------------------------------------------------------------------
 
 
 def show(graph: Graph, data_root: Path, count: int = 8) -> None:
-    """Road signs as the learner's graph gives them, with the normalisation undone."""
+    """Draw road signs as the learner's graph returns them, with the normalisation undone."""
     if left := engine.not_ready("ex05.graph", graph):
         print(f"Not run: {left}")
         return
     source = open_source(data_root, "train", "files")
     chosen = np.linspace(0, len(source) - 1, 4 * count).astype(int)
     files = [str(source.path / source.name(number)) for number in chosen]
-    labels = [int(source.labels[number]) for number in chosen]
-    pixels, given = run(graph, files, labels, 0, 1, count, 1)
+    pixels, labels = run(graph, files, source.labels[chosen].tolist(), 0, 1, count, 1)
     levels = np.clip(np.rint(original(pixels)), 0, 255).astype(np.uint8).transpose(0, 2, 3, 1)
-    names = [source.classes[int(label)] for label in given]
+    names = [source.classes[int(label)] for label in labels]
     output.images(list(levels), alt=f"Crops from your graph: {', '.join(names)}", labels=names)
 
 
 def shares(images: int, size: int, batch: int) -> list[list[list[int]]]:
-    """Which pictures DALI's reader puts into the rows of each rank's batches, [rank][step][row],
-    when it fills the last batch up."""
+    """Return the images in the rows of each rank's batches, [rank][step][row].
+
+    DALI's reader fills up the last batch.
+    """
     from workshop.lessons.dali import steps as dali
 
-    with pictures() as files:
+    with files_of_images() as files:
         return [dali.padded(files[:images], rank, size, batch) for rank in range(size)]
 
 
 def show_counted(valid: Callable[[int, int, int, int], Sequence[int]], images: int = 27) -> None:
-    """What two of DALI's readers give, and how many rows the learner's function counts."""
+    """Print the rows of two DALI readers, and how many of them the learner counts."""
     if left := engine.not_ready("ex05.graph", valid):
         print(f"Not run: {left}")
         return
@@ -165,4 +165,4 @@ def show_counted(valid: Callable[[int, int, int, int], Sequence[int]], images: i
             print(f"rank {rank}: {rows[:count]} count, {rows[count:]} do not")
             counted += rows[:count]
     once = sorted(counted) == list(range(images))
-    print(f"{len(counted)} rows count: {'each picture once' if once else 'not each picture once'}.")
+    print(f"{len(counted)} rows count: {'' if once else 'not '}each image once.")

@@ -1,10 +1,9 @@
-"""Ranks as processes: a learner's function in a real group of PyTorch's, by Gloo on this machine.
+"""Ranks as processes: a learner's function in a real PyTorch group, by Gloo on this machine.
 
     found = together(broadcast_start, "alike", [{"size": 2}])
 
-`together` runs where the answer lives, and starts `python -m workshop.checks.process_ranks`, which
-imports PyTorch once and forks the ranks of each case. What a rank has made of a case comes back as
-plain data: the check judges it.
+`together` starts `python -m workshop.checks.process_ranks`, which imports PyTorch once and forks
+the ranks of each case. Their results come back as plain data, and the check judges them.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ from rn50 import launch
 from rn50lib.errors import UserError
 from workshop import processes
 from workshop.checks import alone, compare
-from workshop.checks.compare import Wrong, beside, wrong
+from workshop.checks.compare import wrong
 
 LIMIT_S = 90.0
-WAIT_S = 6.0  # a rank that waits longer for the others waits for ever
+WAIT_S = 6.0  # a rank that waits longer for the others waits forever
 STUCK = "stuck"
 IN_RANK = "RN50_PROCESS_RANKS"  # environment variable of the ranks and their parent
 
 
-@beside
 def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, Any]]) -> list[Any]:
-    """For each case what each of its `size` ranks found: `work` names a function of this file.
+    """Return the results of the `size` ranks of each case; `work` names a function of this file.
 
-    An entry is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`. Raises
+    A result is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`. Raises
     UserError inside a rank: each would start ranks again, without end.
     """
     if IN_RANK in os.environ:
@@ -58,26 +56,28 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
             start_new_session=True,
         )  # fmt: skip
         try:
-            _, said = process.communicate(timeout=LIMIT_S)
+            _, errors = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             wrong(f"the ranks were stopped after {LIMIT_S:g} s.", compare.ENDLESS)
-        finally:  # whatever the ranks have started too, and also if the cell is interrupted
+        finally:  # the processes that the ranks have started too, and if the cell is interrupted
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.returncode:
-            last = said.strip().splitlines()[-1:] or [f"status {process.returncode}"]
+            last = errors.strip().splitlines()[-1:] or [f"status {process.returncode}"]
             return [[{"error": "RuntimeError", "text": last[0], "place": ""}]]
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
 
 
-def understood(found: Sequence[Any]) -> list[Any]:
-    """What the ranks of a case returned. Raises the first rank's error: Wrong for a diagnosis, and
-    for ranks that waited in vain."""
+def results_of(found: Sequence[Any]) -> list[Any]:
+    """Return the results of a case's ranks.
+
+    Raises the error of the first rank that has one, and Wrong for ranks that waited forever.
+    """
     for entry in found:
         if isinstance(entry, dict) and "wrong" in entry:
-            raise Wrong(*entry["wrong"])
+            wrong(*entry["wrong"])
         if isinstance(entry, dict) and "error" in entry:
             kind = getattr(builtins, entry["error"], RuntimeError)
             problem: Any = (kind if issubclass(kind, Exception) else RuntimeError)(entry["text"])
@@ -85,8 +85,8 @@ def understood(found: Sequence[Any]) -> list[Any]:
             raise problem
     if any(isinstance(entry, dict) and STUCK in entry for entry in found):
         wrong(
-            "some ranks called the group and others did not, so that all wait for ever.",
-            "A call of torch.distributed is a conversation: every rank must make it.",
+            "some ranks called the group and others did not, so that all wait forever.",
+            "A call of torch.distributed needs all ranks: every rank must make it.",
         )
     return list(found)
 
@@ -95,7 +95,7 @@ def understood(found: Sequence[Any]) -> list[Any]:
 
 
 def alike(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
-    """The model of a rank after `answer(model)`, by name; before, `own(rank)` was in it."""
+    """Return the tensors of a model that holds `own(rank)`, by name, after `answer(model)`."""
     import torch
 
     model = torch.nn.Sequential()
@@ -109,18 +109,18 @@ def alike(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[s
     if any(kept[name] is not parameter for name, parameter in model.named_parameters()):
         wrong(
             "the model has got new parameters, and an optimizer still holds the old ones.",
-            "Write rank 0's values into the tensors that are there: dist.broadcast does that.",
+            "Write rank 0's values into the existing tensors: dist.broadcast does that.",
         )
     return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
 
 
 def own(rank: int) -> list[float]:
-    """What each of the nine tensors of a rank's model is full of before the start."""
+    """Return the value that fills each of the nine tensors of a rank's model at the start."""
     return [10.0 * (i + 1) + 6 * rank**2 for i in range(9)]
 
 
 def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
-    """What `answer(sums)` returns on a rank: a dictionary of numbers, or None."""
+    """Return the dictionary of `answer(sums)` on a rank, with numbers or None."""
     import torch
 
     found = compare.call(answer, torch.tensor(case["sums"][rank], dtype=torch.float64))
@@ -131,8 +131,10 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
     }
 
 
-def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[str, Any]) -> None:
-    """One rank of one case, from its start to its result in a file."""
+def run_rank(
+    work: str, name: str, folder: Path, number: int, rank: int, case: dict[str, Any]
+) -> None:
+    """Run one rank of one case, from its start to its result in a file."""
     import torch
     from torch import distributed as dist
 
@@ -146,7 +148,7 @@ def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[
         )  # fmt: skip
         with compare.time_limit(2 * WAIT_S):
             found = globals()[work](getattr(alone.load(file), name), rank, case)
-    except Wrong as problem:
+    except compare.Wrong as problem:
         found = {"wrong": [problem.diagnosis, problem.remedy]}
     except (Exception, SystemExit, compare.TooLong) as error:
         lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
@@ -156,15 +158,16 @@ def live(work: str, name: str, folder: Path, number: int, rank: int, case: dict[
             "text": str(error).strip().split("\n")[0],
             "place": f"In {lines[-1].name}: `{lines[-1].line}`." if lines else "",
         }
-        # what Gloo says on a rank whose partners do not come, or have gone
+        # Gloo's errors on a rank whose partners do not come, or have gone
         words = ("ransport", "imed out", "closed by peer")
         if isinstance(error, RuntimeError) and any(w in traceback.format_exc() for w in words):
             found = {STUCK: True}
     (folder / f"{number}-{rank}.json").write_text(json.dumps(found))
-    os._exit(0)  # the end of the group, also for those who still wait
+    os._exit(0)  # ends the group, also for ranks that still wait
 
 
 def main(argv: list[str]) -> int:
+    """Run all cases, and write found.json."""
     import torch  # noqa: F401 before the ranks are forked, once for all
 
     processes.die_with_parent()
@@ -173,7 +176,7 @@ def main(argv: list[str]) -> int:
     found = []
     for number, case in enumerate(cases):
         ranks = [
-            fork.Process(target=live, args=(work, name, folder, number, rank, case))
+            fork.Process(target=run_rank, args=(work, name, folder, number, rank, case))
             for rank in range(case["size"])
         ]
         for process in ranks:

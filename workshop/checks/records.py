@@ -1,7 +1,7 @@
-"""What a learner has done, in `answers/ex03.json`: outcomes, tries, hints seen.
+"""The records of a learner, in `answers/ex03.json`: outcomes, tries, hints seen.
 
-The folder is `answers/` of the checkout; where RN50_RUNS leads elsewhere, as for the learners of a
-class who share one checkout, it is `$RN50_RUNS/answers`.
+The folder is `answers/` of the checkout, or `$RN50_RUNS/answers` if RN50_RUNS is elsewhere, as for
+a class that shares one checkout.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from workshop.checks.engine import NOT_ATTEMPTED, Result
 
 Record = dict[str, Any]
 
-_unwritten: dict[str, dict[str, Record]] = {}  # by notebook, where the folder cannot be written
+_unwritten: dict[str, dict[str, Record]] = {}  # by notebook, if the folder cannot be written
 
 
 def answers_home() -> Path:
-    """The folder of a learner's answers and records."""
+    """Return the folder of a learner's answers and records."""
     runs, root = paths.runs_home(), paths.checkout()
     if root is not None and runs == root / "runs":
         return root / "answers"
@@ -30,7 +30,7 @@ def answers_home() -> Path:
 
 
 def load(notebook: str) -> dict[str, Record]:
-    """The records of "ex03" by exercise; none where there is no file, or no readable one."""
+    """Return the records of "ex03" by exercise; none without a readable file."""
     if notebook in _unwritten:
         return _unwritten[notebook]
     try:
@@ -45,8 +45,7 @@ def load(notebook: str) -> dict[str, Record]:
 def update(name: str, **values: Any) -> Record:
     """Set fields in the record of an exercise; returns the record.
 
-    Where the folder cannot be written, that is said once, and the records last as long as the
-    kernel.
+    If the folder cannot be written, this prints a warning once and keeps the records in memory.
     """
     notebook = name[:4]
     found = load(notebook)
@@ -56,13 +55,13 @@ def update(name: str, **values: Any) -> Record:
         _unwritten.pop(notebook, None)
     except UserError as problem:
         if notebook not in _unwritten:
-            print(f"Your progress is not kept ({problem}): set RN50_RUNS to a folder of your own.")
+            print(f"Your progress is not kept ({problem}): set RN50_RUNS to a writable folder.")
         _unwritten[notebook] = found
     return found[name]
 
 
 def store(result: Result) -> Record:
-    """Note how a check went. What was passed once stays passed, with the help taken until then."""
+    """Record a result. A passed exercise stays passed, with the help taken until then."""
     before = load(result.exercise[:4]).get(result.exercise, {})
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     tries = int(before.get("tries", 0)) + (result.outcome != NOT_ATTEMPTED)

@@ -1,7 +1,6 @@
-"""What a learner has passed, as far as this machine knows: `rn50 workshop status` and the panel.
+"""The progress of a learner on this machine: `rn50 workshop status` and the panel.
 
-The records are the learner's own files, so this is an overview for the learner; grading trusts none
-of it and runs the answers again.
+The records are the learner's own files; grading does not use them and runs the answers again.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ ALONE, HINTS, SOLUTION = "without help", "with hints", "after the solution was s
 
 
 def collect() -> dict[str, Any]:
-    """The counts, and for each exercise its state, tries and the help that was taken.
+    """Return the counts, and for each exercise its state, tries and the help that was taken.
 
-    Hints and solutions count up to the moment in which an exercise was passed; whoever looks at
-    the solution afterwards has passed without it.
+    Hints and solutions that are shown after an exercise was passed do not count.
     """
     exercises = [
         _entry(item, records.load(item.notebook).get(item.name, {})) for item in table.EXERCISES
@@ -64,19 +62,19 @@ def _entry(item: table.Exercise, record: Mapping[str, Any]) -> Entry:
 
 
 def _whole(value: Any) -> int:
-    """A count from a record that anybody may have edited."""
+    """Return a count from a record that may have been edited; 0 for anything else."""
     return value if isinstance(value, int) and value > 0 else 0
 
 
 def state(entry: Entry) -> str:
-    """'✓ passed', '✗ tried', or a dash."""
+    """Return '✓ passed', '✗ tried' or a dash."""
     if entry["passed"]:
         return "✓ passed"
     return "✗ tried" if entry["tries"] else "–"
 
 
 def help_taken(entry: Entry) -> str:
-    """'2 hints, solution', or nothing."""
+    """Return '2 hints, solution', or an empty string."""
     parts = []
     if entry["hints"]:
         parts.append(f"{entry['hints']} hint{'s' if entry['hints'] > 1 else ''}")
@@ -86,7 +84,7 @@ def help_taken(entry: Entry) -> str:
 
 
 def onward(found: Mapping[str, Any]) -> str:
-    """Which exercise is next, in a sentence."""
+    """Return a sentence about the next exercise."""
     for entry in found["exercises"]:
         if not entry["passed"]:
             return (
@@ -97,11 +95,11 @@ def onward(found: Mapping[str, Any]) -> str:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """The same for people: one line for each exercise, and where to go on."""
+    """Return a table with a line for each exercise, the count, and the next exercise."""
     rows = [
         [entry["exercise"], state(entry), entry["tries"], help_taken(entry), entry["goal"]]
         for entry in found["exercises"]
     ]
     columns = ["exercise", "", "tries", "help", "in it you"]
-    count = f"{found['passed']} of {len(rows)} exercises passed, as {found['folder']} says."
+    count = f"{found['passed']} of {len(rows)} exercises passed; records: {found['folder']}."
     return f"{output.table_text(rows, columns)}\n\n{count} {onward(found)}"

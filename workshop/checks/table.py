@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rn50lib.errors import UserError
@@ -33,8 +32,10 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise. `answer` is the name that the learner's cell defines; `goal` ends the sentence
-    "in this exercise you …"."""
+    """One exercise.
+
+    `answer` is the name that the learner's cell defines; `goal` ends the sentence "You …".
+    """
 
     name: str
     answer: str
@@ -44,40 +45,38 @@ class Exercise:
     goal: str
     function: bool = True  # whether the answer is a function, else a value
     needs: str = ""  # a package without which the check cannot run
-    launches: bool = False  # whether the check starts processes, with time limits of their own
+    launches: bool = False  # whether the check starts processes, which have time limits
 
     @property
     def notebook(self) -> str:
+        """Return the number of its notebook: "ex03"."""
         return self.name[:4]
 
     @property
-    def module(self) -> ModuleType:
-        return importlib.import_module(f"workshop.checks.{self.notebook}")
-
-    @property
     def check(self) -> Callable[[Any], str]:
-        """The function that looks at an answer."""
-        function: Callable[[Any], str] = getattr(self.module, self.name[5:])
+        """Return the function that checks an answer: `checks/ex03.py:shard` for "ex03.shard"."""
+        module = importlib.import_module(f"workshop.checks.{self.notebook}")
+        function: Callable[[Any], str] = getattr(module, self.name[5:])
         return function
 
     @property
     def lacks(self) -> str:
-        """The name of the package that it needs and this environment does not have; else empty."""
+        """Return the name of a package that it needs and that is missing here, or nothing."""
         try:
-            there = not self.needs or importlib.util.find_spec(self.needs) is not None
-        except ModuleNotFoundError:  # of what it is a part
-            there = False
-        return "" if there else PACKAGES[self.needs]
+            found = not self.needs or importlib.util.find_spec(self.needs) is not None
+        except ModuleNotFoundError:  # of the package that it is a part of
+            found = False
+        return "" if found else PACKAGES[self.needs]
 
     @property
     def hints(self) -> list[str]:
-        """Three, from a nudge to nearly the answer."""
+        """Return three hints, from a nudge to nearly the answer."""
         return read_hints()[self.name]
 
 
 @cache
 def read_hints() -> dict[str, list[str]]:
-    """The hints of every exercise by its name, from `hints.md`."""
+    """Return the hints of every exercise by its name, from `hints.md`."""
     text = Path(__file__).with_name("hints.md").read_text(encoding="utf-8")
     parts = re.split(r"^## (.+)$", text, flags=re.M)[1:]  # name, numbered hints, name …
     return {
@@ -107,38 +106,38 @@ EXERCISES = (
              "tune learning rate and momentum until a valley is crossed in 60 steps",
              function=False),
     Exercise("ex03.shard", "shard", FILL, "medium", 10,
-             "give every rank its own pictures, and all the same number of steps"),
+             "read different images on every rank, with the same number of steps"),
     Exercise("ex03.start", "broadcast_start", FILL, "easy", 6,
              "make all ranks start from the same weights", needs="torch", launches=True),
     Exercise("ex03.sums", "metric_sums", HUNT, "medium", 10,
-             "find out why the validation accuracy of two ranks is wrong, and mend it",
+             "find out why the validation accuracy of two ranks is wrong, and fix it",
              needs="torch", launches=True),
     Exercise("ex03.ring", "sent", PREDICT, "medium", 8,
              "predict what a worker sends in a ring all-reduce, then count it", function=False),
     Exercise("ex03.recipe", "train", FILL, "hard", 20,
-             "make a script for one GPU one for many, by recipe 1", needs="horovod",
+             "turn a script for one GPU into one for many, by recipe 1", needs="horovod",
              launches=True),
     Exercise("ex04.hunt", "wrong_lines", HUNT, "hard", 15,
-             "find eight mistakes in a script that somebody made parallel in a hurry",
+             "find eight mistakes in a script that was made parallel in a hurry",
              function=False),
     Exercise("ex04.order", "stages", FILL, "medium", 8,
-             "put the stages of an input pipeline into an order that is right and fast",
+             "order the stages of an input pipeline so that it is right and fast",
              function=False),
     Exercise("ex04.feed", "dataset", FILL, "hard", 15,
              "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
     Exercise("ex04.recipe", "read", FILL, "hard", 20,
-             "let TensorFlow read TFRecord files on many ranks, by recipe 2", needs="tensorflow",
+             "read TFRecord files on many ranks with TensorFlow, by recipe 2", needs="tensorflow",
              launches=True),
     Exercise("ex05.bottleneck", "rates", PREDICT, "medium", 10,
-             "predict how fast loader and device are together, then let them be measured",
+             "predict how fast loader and device are together, then measure them",
              function=False),
     Exercise("ex05.graph", "graph", FILL, "hard", 16,
              "build a DALI graph that reads, crops, mirrors and normalises",
              needs="nvidia.dali"),
     Exercise("ex05.exact", "valid", FILL, "medium", 10,
-             "count every picture once in a validation whose batches are filled up"),
+             "count every image once in a validation whose batches are filled up"),
     Exercise("ex06.memory", "megabytes", PREDICT, "medium", 8,
-             "predict what a batch takes in float32 and in float16, then count it",
+             "predict the memory of a batch in float32 and in float16, then count it",
              function=False),
     Exercise("ex06.scaler", "loss_scale_update", FILL, "medium", 10,
              "write the rule that finds the loss scale"),
@@ -146,21 +145,21 @@ EXERCISES = (
              "find out why a training step goes too far, too short and into the infinite",
              needs="torch"),
     Exercise("ex06.layout", "strides", FILL, "medium", 8,
-             "say where the numbers of NCHW and NHWC lie, with channels padded"),
+             "compute the strides of NCHW and NHWC, with channels padded"),
     Exercise("ex07.percentile", "percentile", FILL, "easy", 8,
-             "compute the percentile by which services promise their answers"),
+             "compute the percentile by which services promise their response times"),
     Exercise("ex07.fold", "fold", FILL, "medium", 12,
-             "put a batch norm into the convolution before it, and change no answer",
+             "fold a batch norm into the convolution before it without changing an answer",
              needs="torch"),
     Exercise("ex07.likeliest", "likeliest", HUNT, "medium", 12,
-             "find out why a server's answer depends on who else is asking, and mend it",
+             "find out why a server's answer depends on the other requests, and fix it",
              needs="torch"),
     Exercise("ex08.rate", "rate", HUNT, "easy", 8,
-             "find out why a benchmark says more than was done, and mend it"),
+             "find out why a benchmark reports more than was done, and fix it"),
     Exercise("ex08.ring", "milliseconds", PREDICT, "medium", 10,
              "predict how long a ring all-reduce takes, then watch it on a clock", function=False),
     Exercise("ex08.overlap", "efficiency", FILL, "medium", 12,
-             "compute the efficiency of a step whose exchange hides in part"),
+             "compute the efficiency of a step that hides a part of its exchange"),
     Exercise("ex08.capstone", "train", TUNE, "hard", 60,
              "make a slow, wrong training script right, and at least 3 times as fast",
              needs="torch", launches=True),
@@ -168,21 +167,21 @@ EXERCISES = (
 
 
 def find(name: str) -> Exercise:
-    """The exercise of a name such as "ex03.shard". Raises UserError for any other."""
+    """Return the exercise of a name such as "ex03.shard". Raises UserError for an unknown one."""
     for item in EXERCISES:
         if item.name == name:
             return item
     names = [item.name for item in EXERCISES]
     near = difflib.get_close_matches(str(name), names, 1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-    raise UserError(f"there is no exercise {name!r}: {hint}")
+    raise UserError(f"no exercise is called {name!r}: {hint}")
 
 
 def of_notebook(notebook: str) -> tuple[Exercise, ...]:
-    """The exercises of "ex03", in order."""
+    """Return the exercises of "ex03", in order."""
     return tuple(item for item in EXERCISES if item.notebook == notebook)
 
 
 def notebooks() -> list[str]:
-    """The exercise notebooks that the table knows: ex01, ex02 …"""
+    """Return the numbers of the exercise notebooks: ex01, ex02 and so on."""
     return list(dict.fromkeys(item.notebook for item in EXERCISES))

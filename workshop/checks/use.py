@@ -1,7 +1,7 @@
 """`workshop.use(shard=shard)`: a learner's own functions in the real training loop.
 
-The cells that define them are written to `answers/ex03.py`, because the ranks are processes
-of their own and import what they run; then a small run starts with `--override`.
+The cells that define them are written to `answers/ex03.py`, because the ranks are processes that
+import their code; then a small run starts with `--override`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rn50 import launch
 from rn50.autoconfig import resolve
 from rn50.checks import has_dali
-from rn50lib.data.framing import MAGIC_BYTES
+from rn50lib.data.recordio import MAGIC_BYTES
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -33,19 +33,17 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
 IMPORT_S = 60.0
-
-FRAMING = "record_framing"  # no part of a run, so a small data set is packed with it
-SHOWN = 6  # of its pictures are drawn; one of each class is packed
+FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
+SHOWN = 6  # images are drawn; one of each class is packed
 
 
 def use(**given: Any) -> runs.Run | None:
     """Run the real loop with your functions in it, and return the run.
 
-    Keywords named like a seam (schedule, shard, …) are functions, all others fields of the
-    experiment: `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` packs and reads a
-    small data set instead of a run, and returns None. Raises UserError when a function cannot be
-    used, RunFailed when the run fails with it. With RN50_CHECK=record a function that is not
-    written yet is passed over.
+    Keywords named like a seam (schedule, shard, …) are functions, all others fields of the run:
+    `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` packs and reads a small data set
+    instead, and returns None. Raises UserError if a function cannot be used, RunFailed if the run
+    fails with it. With RN50_CHECK=record an unfinished function is skipped.
     """
     show_user_errors_plainly()
     functions = {name: value for name, value in given.items() if name in REPLACEABLE}
@@ -53,7 +51,7 @@ def use(**given: Any) -> runs.Run | None:
         raise UserError(f"use() needs a function for one of {', '.join(REPLACEABLE)}")
     if FRAMING in functions and len(functions) > 1:
         others = ", ".join(name for name in REPLACEABLE if REPLACEABLE[name].program == RUN)
-        raise UserError(f"use({FRAMING}=…) packs records: give {others} in a use() of their own")
+        raise UserError(f"use({FRAMING}=…) packs records: call use() again for {others}")
     for name, function in functions.items():
         if not callable(function):
             raise UserError(f"use({name}=…) needs the function itself, not {function!r}")
@@ -64,12 +62,14 @@ def use(**given: Any) -> runs.Run | None:
             raise UserError(f"use({name}=…): {left} Pass its check first.")
     here = session.current()
     if here is None:
-        raise UserError("use() needs to know the notebook: run the cell with workshop.start first")
+        raise UserError("use() does not know the notebook: run the cell with workshop.start first")
     file = write(here.number, list(functions.values()))
     check_alone(file, [function.__name__ for function in functions.values()])
-    root = data_root(here, given)
+    if "data_root" not in given:
+        session.ensure_data(here.data_root, here.profile)
     if FRAMING in functions:
-        pack(f"{file}:{functions[FRAMING].__name__}", root)
+        data_root = Path(given.get("data_root", here.data_root))
+        pack(f"{file}:{functions[FRAMING].__name__}", data_root)
         return None
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
     fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
@@ -79,14 +79,6 @@ def use(**given: Any) -> runs.Run | None:
     names = " and ".join(functions)
     print(f"This run used your {names} from {file.name} on {fields['n']} rank(s).")
     return run
-
-
-def data_root(here: session.Session, given: Mapping[str, Any]) -> Path:
-    """The data set that was given, else the session's, which is drawn where it is not there yet."""
-    if "data_root" in given:
-        return Path(given["data_root"])
-    session.ensure_data(here.data_root, here.profile)
-    return here.data_root
 
 
 def write(number: str, functions: list[Callable[..., Any]]) -> Path:
@@ -105,7 +97,7 @@ def write(number: str, functions: list[Callable[..., Any]]) -> Path:
 
 
 def check_alone(file: Path, names: list[str]) -> None:
-    """Import the file in a process of its own. Raises UserError with what it lacks there."""
+    """Import the file in a separate process. Raises UserError with what it lacks there."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "workshop.checks.alone", str(file), *names],
@@ -116,85 +108,77 @@ def check_alone(file: Path, names: list[str]) -> None:
         raise UserError(f"{file.name} takes more than {IMPORT_S:g} s to import") from None
     if done.returncode:
         silent = (
-            f"importing {file.name} ended Python with status {done.returncode}: take whatever ends"
-            " the process out of its cell"
+            f"importing {file.name} ended Python with status {done.returncode}: remove the line"
+            " that ends the process from its cell"
         )
         raise UserError((done.stdout.strip() or silent).splitlines()[-1])
 
 
-# --- use(record_framing=frame): real pictures, packed by im2rec with the learner's function, and
-# read back by the library's reader and by DALI
+# --- use(record_framing=frame): images packed by im2rec with the learner's function, and read back
+# by the library's reader and by DALI
 
 
-def pack(function: str, data_root: Path) -> Path:
-    """Pack a picture of each class with `function`, FILE:NAME; returns the data set.
+def pack(function: str, data_root: Path) -> None:
+    """Pack an image of each class with `function`, FILE:NAME, and read the records.
 
-    Raises RunFailed when im2rec fails with it, UserError when a reader finds other records than
-    those that were packed.
+    Raises RunFailed if im2rec fails with it, UserError if a reader finds different records than
+    were packed.
     """
     root = launch.new_run("ex01-frame")
-    copy_pictures(open_source(data_root, "train", "files"), root / "train")
+    copy_images(open_source(data_root, "train", "files"), root / "train")
     program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
-    seam = f"record_framing={function}"
-    program(
-        "data_prep.im2rec",
-        "--pass-through",
-        "--override",
-        seam,
-        "records/train",
-        "train",
-        folder=root,
-    )
+    seam = ("--override", f"record_framing={function}")
+    program("data_prep.im2rec", "--pass-through", *seam, "records/train", "train", folder=root)
     count = compare_records(root)
     print(f"{count} records that you framed, read by the library's reader: every byte is the same.")
     if not has_dali():
         print("DALI is not installed here, so it has not read them.")
-        return root
-    seen = labels_by_dali(root)
-    if seen != list(range(count)):
-        raise UserError(f"DALI reads the labels {seen} from your records, not 0 to {count - 1}")
+        return
+    labels = labels_by_dali(root)
+    if labels != list(range(count)):
+        raise UserError(f"DALI reads the labels {labels} from your records, not 0 to {count - 1}")
     print(f"DALI has read and decoded all {count} of them too.")
-    return root
 
 
-def copy_pictures(source: Source, to: Path) -> None:
-    """The first picture of each class, in class folders; the last one gets the magic in a comment,
-    as a JPEG may hold it by chance."""
+def copy_images(source: Source, to: Path) -> None:
+    """Copy the first image of each class into class folders.
+
+    The last one gets the magic in a comment, as a JPEG may hold it at random.
+    """
     for label, name in enumerate(source.classes):
-        picture = source.read(int((source.labels < label).sum()))
+        image = source.read(int((source.labels < label).sum()))
         if label == len(source.classes) - 1:
-            # a comment begins behind the first 2 bytes with 4 of its own: 2 more, and the magic
-            # stands at a multiple of 4 in the picture, and in the payload, whose header has 24
+            # a comment begins after the first 2 bytes, with a header of 4: 2 more, and the magic is
+            # at a multiple of 4 in the image, and in the payload, whose header has 24
             comment = b"  " + 2 * MAGIC_BYTES
             segment = b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment
-            picture = picture[:2] + segment + picture[2:]
+            image = image[:2] + segment + image[2:]
         (to / name).mkdir(parents=True)
-        (to / name / f"{name}.jpg").write_bytes(picture)
+        (to / name / f"{name}.jpg").write_bytes(image)
 
 
 def compare_records(root: Path) -> int:
-    """Compare every record with its file, and show some; returns their number."""
+    """Compare every record with its file, and draw some; returns their number."""
     from PIL import Image
 
     files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
     packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
-    wrong = [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]
-    if wrong:
+    if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:
         raise UserError(
             f"{records.path}: what was packed for {', '.join(wrong)} is not what is read back:"
             ' pass workshop.check("ex01.frame", frame) first'
         )
     names = files.classes[:SHOWN]
     shown = [Image.open(io.BytesIO(packed[i])).convert("RGB") for i in range(len(names))]
-    alt = f"Pictures read from your record file: {', '.join(names)}"
+    alt = f"Images read from your record file: {', '.join(names)}"
     output.images(shown, alt=alt, labels=list(names))
     return len(packed)
 
 
 def labels_by_dali(root: Path) -> list[int]:
-    """The labels, sorted, of the pictures that DALI reads and decodes in one epoch.
+    """Return the labels, sorted, of the images that DALI reads and decodes in one epoch.
 
-    Raises UserError where it cannot read the file.
+    Raises UserError if it cannot read the file.
     """
     from rn50lib.data import open_pipeline
 
@@ -204,9 +188,8 @@ def labels_by_dali(root: Path) -> list[int]:
         network="tiny", image_shape=32, dtype="float32", data_nthreads=1, recipe="reference",
         profile="cpu",
     )  # fmt: skip
-    pipeline = open_pipeline(
-        resolve(asked, machine(), len(source)).experiment, source, "train", 0, 1
-    )
+    experiment = resolve(asked, machine(), len(source)).experiment
+    pipeline = open_pipeline(experiment, source, "train", 0, 1)
     try:
         batches = [(batch.labels, batch.valid) for batch in pipeline.epoch(0)]
     finally:

@@ -1,8 +1,7 @@
-"""Masters to notebooks: `notebooks/source/NN_name.py` becomes `notebooks/NN_name.ipynb`, byte
-for byte.
+"""Builds notebooks from masters: `notebooks/source/NN_name.py` to `notebooks/NN_name.ipynb`.
 
-The same master gives the same bytes on every machine: cell ids come from the content, there are no
-outputs, and nothing of the tool's own versions is written. `rn50 workshop build` writes them.
+jupytext reads the masters and nbformat writes the notebooks. The same master gives the same bytes
+on every machine: cell ids come from the content, and outputs and versions of tools are left out.
 """
 
 from __future__ import annotations
@@ -11,252 +10,229 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import make_folder
 from workshop.course import catalogue, solutions
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LESSON = re.compile(r"\d\d_[a-z0-9_]+")
-EXERCISE = re.compile(r"ex\d\d_[a-z0-9_]+")
+FOLDERS = {"notebooks": r"\d\d_[a-z0-9_]+", "exercises": r"ex\d\d_[a-z0-9_]+"}  # names of masters
+CHANGED = ".changed-"  # in the name of a copy of a notebook that a learner changed
 
 Cell = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Built:
-    """A notebook as it should stand: where, and its bytes."""
+    """A notebook as its master gives it: its path and its text."""
 
     path: Path
     text: str
 
+    @property
+    def is_written(self) -> bool:
+        """True if the file has exactly this text."""
+        return self.path.exists() and self.path.read_bytes() == self.text.encode()
+
 
 def read_master(path: Path) -> list[Cell]:
-    """The cells of a py:percent master as (cell_type, source, tags). Raises UserError if
-    unreadable."""
+    """Return the cells of a master as (cell_type, source, tags). Raises UserError."""
     import jupytext
 
     try:
         book = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
     except (OSError, ValueError) as problem:
         raise UserError(f"{path} cannot be read as a py:percent master: {problem}") from None
-    cells: list[Cell] = []
-    for cell in book.cells:
-        tags = [str(tag) for tag in cell.metadata.get("tags", [])]
-        source = cell.source.replace("  # fmt: skip", "")  # for who keeps the master, not a reader
-        cells.append({"cell_type": cell.cell_type, "source": source, "tags": tags})
-    return cells
+    return [
+        {
+            "cell_type": cell.cell_type,
+            "source": cell.source.replace("  # fmt: skip", ""),  # for ruff, not for readers
+            "tags": [str(tag) for tag in cell.metadata.get("tags", [])],
+        }
+        for cell in book.cells
+    ]
 
 
 def masters(root: Path) -> list[Path]:
-    """All masters of a checkout: the lessons in order, then the exercises."""
-    found = []
-    for folder, pattern in (("notebooks", LESSON), ("exercises", EXERCISE)):
-        files = sorted((root / folder / "source").glob("*.py"))
-        found += [file for file in files if pattern.fullmatch(file.stem)]
-    return found
+    """Return all masters of a checkout: the lessons in order, then the exercises."""
+    return [
+        file
+        for folder, pattern in FOLDERS.items()
+        for file in sorted((root / folder / "source").glob("*.py"))
+        if re.fullmatch(pattern, file.stem)
+    ]
 
 
 def is_exercise(master: Path) -> bool:
-    return EXERCISE.fullmatch(master.stem) is not None
-
-
-def course_line(root: Path, here: catalogue.Lesson) -> str:
-    """The line of links to every notebook that exists; the present one stands in bold."""
-    names = []
-    for item in catalogue.existing(root):
-        label = f"{item.number} {item.short}"
-        names.append(f"**{label}**" if item == here else f"[{label}]({item.name}.ipynb)")
-    return "Course: " + " › ".join(names)
-
-
-def exercises(root: Path) -> dict[str, str]:
-    """The exercise notebooks that exist, by the number of their lesson: {"03": "ex03_horovod"}."""
-    return {path.stem[2:4]: path.stem for path in masters(root) if is_exercise(path)}
-
-
-def navigation(root: Path, here: catalogue.Lesson) -> str:
-    """The links at the end of a lesson: back, the map, its exercises, forward."""
-    before, after = catalogue.neighbours(here, root)
-    own = exercises(root).get(here.number)
-    parts = []
-    if before:
-        parts.append(f"[← {before.number} {before.short}]({before.name}.ipynb)")
-    if here.number != "00":
-        parts.append("[Map of the course](00_start_here.ipynb)")
-    if own:
-        parts.append(f"[Exercises {own[:4]}](../exercises/{own}.ipynb)")
-    if after:
-        parts.append(f"[{after.number} {after.short} →]({after.name}.ipynb)")
-    return "---\n" + " · ".join(parts)
+    """Return True for the master of an exercise notebook."""
+    return re.fullmatch(FOLDERS["exercises"], master.stem) is not None
 
 
 def with_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
-    """The course line put under the first cell and the links into a cell at the end."""
-    lessons = [item for item in catalogue.COURSE if item.name == master.stem]
-    if not lessons:
-        raise UserError(
-            f"{master} is not in the course: add its line to COURSE in workshop/course/catalogue.py"
-        )
-    first = {**cells[0], "source": f"{cells[0]['source']}\n\n{course_line(root, lessons[0])}"}
-    last = {"cell_type": "markdown", "source": navigation(root, lessons[0]), "tags": ["navigation"]}
-    return [first, *cells[1:], last]
+    """Add the links to all notebooks to the first cell, and a cell of links at the end."""
+    lessons = list(catalogue.existing(root))
+    exercises = [path.stem for path in masters(root) if is_exercise(path)]
+    name = master.stem
+    if is_exercise(master):
+        top = "Exercises: " + line([(item[:4], item) for item in exercises], name)
+        bottom = exercise_links(name, lessons, exercises)
+    else:
+        top = "Course: " + line([(f"{x.number} {x.short}", x.name) for x in lessons], name)
+        bottom = lesson_links(name, lessons, exercises)
+    first = {**cells[0], "source": f"{cells[0]['source']}\n\n{top}"}
+    text = "---\n" + " · ".join(bottom)
+    last = {"cell_type": "markdown", "source": text, "tags": ["navigation"]}
+    return [first, *cells[1:], *([last] if bottom else [])]
 
 
-def exercise_line(root: Path, here: str) -> str:
-    """The line of links to every exercise notebook that exists; the present one stands in bold."""
-    names = [
-        f"**{name[:4]}**" if name == here else f"[{name[:4]}]({name}.ipynb)"
-        for name in exercises(root).values()
-    ]
-    return "Exercises: " + " › ".join(names)
+def line(notebooks: list[tuple[str, str]], here: str) -> str:
+    """Return links to (label, name) in one line, the present notebook in bold."""
+    return " › ".join(
+        f"**{label}**" if name == here else f"[{label}]({name}.ipynb)" for label, name in notebooks
+    )
 
 
-def exercise_navigation(root: Path, here: str) -> str:
-    """The links at the end of an exercise notebook: back to its lesson, the map, the next lesson
-    (or the next exercises where there is none)."""
-    there = {item.number: item for item in catalogue.existing(root)}
-    lesson = there.get(here[2:4])
+def lesson_links(name: str, lessons: list[catalogue.Lesson], exercises: list[str]) -> list[str]:
+    """Return the links at the end of a lesson: back, the map, its exercises, forward."""
+    at = [item.name for item in lessons].index(name)
     parts = []
-    if lesson:
-        parts.append(
-            f"[← Notebook {lesson.number} {lesson.short}](../notebooks/{lesson.name}.ipynb)"
-        )
-    if "00" in there:
-        parts.append(f"[Map of the course](../notebooks/{there['00'].name}.ipynb)")
-    after = catalogue.neighbours(lesson, root)[1] if lesson else None
-    if after:
-        parts.append(f"[Notebook {after.number} {after.short} →](../notebooks/{after.name}.ipynb)")
-    names = list(exercises(root).values())
-    following = names[names.index(here) + 1 :] if here in names else []
+    if at:
+        parts.append(f"[← {lessons[at - 1].number} {lessons[at - 1].short}]"
+                     f"({lessons[at - 1].name}.ipynb)")  # fmt: skip
+    if name[:2] != "00":
+        parts.append("[Map of the course](00_start_here.ipynb)")
+    parts += [f"[Exercises {item[:4]}](../exercises/{item}.ipynb)"
+              for item in exercises if item[2:4] == name[:2]]  # fmt: skip
+    for after in lessons[at + 1 : at + 2]:
+        parts.append(f"[{after.number} {after.short} →]({after.name}.ipynb)")
+    return parts
+
+
+def exercise_links(name: str, lessons: list[catalogue.Lesson], exercises: list[str]) -> list[str]:
+    """Return the links at the end of an exercise notebook: its lesson, the map, forward."""
+    numbers = [item.number for item in lessons]
+    at = numbers.index(name[2:4]) if name[2:4] in numbers else len(lessons)
+    parts = [f"[← Notebook {item.number} {item.short}](../notebooks/{item.name}.ipynb)"
+             for item in lessons[at : at + 1]]  # fmt: skip
+    if "00" in numbers:
+        parts.append(f"[Map of the course](../notebooks/{lessons[numbers.index('00')].name}.ipynb)")
+    after = lessons[at + 1 : at + 2]
+    parts += [f"[Notebook {item.number} {item.short} →](../notebooks/{item.name}.ipynb)"
+              for item in after]  # fmt: skip
+    following = [item for item in exercises if item > name][:1]
     if following and not after:
         parts.append(f"[Exercises {following[0][:4]} →]({following[0]}.ipynb)")
-    return "---\n" + " · ".join(parts) if parts else ""
-
-
-def with_exercise_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
-    """The line of exercises put under the first cell and the links into a cell at the end."""
-    first = {**cells[0], "source": f"{cells[0]['source']}\n\n{exercise_line(root, master.stem)}"}
-    text = exercise_navigation(root, master.stem)
-    last = {"cell_type": "markdown", "source": text, "tags": ["navigation"]}
-    return [first, *cells[1:], *([last] if text else [])]
-
-
-def cell_ids(name: str, cells: list[Cell]) -> list[str]:
-    """An id per cell that depends on the notebook's name and the cell's text alone.
-
-    Cells with equal text are told apart by their count, so inserting a cell changes no other id.
-    """
-    seen: dict[str, int] = {}
-    ids = []
-    for cell in cells:
-        text = f"{name}\n{cell['cell_type']}\n{cell['source']}"
-        again = seen[text] = seen.get(text, -1) + 1
-        ids.append(hashlib.sha256(f"{text}\n{again}".encode()).hexdigest()[:12])
-    return ids
-
-
-def to_text(name: str, cells: list[Cell], about: dict[str, Any]) -> str:
-    """The .ipynb file: nbformat 4.5, keys sorted, indent 1, as JupyterLab saves it."""
-    out = []
-    for cell, cell_id in zip(cells, cell_ids(name, cells), strict=True):
-        metadata: dict[str, Any] = {"tags": cell["tags"]} if cell["tags"] else {}
-        if "results" in cell["tags"]:  # for the index of a course run: nothing to learn from
-            metadata["jupyter"] = {"source_hidden": True}
-        item: dict[str, Any] = {
-            "cell_type": cell["cell_type"],
-            "id": cell_id,
-            "metadata": metadata,
-            "source": cell["source"].splitlines(keepends=True),
-        }
-        if cell["cell_type"] == "code":
-            item |= {"execution_count": None, "outputs": []}
-        out.append(item)
-    book = {
-        "cells": out,
-        "metadata": {
-            "kernelspec": KERNELSPEC,
-            "language_info": {"name": "python"},
-            "rn50": about,
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    return json.dumps(book, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return parts
 
 
 def build(root: Path, master: Path, solved: bool = False) -> Built:
-    """The notebook of one master; an exercise's stubs are filled in where `solved`."""
+    """Return the notebook of a master; with `solved`, an exercise's solutions are filled in.
+
+    Raises UserError if the master cannot be read, is empty, or is not in the course.
+    """
+    import nbformat
+
     cells = read_master(master)
     if not cells:
         raise UserError(f"{master} has no cells")
     if is_exercise(master):
         about: dict[str, Any] = {"exercise": master.stem[2:4]}
         fill = solutions.solved if solved else solutions.stub
-        cells = [
-            {**cell, "source": fill(cell["source"], str(master))}
-            if cell["cell_type"] == "code"
-            else cell
-            for cell in cells
-        ]
-        cells = with_exercise_links(root, master, cells)
-    else:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                cell["source"] = fill(cell["source"], str(master))
+    elif any(item.name == master.stem for item in catalogue.existing(root)):
         item = catalogue.lesson(master.stem[:2])
         about = {"number": item.number, "minutes": item.minutes, "ci_seconds": item.ci_seconds}
-        cells = with_links(root, master, cells)
+    else:
+        raise UserError(
+            f"{master} is not in the course: add its line to COURSE in workshop/course/catalogue.py"
+        )
+    book = nbformat.v4.new_notebook(
+        metadata={"kernelspec": KERNELSPEC, "language_info": {"name": "python"}, "rn50": about}
+    )
+    seen: dict[str, int] = {}
+    for cell in with_links(root, master, cells):
+        # an id depends on the cell's text alone, so that inserting a cell changes no other id
+        text = f"{master.stem}\n{cell['cell_type']}\n{cell['source']}"
+        count = seen[text] = seen.get(text, -1) + 1
+        metadata: Cell = {"tags": cell["tags"]} if cell["tags"] else {}
+        if "results" in cell["tags"]:  # a cell for the index page, which teaches nothing
+            metadata["jupyter"] = {"source_hidden": True}
+        new = (
+            nbformat.v4.new_code_cell
+            if cell["cell_type"] == "code"
+            else nbformat.v4.new_markdown_cell
+        )
+        key = hashlib.sha256(f"{text}\n{count}".encode()).hexdigest()[:12]
+        book.cells.append(new(cell["source"], id=key, metadata=metadata))
     path = master.parent.parent / f"{master.stem}.ipynb"
-    return Built(path, to_text(master.stem, cells, about))
+    return Built(path, nbformat.writes(book, version=4) + "\n")
 
 
 def write(built: Built) -> bool:
-    """Write a notebook, beside and then renamed. False where it stood there already."""
-    if built.path.exists() and built.path.read_bytes() == built.text.encode():
+    """Write a notebook by renaming a new file; return False if it was up to date.
+
+    Raises UserError if it cannot be written.
+    """
+    if built.is_written:
         return False
-    beside = built.path.with_suffix(".ipynb.new")
+    new = built.path.with_suffix(".ipynb.new")
     try:
-        beside.write_text(built.text, encoding="utf-8", newline="\n")
-        os.replace(beside, built.path)
+        new.write_text(built.text, encoding="utf-8", newline="\n")
+        os.replace(new, built.path)
     except OSError as problem:
         raise UserError(f"{built.path} cannot be written: {problem.strerror}") from None
     return True
 
 
-def build_solutions(root: Path, folder: Path) -> list[Path]:
-    """Every exercise with its solution filled in, written to `folder`."""
-    make_folder(folder, f"--solutions {folder}")
-    paths = []
-    for master in masters(root):
-        if is_exercise(master):
-            done = build(root, master, solved=True)
-            path = folder / done.path.name
-            path.write_text(done.text, encoding="utf-8", newline="\n")
-            paths.append(path)
-    return paths
+def back_up(path: Path) -> Path:
+    """Copy a notebook to a name with the time and return the copy. Raises UserError."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    kept = path.with_name(f"{path.stem}{CHANGED}{stamp}{path.suffix}")
+    if kept.exists():
+        raise UserError(f"{kept} exists already: wait a second and try again")
+    try:
+        shutil.copy2(path, kept)
+    except OSError as problem:
+        raise UserError(
+            f"{kept} cannot be written ({problem.strerror}), so {path.name} stays as it is"
+        ) from None
+    return kept
+
+
+def was_run(path: Path) -> bool:
+    """Return True if cells of a notebook were run, or if it is damaged."""
+    try:
+        cells = json.loads(path.read_bytes()).get("cells", [])
+    except OSError:
+        return False
+    except (ValueError, AttributeError):
+        return True
+    return any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
 def drift(root: Path) -> list[str]:
-    """One line for each committed notebook that is not what its master gives; empty when all
-    are."""
-    lines = []
-    expected = set()
+    """Return one line for each committed notebook that differs from what its master gives."""
+    lines, expected = [], set()
     for master in masters(root):
         built = build(root, master)
         expected.add(built.path)
         name = built.path.relative_to(root)
         if not built.path.exists():
             lines.append(f"{name} is missing: write it with `rn50 workshop build`")
-        elif built.path.read_bytes() != built.text.encode():
+        elif not built.is_written:
             lines.append(
                 f"{name} is not what {master.relative_to(root)} gives: edit the master, then run"
                 " `rn50 workshop build` (`rn50 workshop reset` keeps a copy of the changed one)"
             )
-    for folder, pattern in (("notebooks", LESSON), ("exercises", EXERCISE)):
+    for folder, pattern in FOLDERS.items():
         for path in sorted((root / folder).glob("*.ipynb")):
-            if pattern.fullmatch(path.stem) and path not in expected:
-                lines.append(
-                    f"{path.relative_to(root)} has no master: delete it, or add the master"
-                )
+            if re.fullmatch(pattern, path.stem) and path not in expected:
+                name = path.relative_to(root)
+                lines.append(f"{name} has no master: delete it, or add the master")
     return lines

@@ -1,9 +1,10 @@
-"""`rn50 workshop`: list, build, lint, run and reset the notebooks, and what has been passed."""
+"""`rn50 workshop`: list, build, lint, run and reset notebooks; what was passed; a class."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import shlex
 import signal
 import sys
@@ -14,175 +15,237 @@ from typing import Any, NoReturn
 
 from rn50lib.config import PROFILES
 from rn50lib.errors import UserError
-from workshop.course.cli import parser
+from workshop import paths
 
 PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",
             "papermill", "ipykernel", "jupyterlab")  # fmt: skip
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser with errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit with status 2."""
+        print(f"error: {message} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def seconds(text: str) -> float:
+    """Return a positive number."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """Return a positive whole number."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of 1 or more")
+    return int(text)
+
+
+def parser() -> Parser:
+    """Return the parser of all verbs; each sets `call`, the function that runs it."""
+    top = Parser(
+        prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
+    )
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, call: Any, text: str, **more: Any) -> Any:
+        made = verbs.add_parser(name, help=text, **more)
+        made.set_defaults(call=call)
+        return made.add_argument
+
+    verb("list", list_notebooks, "the notebooks, their time, and whether they are built")
+    add = verb("build", build_notebooks, "write the notebooks from their masters")
+    add("--check", action="store_true", help="change nothing; fail on drift or lint")
+    add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
+    add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
+    add = verb("lint", lint_masters, "check the masters against the rules")
+    add("masters", nargs="*", type=Path, help="masters to check (default: all)")
+    add = verb("run", run_course, "execute notebooks and write an HTML index")
+    add("notebooks", nargs="*", help='numbers ("02"), names or paths')
+    add("--all", action="store_true", help="every notebook of the course")
+    add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="a parameter; one that a notebook does not have is an error")  # fmt: skip
+    add("--profile", choices=PROFILES, help="the same as -p profile; ci takes seconds (auto)")
+    add("--out", type=Path, metavar="DIR", help="results (default: a new folder in runs/)")
+    add("--time-limit", type=seconds, metavar="S", help="per notebook (three times its budget)")
+    add("--train", action="store_true", help="first train the built-in recipe in full")
+    add("--resume", action="store_true", help="leave out what passed in --out before")
+    add = verb("reset", reset_notebook, "restore a notebook as it was built; keep a copy of yours")
+    add("notebook", help='number ("02") or name')
+    add = verb("status", show_status, "the exercises that have been passed here")
+    add("--json", action="store_true", help="print it as JSON")
+    add("-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well")
+    add = verb("try", try_script, "run a parallel training script and report what it does",
+               usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
+               epilog="exit status: 0: no change is missing, 1: one is, 2: it failed")  # fmt: skip
+    add("script", metavar="SCRIPT")
+    add("-n", type=count, default=2, metavar="N", help="ranks (2)")
+    add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
+        help="python: the script starts its ranks itself (default: by its imports)")  # fmt: skip
+    add("--steps", type=count, default=5, metavar="K", help="updates that are watched (5)")
+    add("--seconds", type=seconds, default=20.0, metavar="S", help="then run on for up to S (20)")
+    add("--no-single", action="store_true", help="leave out the run on one rank to compare with")
+    add("--json", type=Path, metavar="FILE", help="write what was seen to FILE")
+    add("-v", "--verbose", action="store_true", help="show what the script printed last")
+    add = verb("release", release_course, "write the learners' copy, without solutions")
+    add("folder", type=Path, metavar="DIR", help="a new folder")
+    add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
+    add("--name", help="your name (default: $RN50_LEARNER)")
+    add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
+    add("--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)")
+    add = verb("grade", grade_class, "run what a class has handed in; write a CSV and a page")
+    add("folder", type=Path, metavar="DIR",
+        help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
+    add("-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
+        help="the page; the CSV is written next to it (class.html)")  # fmt: skip
+    add("--jobs", type=count, default=1, metavar="N", help="notebooks at a time (1)")
+    add("--time-limit", type=seconds, default=120.0, metavar="S",
+        help="per exercise (120); in proportion more for one of over 20 minutes")  # fmt: skip
+    add("--memory", type=seconds, default=4.0, metavar="GIB", help="per process (4)")
+    return top
+
+
 def main(argv: list[str]) -> int:
-    """Run one verb; returns the exit status. Raises UserError for bad input."""
-    own = argv.index("--") if argv[:1] == ["try"] and "--" in argv else len(argv)
-    args = parser().parse_args(argv[:own])
-    args.argv, args.others = argv, argv[own + 1 :]  # after "--": a script's own arguments
-    verbs = {
-        "list": list_notebooks,
-        "build": build_notebooks,
-        "lint": lint_masters,
-        "run": run_course,
-        "reset": reset_notebook,
-        "status": show_status,
-        "try": try_script,
-        "release": release_course,
-        "submit": submit_work,
-        "grade": grade_class,
-    }
-    status: int = verbs[args.verb](args)
+    """Run one verb and return the exit status. Raises UserError for bad input."""
+    end = argv.index("--") if argv[:1] == ["try"] and "--" in argv else len(argv)
+    args = parser().parse_args(argv[:end])
+    args.argv, args.others = argv, argv[end + 1 :]  # after "--": the script's own arguments
+    status: int = args.call(args)
     return status
 
 
 def list_notebooks(args: argparse.Namespace) -> int:
-    from workshop import paths
+    """Print one line for each notebook."""
     from workshop.course import catalogue
 
     root = paths.need_checkout()
-    for item in catalogue.COURSE:
+    for item in catalogue.existing(root):
         path = root / "notebooks" / f"{item.name}.ipynb"
-        if item in catalogue.existing(root):
-            state = (
-                str(path.relative_to(root)) if path.exists() else "not built: rn50 workshop build"
-            )
-        else:
-            state = "comes later"
+        state = path.relative_to(root) if path.exists() else "not built: rn50 workshop build"
         print(f"{item.number}  {item.short:16} {item.minutes:3} min  {state}")
     return 0
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
-    from workshop import paths
-    from workshop.course import backup, build, lint, nbgrader
+    """Write the notebooks, or check that they are as their masters give them."""
+    from rn50lib.files import make_folder
+    from workshop.course import build, nbgrader
 
     root = paths.need_checkout()
-    if args.solutions:
-        for path in build.build_solutions(root, args.solutions):
-            print(path)
-        return 0
+    masters = build.masters(root)
     if args.nbgrader:
         nbgrader.export(root, args.nbgrader)
         print(f"Next: cd {args.nbgrader} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
-        return 0
-    if args.check:
-        lines = build.drift(root) + lint.lint(root)
+    elif args.solutions:
+        make_folder(args.solutions, f"--solutions {args.solutions}")
+        for master in filter(build.is_exercise, masters):
+            made = build.build(root, master, solved=True)
+            build.write(build.Built(args.solutions / made.path.name, made.text))
+            print(args.solutions / made.path.name)
+    elif args.check:
+        lines = build.drift(root)
         for line in lines:
             print(line, file=sys.stderr)
-        if not lines:
-            print(f"{len(build.masters(root))} notebooks are as their masters give them")
-        return 1 if lines else 0
-    for master in build.masters(root):
-        made = build.build(root, master)
-        new = not made.path.exists() or made.path.read_bytes() != made.text.encode()
-        if new and backup.worked_in(made.path):
-            print(f"somebody has worked in {made.path.name}; a copy: {backup.back_up(made.path)}")
-        state = "written" if build.write(made) else "unchanged"
-        print(f"{made.path.relative_to(root)}: {state}")
+        status = print_lint(root)
+        if not lines and not status:
+            print(f"{len(masters)} notebooks are as their masters give them")
+        return 1 if lines else status
+    else:
+        for made in [build.build(root, master) for master in masters]:
+            if not made.is_written and build.was_run(made.path):
+                print(f"{made.path.name} was changed; a copy: {build.back_up(made.path)}")
+            state = "written" if build.write(made) else "unchanged"
+            print(f"{made.path.relative_to(root)}: {state}")
     return 0
 
 
-def show_status(args: argparse.Namespace) -> int:
-    import json
+def print_lint(root: Path, only: list[Path] | None = None) -> int:
+    """Print errors and warnings; return 1 if there is an error."""
+    from workshop.course import lint
 
-    from workshop.checks import status
-
-    found = status.collect()
-    print(json.dumps(found, indent=4) if args.json else status.text(found))
-    if args.output:
-        from workshop.course.progress_page import write_page
-
-        path = write_page(args.output.absolute())
-        print(path.as_uri(), file=sys.stderr if args.json else sys.stdout)
-    return 0
+    errors, warnings = lint.lint(root, only)
+    for line in [*errors, *(f"warning: {line}" for line in warnings)]:
+        print(line, file=sys.stderr)
+    return 1 if errors else 0
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    from workshop import paths
-    from workshop.course import lint
-
-    root = paths.need_checkout()
-    missing = [str(path) for path in args.masters if not path.exists()]
-    if missing:
-        raise UserError(f"there is no master {missing[0]}")
-    lines = lint.lint(root, [path.absolute() for path in args.masters] or None)
-    for line in lines:
-        print(line, file=sys.stderr)
-    return 1 if lines else 0
+    """Check the named masters, or all."""
+    for path in args.masters:
+        if not path.exists():
+            raise UserError(f"{path} does not exist")
+    return print_lint(paths.need_checkout(), [path.absolute() for path in args.masters] or None)
 
 
 def run_course(args: argparse.Namespace) -> int:
+    """Train if asked, run the notebooks in order, and write the index after each one."""
     from rn50lib.hardware import machine
-    from workshop import paths
-    from workshop.course import results, runner, selection, training
-    from workshop.course.pages import index
+    from workshop.course import pages, run, training
 
     given = dict(args.parameter)
-    if args.profile:
-        if given.get("profile", args.profile) != args.profile:
-            raise UserError("--profile and -p profile contradict each other: give one of them")
-        given["profile"] = args.profile
-    if given.get("profile", "auto") not in PROFILES:
-        raise UserError(f"-p profile {given['profile']}: there are {', '.join(PROFILES)}")
-    if bool(args.notebooks) == args.all:
-        raise UserError('name the notebooks to run, such as "02", or give --all (not both)')
-    if args.resume and not args.out:
-        raise UserError("--resume needs --out, the folder of the run to go on with")
-    root = paths.checkout()
+    if args.profile and given.setdefault("profile", args.profile) != args.profile:
+        raise UserError("--profile and -p profile contradict each other: use one of them")
     profile = given.get("profile", "auto")
-    notebooks = selection.find_notebooks(args.notebooks, root, args.all)
-    jobs = selection.prepare(notebooks, given, profile, args.time_limit)
+    if profile not in PROFILES:
+        raise UserError(f"-p profile {profile}: there are {', '.join(PROFILES)}")
+    if bool(args.notebooks) == args.all:
+        raise UserError('name the notebooks to run, such as "02", or use --all (not both)')
+    if args.resume and not args.out:
+        raise UserError("--resume needs --out, the folder of the run to continue")
+    notebooks = run.find_notebooks(args.notebooks, paths.checkout(), args.all)
+    jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
     begin, stamp = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or paths.runs_home() / f"{stamp:%Y%m%dT%H%M%SZ}-course").absolute()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise UserError(f"--out {out} cannot be made: {problem.strerror}") from None
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+    former = [run.earlier(job, out) if args.resume else None for job in jobs]
+    trained = training.train(out / "training") if args.train else None
 
-    def write_index(outcomes: list[results.Outcome]) -> results.CourseRun:
-        run = results.CourseRun(
-            started=stamp.isoformat(timespec="seconds"),
-            seconds=round(time.monotonic() - begin, 3),
-            profile=profile,
-            command=shlex.join(["rn50", "workshop", *args.argv]),
-            machine=machine().to_dict(),
-            versions=versions(),
-            notebooks=outcomes,
-        )
-        index(run, out, trained)
-        return run
+    def write_index() -> run.CourseRun:
+        course = run.CourseRun(
+            stamp.isoformat(timespec="seconds"), round(time.monotonic() - begin, 3), profile,
+            shlex.join(["rn50", "workshop", *args.argv]), machine().to_dict(), versions(), jobs,
+        )  # fmt: skip
+        pages.index(course, out, trained)
+        return course
 
-    trained = training.train(out / "training", say) if args.train else None
-    course = runner.Runner(out, say, write_index)
-    run = write_index(course.run(jobs, args.jobs, args.resume))
-    good = sum(item.passed for item in run.notebooks)
-    print(f"{good} of {len(run.notebooks)} notebooks passed in {run.seconds:.0f} s")
+    for i, path in enumerate(notebooks):
+        if done := former[i]:
+            print(f"{done.name}: passed before in {done.seconds:.1f} s, not run again", flush=True)
+        else:
+            print(f"{jobs[i].name}: started, limit {jobs[i].limit:.0f} s", flush=True)
+            done = run.run_notebook(path, jobs[i], out)
+            place = f" in cell {done.error.cell}" if done.error and done.error.cell else ""
+            why = f": {done.error.text}{place}" if done.error else ""
+            print(f"{done.name}: {done.status} in {done.seconds:.1f} s{why}", flush=True)
+            pages.page(out, done, [job.name for job in jobs])
+        jobs[i] = done
+        write_index()
+    course = write_index()
+    good = sum(item.passed for item in jobs)
+    print(f"{good} of {len(jobs)} notebooks passed in {course.seconds:.0f} s")
     if trained and trained.report:
         print(f"training: {trained.report['metrics']['val.top1'][-1]:.1f} % top-1")
     if trained and trained.error:
-        print(f"training: {trained.error}; go on with {trained.resume}")
-    path = out / "index.html"
-    print(f"{path}\n{path.as_uri()}")
-    return 0 if run.passed and not (trained and trained.error) else 1
+        print(f"training: {trained.error}; continue it with {trained.resume}")
+    print(f"{out / 'index.html'}\n{(out / 'index.html').as_uri()}")
+    return 0 if course.passed and not (trained and trained.error) else 1
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
+def interrupt(number: int, frame: Any) -> NoReturn:
+    """Treat SIGTERM like Ctrl-C."""
     raise KeyboardInterrupt
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
 def versions() -> dict[str, str]:
-    """The versions of what a notebook uses, as far as it is installed."""
+    """Return the versions of what a notebook uses, as far as it is installed."""
     found = {"Python": sys.version.split()[0]}
     for name in PACKAGES:
         try:
@@ -193,38 +256,48 @@ def versions() -> dict[str, str]:
 
 
 def reset_notebook(args: argparse.Namespace) -> int:
-    from workshop import paths
-    from workshop.course import backup, build, selection
+    """Write a notebook as its master gives it, after copying a changed one."""
+    from workshop.course import build, run
 
     root = paths.need_checkout()
-    stem = Path(args.notebook).stem
-    matches = [m for m in build.masters(root) if selection.is_meant(m, stem)]
+    masters = build.masters(root)
+    matches = [path for path in masters if run.is_meant(path, Path(args.notebook).stem)]
     if not matches:
-        names = ", ".join(m.stem for m in build.masters(root))
-        raise UserError(f"there is no notebook {args.notebook}: there are {names}")
+        names = ", ".join(path.stem for path in masters)
+        raise UserError(f"no notebook is named {args.notebook}: there are {names}")
     made = build.build(root, matches[0])
-    changed = made.path.exists() and made.path.read_bytes() != made.text.encode()
-    if changed:
-        print(f"your changed notebook: {backup.back_up(made.path)}")
+    if made.path.exists() and not made.is_written:
+        print(f"your changed notebook: {build.back_up(made.path)}")
+        print("If it is open in JupyterLab: File, Reload Notebook from Disk.")
     build.write(made)
     print(f"as it was built: {made.path}")
-    if changed:
-        print("If it is open in JupyterLab: File, Reload Notebook from Disk.")
     if build.is_exercise(matches[0]):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
 
 
-def try_script(args: argparse.Namespace) -> int:
-    import json
+def show_status(args: argparse.Namespace) -> int:
+    """Print what has been passed, and write it as a page."""
+    from workshop.checks import status
+    from workshop.course.progress_page import write_page
 
+    found = status.collect()
+    print(json.dumps(found, indent=4) if args.json else status.text(found))
+    if args.output:
+        path = write_page(args.output.absolute())
+        print(path.as_uri(), file=sys.stderr if args.json else sys.stdout)
+    return 0
+
+
+def try_script(args: argparse.Namespace) -> int:
+    """Run a script under observation and print the verdict."""
     from rn50lib.files import write_file
+    from workshop import observe
     from workshop.errors import RunFailed
-    from workshop.try_script.command import try_script as attempt
 
     try:
-        result = attempt(
-            args.script, *args.others, np=args.n, launcher=args.launcher, steps=args.steps,
+        result = observe.try_script(
+            args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
             seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip
@@ -240,7 +313,7 @@ def try_script(args: argparse.Namespace) -> int:
 
 
 def release_course(args: argparse.Namespace) -> int:
-    from workshop import paths
+    """Write the learners' copy."""
     from workshop.course import release
 
     names = release.release(paths.need_checkout(), args.folder)
@@ -250,7 +323,7 @@ def release_course(args: argparse.Namespace) -> int:
 
 
 def submit_work(args: argparse.Namespace) -> int:
-    from workshop import paths
+    """Pack the exercises."""
     from workshop.course import submit
 
     root = paths.need_checkout()
@@ -259,8 +332,8 @@ def submit_work(args: argparse.Namespace) -> int:
 
 
 def grade_class(args: argparse.Namespace) -> int:
+    """Grade the uploads in a folder."""
     from rn50lib.files import check_writable
-    from workshop import paths
     from workshop.course import grade
 
     folder, out = args.folder.absolute(), args.out.absolute()

@@ -15,8 +15,10 @@ from workshop.course.build import KERNELSPEC
 
 
 def with_kernelspec(env: dict[str, str], folder: Path) -> dict[str, str]:
-    """The environment in which Jupyter's `python3` is this interpreter; its kernelspec is written
-    below `folder`."""
+    """Return an environment in which Jupyter's `python3` is this interpreter.
+
+    The kernelspec is written below `folder`.
+    """
     place = folder / "kernels" / "python3"
     place.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]

@@ -1,8 +1,7 @@
-"""Exercise cells: the part between `### BEGIN SOLUTION` and `### END SOLUTION`, kept or made a
-stub.
+"""Exercise cells: the part between `### BEGIN SOLUTION` and `### END SOLUTION`, kept or replaced.
 
-The markers are nbgrader's. A stub assigns `...` to the names that the solution assigns, which runs
-without an error and is recognised by the checks as "not attempted".
+The markers are nbgrader's. A stub assigns `...` to the names that the solution assigns; it runs
+without an error, and the checks recognise it as "not attempted".
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
 def regions(source: str, where: str) -> list[tuple[str, list[str], bool]]:
-    """The cell in pieces (indent, lines, is_solution). Raises UserError for markers that do not
-    pair."""
+    """Split a cell into (indent, lines, is_solution). Raises UserError for unpaired markers."""
     pieces: list[tuple[str, list[str], bool]] = [("", [], False)]
     for line in source.splitlines():
         mark = line.strip()
@@ -36,12 +34,12 @@ def regions(source: str, where: str) -> list[tuple[str, list[str], bool]]:
 
 
 def solved(source: str, where: str = "exercise") -> str:
-    """The cell with its solution in place and the markers gone."""
+    """Return the cell with its solution and without the markers."""
     return "\n".join(line for _, lines, _ in regions(source, where) for line in lines)
 
 
 def stub(source: str, where: str = "exercise") -> str:
-    """The cell with each solution replaced by assignments of `...`."""
+    """Return the cell with each solution replaced by assignments of `...`."""
     out: list[str] = []
     for indent, lines, is_solution in regions(source, where):
         if is_solution:
@@ -56,7 +54,7 @@ def stub(source: str, where: str = "exercise") -> str:
 
 
 def stub_lines(solution: str) -> list[str]:
-    """What a learner gets instead: `def` lines with their docstring, `name = ...`, `return ...`."""
+    """Return the stub of a solution: `def` lines with docstrings, `name = ...`, `return ...`."""
     lines: list[str] = []
     names: list[str] = []
     for node in ast.parse(solution).body:
@@ -86,7 +84,7 @@ def _assigned(node: ast.stmt) -> list[str]:
 
 
 def _header(solution: str, node: ast.FunctionDef | ast.ClassDef) -> list[str]:
-    """The definition's own lines up to its body, its docstring, then `...`."""
+    """Return the lines of a definition up to its body, its docstring, and `...`."""
     all_lines = solution.splitlines()
     first = node.body[0]
     has_doc = ast.get_docstring(node) is not None

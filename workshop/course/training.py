@@ -1,6 +1,4 @@
-"""The training that `make run` begins with: the built-in recipe in full, validated, scored again
-from its checkpoint, and asked about single pictures. The index shows what came out.
-"""
+"""The training that `make run` begins with: the built-in recipe in full, shown in the index."""
 
 from __future__ import annotations
 
@@ -10,31 +8,29 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rn50lib.recipe import ROADSIGNS
 
-SHOWN = 4  # pictures shown of those that it got right, and of those that it got wrong
-SIDE = 160  # pixels of a picture in the index
-
-# The recipe's accuracy was recorded with one worker: on a machine with several GPUs, too.
+SHOWN = 4  # images shown of the right answers, and of the wrong ones
+SIDE = 160  # pixels of an image in the index
+# The recipe's accuracy was recorded with one worker, so several GPUs are not used.
 TRAIN = ("run", "-n", "1")
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A validation picture as the index shows it; `chances` are the likeliest classes, in order."""
+class Sample:
+    """A validation image as the index shows it; `chances` has the two likeliest classes."""
 
     image: str  # a data URI
-    name: str
     label: str
     chances: tuple[tuple[str, float], ...]
 
     @property
     def right(self) -> bool:
+        """True if the likeliest class is the label."""
         return self.chances[0][0] == self.label
 
 
@@ -44,67 +40,41 @@ class Training:
 
     command: str
     resume: str
-    folder: str
     error: str = ""
     report: dict[str, Any] | None = None
-    scored: float = 0.0  # top-1 of the checkpoint in a process of its own, per cent
-    expected: str = ""
+    scored: float = 0.0  # top-1 in per cent of the checkpoint, predicted in a separate process
+    expected: str = ROADSIGNS.expected
     curve: str = ""  # a data URI
-    pictures: tuple[Picture, ...] = ()
-
-    @property
-    def waiting(self) -> float:
-        """The share of the training's time that went by waiting for pictures."""
-        seconds = self.report["env"]["seconds"] if self.report else {}
-        return seconds["data"] / sum(seconds.values()) if seconds else 0.0
+    samples: tuple[Sample, ...] = ()
 
 
-def train(folder: Path, say: Callable[[str], None]) -> Training:
-    """Train into `folder`, going on from what an earlier call left there.
-
-    The run's own bar and lines go to the terminal.
-    """
+def train(folder: Path) -> Training:
+    """Train into `folder` or continue an earlier training there; show progress on the terminal."""
     folder.mkdir(parents=True, exist_ok=True)
-    prefix, report = folder / "model", folder / "report.json"
+    prefix, report, answers = folder / "model", folder / "report.json", folder / "val.npz"
     arguments = [*TRAIN, "--run-dir", str(folder), "--model-prefix", str(prefix)]
     command, resume = (shlex.join(["rn50", *arguments, *more]) for more in ((), ("--resume",)))
     if not report.exists():
-        say("training: the built-in recipe in full")
-        earlier = ["--resume"] if any(folder.glob("model-*.safetensors")) else []
-        error = call(*arguments, *earlier)
-        if error:
-            return Training(command, resume, str(folder), error)
+        print("training: the built-in recipe in full", flush=True)
+        more = ["--resume"] if any(folder.glob("model-*.safetensors")) else []
+        if error := rn50(*arguments, *more):
+            return Training(command, resume, error)
     done = json.loads(report.read_text(encoding="utf-8"))
     epoch = str(len(done["metrics"]["val.top1"]))
-    say("training: scoring its last checkpoint, and asking it about every validation picture")
-    scored, answers = folder / "score.json", folder / "val.npz"
-    error = call("score", str(prefix), epoch, "--report", str(scored)) or call(
-        "predict", str(prefix), epoch, "--split", "val", "-o", str(answers)
-    )
-    if error:
-        return Training(command, resume, str(folder), error, done)
-    top1 = json.loads(scored.read_text(encoding="utf-8"))["metrics"]["val.top1"][-1]
-    return Training(
-        command, resume, str(folder), "", done, top1, ROADSIGNS.expected, curve(done),
-        pictures(answers, done["env"]["axes"]["data_root"]["value"]),
-    )  # fmt: skip
+    if error := rn50("predict", str(prefix), epoch, "--split", "val", "-o", str(answers)):
+        return Training(command, resume, error, done)
+    scored, samples = read_answers(answers, done["env"]["axes"]["data_root"]["value"])
+    return Training(command, resume, "", done, scored, curve=curve(done), samples=samples)
 
 
-def call(*arguments: str) -> str:
-    """Run `rn50 ARGUMENTS`; how it ended if that was not well, else ''. Only `run` has the
-    terminal: the others' lines are shown where they failed."""
-    kept = None if arguments[0] == "run" else subprocess.PIPE
-    done = subprocess.run(
-        [sys.executable, "-m", "rn50", *arguments], stdout=kept, stderr=kept, text=True
-    )
-    if not done.returncode:
-        return ""
-    print(done.stdout or "", done.stderr or "", file=sys.stderr)
-    return f"rn50 {arguments[0]} ended with status {done.returncode}"
+def rn50(*arguments: str) -> str:
+    """Run `rn50 ARGUMENTS` on this terminal; return how it failed, or ''."""
+    status = subprocess.run([sys.executable, "-m", "rn50", *arguments]).returncode
+    return f"rn50 {arguments[0]} ended with status {status}" if status else ""
 
 
 def curve(report: dict[str, Any]) -> str:
-    """Loss and accuracy over the epochs."""
+    """Return loss and accuracy over the epochs as an image."""
     from rn50.plot import curves
 
     file = io.BytesIO()
@@ -112,37 +82,38 @@ def curve(report: dict[str, Any]) -> str:
     return data_uri(file.getvalue(), "png")
 
 
-def pictures(answers: Path, data_root: str) -> tuple[Picture, ...]:
-    """Some that the network got right, one of a class, and the wrong ones it was surest of."""
+def read_answers(answers: Path, data_root: str) -> tuple[float, tuple[Sample, ...]]:
+    """Return the accuracy of predictions, and some right answers and the surest wrong ones."""
     import numpy as np
 
     from rn50lib.data.source import open_source
 
     with np.load(answers) as file:
         chances, labels, classes = file["probabilities"], file["labels"], file["classes"]
-    answer, sure = chances.argmax(1), chances.max(1)
-    right, wrong = np.flatnonzero(answer == labels), np.flatnonzero(answer != labels)
-    firsts = right[np.unique(labels[right], return_index=True)[1]]
-    chosen = [*firsts[:: max(1, len(firsts) // SHOWN)][:SHOWN]]
-    chosen += list(wrong[np.argsort(-sure[wrong], kind="stable")][:SHOWN])
+    right = chances.argmax(1) == labels
+    surest = np.argsort(-chances.max(1), kind="stable")
+    firsts = np.unique(np.where(right, labels, -1), return_index=True)[1]  # one of each class
+    firsts = firsts[right[firsts]]
+    chosen = [*firsts[:: max(1, len(firsts) // SHOWN)][:SHOWN], *surest[~right[surest]][:SHOWN]]
     source = open_source(data_root, "val")
-    shown = []
+    samples = []
     for i in chosen:
         likeliest = np.argsort(-chances[i], kind="stable")[:2]
         pairs = tuple((str(classes[j]), float(chances[i, j])) for j in likeliest)
-        image = thumbnail(source.read(int(i)))
-        shown.append(Picture(image, source.name(int(i)), str(classes[labels[i]]), pairs))
-    return tuple(shown)
+        samples.append(Sample(thumbnail(source.read(int(i))), str(classes[labels[i]]), pairs))
+    return 100 * float(right.mean()), tuple(samples)
 
 
 def thumbnail(encoded: bytes) -> str:
+    """Return a small copy of an image as a data URI."""
     from PIL import Image
 
-    picture, file = Image.open(io.BytesIO(encoded)).convert("RGB"), io.BytesIO()
-    picture.thumbnail((SIDE, SIDE))
-    picture.save(file, "JPEG", quality=88)
+    image, file = Image.open(io.BytesIO(encoded)).convert("RGB"), io.BytesIO()
+    image.thumbnail((SIDE, SIDE))
+    image.save(file, "JPEG", quality=88)
     return data_uri(file.getvalue(), "jpeg")
 
 
 def data_uri(content: bytes, kind: str) -> str:
+    """Return an image as a data URI."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -11,6 +11,7 @@ from rn50lib.config import FIELDS
 from rn50lib.errors import UserError
 from rn50lib.hooks import REPLACEABLE
 from tests.support import LAPTOP
+from tests.workshop.checks.answers import defined
 from workshop import session
 from workshop.checks import alone
 from workshop.checks import use as using
@@ -34,15 +35,6 @@ schedule(1, 2, None)
 """
 
 
-def in_cell(source: str, name: str):
-    """The function that a notebook's cell defines."""
-    file = f"<cell {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    space: dict = {"__name__": "__main__", "print": lambda *args: None}
-    exec(compile(source, file, "exec"), space)
-    return space[name]
-
-
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """A session of ex02 without a notebook."""
@@ -55,7 +47,7 @@ def started(tmp_path, monkeypatch):
 
 
 def test_file_holds_the_cell_without_what_it_only_calls(started):
-    path = using.write("ex02", [in_cell(CELL, "schedule"), in_cell(CELL, "helper")])
+    path = using.write("ex02", [defined(CELL, "schedule"), defined(CELL, "helper")])
     assert path == started / "ex02.py"
     text = path.read_text()
     assert "HALF = 0.5" in text and "def helper" in text
@@ -108,7 +100,7 @@ def test_file_that_lacks_something_is_told(tmp_path, capsys, source, said):
 
 
 def test_stub_is_refused_or_passed_over(started, monkeypatch, capsys):
-    stub = in_cell("def schedule(a, b, c):\n    return ...\n", "schedule")
+    stub = defined("def schedule(a, b, c):\n    return ...\n", "schedule")
     with pytest.raises(UserError, match="still holds `...` in line 2. Pass its check first"):
         using.use(schedule=stub)
     monkeypatch.setenv("RN50_CHECK", "record")
@@ -125,7 +117,7 @@ def test_what_cannot_be_used_is_refused(started, monkeypatch):
         using.use(schedule=eval("lambda progress, batch, recipe: 0.1"))
     monkeypatch.setattr(session, "_current", None)
     with pytest.raises(UserError, match="workshop.start first"):
-        using.use(schedule=in_cell(CELL, "schedule"))
+        using.use(schedule=defined(CELL, "schedule"))
 
 
 def test_no_field_of_a_run_is_called_like_a_seam():
@@ -166,7 +158,7 @@ def record_files(folder):
 
 @pytest.mark.slow
 def test_learner_s_framing_packs_what_library_and_dali_read(started, photos, capsys):
-    using.use(record_framing=in_cell(FRAME, "frame"), data_root=photos.root)
+    using.use(record_framing=defined(FRAME, "frame"), data_root=photos.root)
     printed = capsys.readouterr().out
     assert "6 records that you framed, read by the library's reader: every byte" in printed
     assert "DALI" in printed  # it has read them, or is not installed
@@ -182,12 +174,12 @@ def test_learner_s_framing_packs_what_library_and_dali_read(started, photos, cap
 @pytest.mark.slow
 def test_wrong_framing_is_told(started, photos):
     with pytest.raises(UserError, match="train.rec: what was packed for .* is not what is read"):
-        using.use(record_framing=in_cell(PADDED_LENGTH, "frame"), data_root=photos.root)
-    broken = in_cell("def frame(payload):\n    return payload[0] + payload[1]\n", "frame")
+        using.use(record_framing=defined(PADDED_LENGTH, "frame"), data_root=photos.root)
+    broken = defined("def frame(payload):\n    return payload[0] + payload[1]\n", "frame")
     with pytest.raises(RunFailed) as failed:
         using.use(record_framing=broken, data_root=photos.root)
     assert "frame gives 0 for this image, not a record" in failed.value.log
-    with pytest.raises(UserError, match="give schedule, shard, .* in a use"):
+    with pytest.raises(UserError, match=r"call use\(\) again for schedule, shard"):
         using.use(record_framing=broken, schedule=broken)
 
 
@@ -195,7 +187,7 @@ def test_wrong_framing_is_told(started, photos):
 @pytest.mark.needs("torch")
 def test_real_loop_runs_with_the_learner_s_function(started, photos):
     run = using.use(
-        schedule=in_cell(CELL, "schedule"), data_root=str(photos.root), recipe="reference",
+        schedule=defined(CELL, "schedule"), data_root=str(photos.root), recipe="reference",
         batch_size=8, num_epochs=1, num_examples=16, disp_batches=1, no_val=True,
     )  # fmt: skip
     rates = [line["lr"] for line in run.progress if line["phase"] == "train"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workshop.checks import table
-from workshop.course import catalogue, cli
+from workshop.course import catalogue, commands
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_commands_are_those_that_there_are(page: str) -> None:
     lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
     assert len(lines) >= 5
     for line in lines:
-        cli.parser().parse_args(shlex.split(line))  # exits if a flag does not exist
+        commands.parser().parse_args(shlex.split(line))  # exits if a flag does not exist
 
 
 def test_linked_from_the_front_pages(repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a learner has passed: the verb, the panel and the page, made from records of real checks."""
+"""The verb, the panel and the page of what a learner has passed, from records of real checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOTAL = len(table.EXERCISES)
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """The folder of answers of somebody who has just begun."""
+    """Return the folder of answers of a new learner."""
     monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "answers"
@@ -69,7 +69,6 @@ def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
     html = page.read_text(encoding="utf-8")
     assert f"<h1>3 of {TOTAL} exercises passed</h1>" in html
     text = re.sub(r"\s+", " ", re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.S))
-    assert f"still to do {TOTAL - 3} " in text
     row = text[text.index("ex02.tune") :][:400]
     assert "✓ passed with 2 hints, 1 try" in row
     row = text[text.index("ex04.order") :][:400]
@@ -79,7 +78,7 @@ def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
     assert text.count("○ not tried") == TOTAL - 4
     assert "proves nothing to others" in text
     assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:|//|file:)""", html)
-    assert str(tmp_path) not in html  # somebody's folders are nobody's business
+    assert str(tmp_path) not in html
 
 
 def test_json_stays_json_beside_the_page(some, rn50, tmp_path):

@@ -1,0 +1,82 @@
+#!/bin/sh
+# Runs everything that needs a GPU, one step after the other: for a machine lent for half an hour.
+#
+#   WHEELS=wheels sh scripts/gpu_day.sh        sets up without a network (docs/platforms.md)
+#   PYTHON=.venv/bin/python sh scripts/gpu_day.sh     uses an environment that has the project
+#   CPU=1 sh scripts/gpu_day.sh                tries every step, small, without a GPU
+#   ONLY=train sh scripts/gpu_day.sh           runs the steps whose names begin with it
+#
+# runs/gpu_day/ (or OUT) receives the log and the figures of each step, and status.txt. A step that
+# fails or reaches its time limit does not stop the others; called again, the script skips the
+# steps that have passed. MINUTES (29) limits all steps together.
+cd "$(dirname "$0")/.." || exit 1
+mkdir -p "${OUT:=runs/gpu_day}"
+OUT=$(realpath "$OUT")
+END=$(($(date +%s) + 60 * ${MINUTES:-29}))
+failed=0
+
+step() { # step NAME SECONDS COMMAND...
+  name=$1 limit=$2 left=$((END - $(date +%s)))
+  shift 2
+  case $name in "${ONLY:-}"*) ;; *) return ;; esac
+  [ -e "$OUT/$name.ok" ] && return
+  [ "$limit" -lt "$left" ] || limit=$left
+  if [ "$limit" -gt 0 ]; then
+    timeout -k 10 "$limit" "$@" >"$OUT/$name.log" 2>&1 && result=ok || result="failed ($?)"
+  else
+    result="no time left"
+  fi
+  if [ "$result" = ok ]; then touch "$OUT/$name.ok"; else failed=1; fi
+  echo "$(date +%T) $name: $result" | tee -a "$OUT/status.txt"
+}
+
+if [ -z "${PYTHON:-}" ]; then
+  PYTHON=.venv/bin/python
+  [ -z "${WHEELS:-}" ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(realpath "$WHEELS")"
+  step setup 480 make setup
+fi
+export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
+rn50="$PYTHON -m rn50"
+size="-b 128,256 -i 30 --image-shape 224" batches="-b 1,2,4,8,16,32,64,128,256 -i 30 --image-shape 224"
+dtypes="float16 bfloat16 float32 tf32" profile=gpu own="--dtype float16" epochs=9 photos=7680
+signs=${RN50_DATA:-data}/roadsigns draw=""
+if [ -n "${CPU:-}" ]; then
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" batches=$size
+  dtypes="float16 bfloat16 float32" profile=ci own="--profile ci --dtype float32" epochs=2 photos=24
+  signs=$OUT/roadsigns draw="--train 96 --val 48"
+else
+  export RN50_REQUIRE_CAPABILITIES=gpu,torch # so that no test is skipped
+fi
+bench="$rn50 benchmark -n 1 -e 2 -w 1"
+synthetic="--loader synthetic --num-classes 1000"
+
+step machine 60 sh -c "nvidia-smi; $PYTHON -m pip list --format=freeze; git describe --always --dirty"
+step doctor 60 $rn50 doctor --json
+step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py \
+  -k "real_gpu or TestGpu"
+for dtype in $dtypes; do
+  step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
+done
+[ -n "${CPU:-}" ] || for flag in cuda-graphs compile; do
+  step "train-$flag" 180 $bench $size --dtype float16 --no-val $synthetic --$flag -o "$OUT/train-$flag.json"
+done
+step photos 90 $PYTHON -c "import pathlib, loader_images
+loader_images.make(pathlib.Path('$OUT/photos'), $photos)"
+step records 60 $PYTHON -m data_prep.tfrecord "$OUT/photos"
+for format in files tfrecord; do
+  step "dali-$format" 180 $bench $size --data-root "$OUT/photos" --data-format $format --loader dali \
+    --dtype float16 --no-val -o "$OUT/dali-$format.json"
+done
+for dtype in $dtypes; do
+  step "infer-$dtype" 180 $bench $batches --dtype "$dtype" --only-inference $synthetic -o "$OUT/infer-$dtype.json"
+done
+own="-n 1 --data-root $signs --recipe roadsigns $own"
+step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw
+step run 240 $rn50 run $own -e $epochs --resume --run-dir "$OUT/run" --model-prefix "$OUT/run/model" \
+  --report "$OUT/run.json"
+step score 60 $rn50 score "$OUT/run/model" $epochs $own --report "$OUT/score.json"
+for number in 02 05 06; do
+  step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 \
+    --out "$OUT/notebook-$number"
+done
+exit $failed

@@ -1,0 +1,396 @@
+"""Answers to the exercises: the solution, and its variations.
+
+A wrong answer is a row with one or more changes to the solution, each a text and its replacement,
+and at its end a part of the diagnosis. A right one has changes only. The tables of the checks hold
+more mistakes; these are the ones that a check recognises by a property of the results.
+"""
+
+from __future__ import annotations
+
+import linecache
+from fractions import Fraction
+from typing import Any
+
+from tests.conftest import ROOT
+from workshop.checks import table
+from workshop.course import build, solutions
+
+
+def cell_of(name: str, tag: str) -> str:
+    """Return the answer cell or the check cell of an exercise."""
+    (master,) = (ROOT / "exercises" / "source").glob(f"{name[:4]}_*.py")
+    (cell,) = [c for c in build.read_master(master) if {tag, name} <= set(c["tags"])]
+    return cell["source"]
+
+
+def answered(name: str, source: str) -> Any:
+    """Return the answer that a cell defines, with its source available as in a notebook."""
+    return defined(source, table.find(name).answer)
+
+
+def defined(source: str, name: str) -> Any:
+    """Return what a notebook's cell defines under a name."""
+    file = f"<cell {name} {hash(source)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    space: dict[str, Any] = {"__name__": "cell"}
+    exec(compile(source, file, "exec"), space)
+    return space[name]
+
+
+def changed(name: str, *texts: str) -> Any:
+    """Return the solution with each even text replaced by the one after it."""
+    source = solutions.solved(cell_of(name, "answer"))
+    for right, instead in zip(texts[::2], texts[1::2], strict=True):
+        assert right in source, right
+        source = source.replace(right, instead)
+    return answered(name, source)
+
+
+LINES = {19, 23, 25, 27, 34, 52, 56, 61}
+RATES = {"in turn": 590.6, "overlapped": 1000, "cores": 6, "half the decoding": 1442.6}
+FORWARD = "torch.nn.functional.mse_loss(model(images), targets)"
+BACKWARD = f"    scaler.scale({FORWARD}).backward()"
+UNSCALE, STEP = "    scaler.unscale_(optimizer)", "scaler.step(optimizer)"
+CLIP = "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
+MEAN = "mean=[255 * 0.485, 255 * 0.456, 255 * 0.406],"
+STD = "std=[255 * 0.229, 255 * 0.224, 255 * 0.225],"
+CROP = """fn.decoders.image_random_crop(
+        jpeg, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+    )"""
+NODES = "    return images, label"
+OWN = "mine = (rank + 1) * images // size - rank * images // size"
+COUNTS = "[min(batch, mine - step * batch) for step in range(steps)]"
+TOPK = "values, classes = torch.topk(probabilities, k, dim=1)"
+SOFTMAX = "torch.softmax(logits, dim=1)"
+BOTH = "return classes, values"
+SENT = "dist.broadcast(tensor, src=0)"
+TENSORS = "model.state_dict().values()"
+SHUFFLE = "    pairs = pairs.shuffle(len(labels), seed=seed)\n"
+AHEAD = ".prefetch(tf.data.AUTOTUNE)"
+LISTS = "return decayed, plain"
+RATE = "return sum(images[warmup:]) / took if took else None"
+
+WRONG_VALUES: list[tuple[str, Any, str]] = [
+    ("ex01.frame", [b""], "of type list, not a function"),
+    ("ex02.work", 300, "is too high"),
+    ("ex02.tune", (0.1, 0.9), "the steep direction blows up"),
+    ("ex02.tune", (0.02, 0.9), "overshoot"),
+    ("ex02.tune", (0.019, 0.0), "along the shallow direction"),
+    ("ex02.tune", (0.0338, 0.7), "along the steep direction the distance"),
+    ("ex02.tune", (0.01, 1.0), "forgets nothing"),
+    ("ex02.tune", (0.72, 0.03), "are the two exchanged"),
+    ("ex02.tune", (0.03, -0.5), "turns back at every step"),
+    ("ex02.tune", {"lr": 0.03, "momentum": 0.72}, "not a pair"),
+    ("ex03.ring", {2: 1, 8: 1.75}, "the prediction for 64 is missing"),
+    ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "for 64 it is 1.969"),
+    ("ex04.hunt", {19, 23}, "2 of 8 mistakes are found"),
+    ("ex04.hunt", LINES | {49}, "line 49 is right: all ranks call it"),
+    ("ex04.hunt", LINES | {99}, "the script has no line 99"),
+    ("ex04.hunt", set(range(1, 62)), "61 lines are named"),
+    ("ex04.order", ["list files", "shard"], "'interleave' is missing"),
+    ("ex04.order", ["repeat"], "'repeat' is not a stage"),
+    ("ex04.order", {"shard"}, "it has no order"),
+    ("ex05.bottleneck", RATES | {"cores": 7}, "cores: 7 is too high"),
+    ("ex05.bottleneck", RATES | {"half the decoding": 1300}, "1300 is too low"),
+    ("ex05.bottleneck", {"in turn": 590.6}, "the answer for 'overlapped' is missing"),
+    ("ex06.memory", {"float32": 393, "float16": 401}, "two numbers are asked for"),
+    ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "batch 1: 495.6 MB"),
+    ("ex08.ring", {2: 8.04, 8: 14.28, 512: 30.0}, "for 512 it is 36.41"),
+]  # fmt: skip
+
+WRONG: dict[str, list[tuple[str, ...]]] = {
+    "ex01.frame": [
+        ("while at + 4 <= len(payload):",  # gives up if the first magic is at an odd offset
+         "while at + 4 <= len(payload) and payload.find(MAGIC) % 4 == 0:", "written as it is"),
+        ("return record", 'return record.decode("latin-1")', "of type str, not bytes"),
+    ],
+    "ex01.crc": [("crc >> 15 | crc << 17", "crc << 15 | crc >> 17", "gives 25 bytes")],
+    "ex01.index": [
+        ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
+        ("(offset, length + 16)", "offset", "not a list of pairs"),
+    ],
+    "ex01.leak": [
+        ("assert train and val,", "assert train == sorted(train),", "fails a split that is right"),
+        ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
+         "one image is missing and a different one is there twice"),
+        ("    assert not shared,", "    return not shared,\n    assert", "accepts a split"),
+        ('    assert not shared, f"in both halves: {shared}"', "    return not shared",
+         "your test returns False"),
+    ],
+    "ex02.stride": [
+        ("1, projection", "1", "a block gives (1, 1, 1)"),
+        ("else None", "else 0", "(stage 0, block 1) gives (1, 1, 1, 0)"),
+    ],
+    "ex02.schedule": [
+        ("return peak * progress", "return recipe.lr * progress", "after 1 epochs, batch 1664"),
+        ("progress < recipe", "progress <= recipe", "divide by zero"),
+    ],
+    "ex02.decay": [
+        (LISTS, "return plain, decayed", "are exchanged"),
+        (LISTS, "return names, []", "bn1.gamma is decayed"),
+        (LISTS, "return decayed, plain + decayed[:1]", "is in both lists"),
+        ('name.endswith(".weight")', '"weight" in name', "weighting.bn.gamma is decayed"),
+        ('name.endswith(".weight")', 'name.endswith("conv1.weight")',
+         "layer1.0.downsample.weight is not decayed"),
+        ('not name.endswith(".weight")', 'name.endswith("a")', "fc.bias is in neither list"),
+        ("names = list(names)", "names = sorted(names)", "the order of the names has changed"),
+    ],
+    "ex03.shard": [
+        ("table[:, rank]", "table[:, 0]", "every rank reads the same images"),
+        ("(steps, size, batch)", "(steps, batch, size).swapaxes(1, 2)", "the images in turn"),
+        ("(steps, size, batch)", "(size, steps, batch).swapaxes(0, 1)", "not a run of the order"),
+        ("table[:, rank]", "table[:, rank].ravel()", "the shape is (3,)"),
+        ("table[:, rank]", "table[:, rank, 1:]", "a step has 2 images for each rank"),
+        ("table[:, rank]", "table[:, (rank + 1) % size]", "takes the images of rank 1"),
+        ("table[:, rank]", "table[:, rank] * 1.0", "are float64"),
+        ("table[:, rank]", "order[: len(order) // batch * batch].reshape(-1, batch)",
+         "as many as one rank alone"),
+        ("table[:, rank]", "order[rank::size][: -(-(len(order) - rank) // size) // batch * batch]"
+         ".reshape(-1, batch)", "do not take the same number of steps"),
+        ("table[:, rank]", "order[rank * batch :][: steps * batch].reshape(steps, batch)",
+         "are read twice"),
+    ],
+    "ex03.start": [
+        (SENT, "pass", "rank 1 keeps its own weights"),
+        (TENSORS, "[p.data for p in model.parameters()]", "bn1.running_mean was not sent"),
+        (SENT, "dist.get_rank() or dist.all_reduce(tensor)", "all wait forever"),
+        (SENT, "dist.all_reduce(tensor), tensor.copy_(tensor / dist.get_world_size())",
+         "the average of their weights"),
+        (SENT, "dist.all_reduce(tensor)", "the sum of their weights"),
+        ("src=0", "src=dist.get_world_size() - 1", "the last rank's weights"),
+        (TENSORS, "[t for n, t in model.state_dict().items() if n.endswith('weight')]",
+         "conv1.bias was not sent"),
+        (SENT, SENT + "\n    model.fc = type(model.fc)(3, 4)", "has got new parameters"),
+    ],
+    "ex03.sums": [
+        ("sums.clone()", "sums / sums[3]", "the mean of the ranks' means: top1 50"),
+        ("sums.clone()", "sums", "`sums` is changed"),
+        ("    dist.all_reduce", "    if not sums[3]:\n        return {}\n    dist.all_reduce",
+         "all wait forever"),
+        ("dist.all_reduce(total)", "pass", "its own images only"),
+        ("if not images:", "images = float(sums[3])\n    if not images:",
+         "divided by one rank's images"),
+        ("100 * ", "", "top1 is a fraction"),
+        ("if not images:", "if False:", "divide by zero"),
+        ('"loss": None', '"loss": 0.0', "without any image it still gives a number"),
+        ("if not images:", "if dist.get_rank():", "rank 1 gets None"),
+        ("return", "found =", "is a `return` missing?"),
+    ],
+    "ex03.recipe": [
+        ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
+        ("net.named_parameters())", "net.named_parameters(), op=hvd.Sum)", "summed"),
+        ("    hvd.init()  # change 1\n", "", "Horovod has not been initialized"),
+        ("manual_seed(0)", "manual_seed(hvd.rank())", "of them on another too"),
+        ("0.02 * hvd.size()", "0.02", "not scaled, while each update took 2 times as many"),
+        ("hvd.DistributedOptimizer(optimizer, net.named_parameters())", "optimizer",
+         "each rank updated with its own gradients"),
+        ("    hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "    #",
+         "the weights differed at the first update"),
+        ("    if hvd.rank() == 0:  # change 6", "    if True:", "several ranks wrote out/net.pt"),
+    ],
+    "ex04.feed": [
+        (".shard(size, rank)", "", "an image is read twice"),
+        (SHUFFLE, "", "in the order of the files"),
+        ("seed=seed", "seed=seed, reshuffle_each_iteration=False", "both epochs have the same"),
+        ("shuffle(len(labels)", "shuffle(2", "shuffle chooses among 2 of 120"),
+        (SHUFFLE, "", ".take(steps)", ".take(steps).shuffle(99, seed)", "whole batches are shuf"),
+        ("tf.cast(image, tf.float32) / 255", "image", "the images are uint8"),
+        ("/ 255", "/ 256", "not their bytes divided by 255"),
+        ("/ 255", "/ 255 * float('nan')", "numbers are nan"),
+        ("/ 255, label", "/ 255, label + 1", "off by one"),
+        (", drop_remainder=True).take(steps)", ")", "a batch of images is (2, 4, 6, 3)"),
+        ("tf.cast(image, tf.float32) / 255", "tf.transpose(tf.cast(image, tf.float32) / 255, "
+         "[1, 0, 2])", "height and width are exchanged"),
+        (".take(steps)", "", "the ranks take 2, 1 steps"),
+        (".take(steps)", ".take(steps).repeat()", "never ends"),
+        (".take(steps)", ".take(0)", "the dataset is empty"),
+        (AHEAD, "", "nothing is read ahead"),
+        (AHEAD, "", ".batch(", ".prefetch(8).batch(", "nothing is read ahead"),
+        ("    steps =", "    return images, labels\n    steps =", "returns a tuple"),
+        ("    steps =", "    images //= 2\n    steps =", "`images` is changed"),
+        ("    steps =", "    labels = labels[::-1].copy()\n    steps =", "out of step"),
+    ],
+    "ex04.recipe": [
+        (".shard(size, rank)", "", "an image is read twice in an epoch"),
+        ("slices(shards)", "slices(shards[:2])", "a rank returns 10 batches"),
+        (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank returns 5"),
+        (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
+        ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
+        ("/ 255", "/ 256", "not their bytes divided by 255"),
+        ('example["height"], example["width"]', 'example["width"], example["height"]',
+         "height and width are exchanged"),
+        (".shard(size, rank)", "", "images = records", "images = records.shard(size, rank)",
+         "every rank opens every file"),
+    ],
+    "ex05.graph": [
+        ("random_shuffle=True", "random_shuffle=False", "in the order of the files"),
+        ("shard_id=rank, num_shards=size, ", "", "come on both ranks"),
+        ("random_area=[0.05, 1.0], ", "", "that is DALI's own area"),
+        ("[0.05, 1.0]", "[0.25, 1.0]", "25 to"),
+        ("[0.05, 1.0]", "[5.0, 100.0]", "random_area is in per cent"),
+        ("[3 / 4, 4 / 3]", "[0.5, 2.0]", "width over height of a crop"),
+        (CROP, "fn.decoders.image(jpeg)", "nothing is cropped"),
+        ("255 * 0.", "0.", "mean and std are on the scale"),
+        (STD, STD.replace("255 * ", ""), "std is on the scale"),
+        (MEAN, MEAN.replace("255 * ", ""), "mean is on the scale"),
+        (MEAN, "", "the mean is not subtracted"),
+        (STD, "", "not divided by std"),
+        (MEAN, "", STD, "", "nothing is normalised"),
+        (MEAN, "", STD, "std=[255.0],", "reach from 0 to 1"),
+        (MEAN, "mean=[128.0],", STD, "std=[64.0],", "the numbers reach from"),
+        (MEAN, "mean=[255 * 0.406, 255 * 0.456, 255 * 0.485],",
+         STD, "std=[255 * 0.225, 255 * 0.224, 255 * 0.229],", "in the order blue, green, red"),
+        ('"CHW"', '"HWC"', "next to each other"),
+        ("fn.resize(part, resize_x=64, resize_y=64)", "part", "different sizes"),
+        ("=64", "=32", "an image is (3, 32, 32)"),
+        ("fn.random.coin_flip(probability=0.5)", "0", "no image is mirrored"),
+        ("probability=0.5", "probability=0.2", "% are mirrored"),
+        ("types.FLOAT", "types.FLOAT16", "the images are float16"),
+        ("labels=labels", "labels=sorted(labels)", "with the label of a different one"),
+        (NODES, "    return images", "is not a pair"),
+        (NODES, "    return images.gpu(), label", "DALI refuses the graph"),
+        (NODES, "    return images * float('nan'), label", "numbers are nan"),
+        (NODES, "    labels.reverse()\n" + NODES, "`labels` is changed"),
+        (NODES, "    from nvidia.dali import pipeline_def\n    return pipeline_def(lambda: (images,"
+         " label))(batch_size=4, num_threads=1, device_id=None)", "a whole pipeline"),
+        (NODES, "", "is a `return` missing?"),
+    ],
+    "ex05.exact": [
+        (COUNTS, "[batch] * steps", "every row counts (27 images"),
+        ("-(-most // batch)", "most // batch", "the images at the end are left out"),
+        ("-(-most // batch)", "-(-mine // batch)", "the ranks make 2, 2, 2, 3 batches"),
+        ("-(-most // batch)", "-(-images // batch)", "a rank makes 4 batches"),
+        (OWN, "mine = images // size", "1 image(s) are left out"),
+        (OWN, "mine = -(-images // size)", "28 rows count (27 images"),
+        (OWN, "mine = images // size + (rank < images % size)", "rank 0 counts [8, 6] rows"),
+        (OWN, "mine = images / size", "should be a whole number"),
+        (COUNTS, "mine", "of type int"),
+    ],
+    "ex06.scaler": [
+        ("min(scale * 2, 2.0**24)", "scale * 10", "(1024, 2, True, 3) gives (10240, 0)"),
+        ("return scale, good_steps + 1", "return scale", "is not a pair"),
+    ],
+    "ex06.step": [
+        (UNSCALE, "    pass", STEP, f"scaler.unscale_(optimizer), {STEP}", "weights hardly move"),
+        (UNSCALE, "    pass", STEP, f"scaler.unscale_(optimizer), {STEP}, optimizer.step()",
+         "clipped while they are still scaled, and two steps are taken"),
+        (STEP, f"{STEP}, optimizer.step()", "taken twice"),
+        (UNSCALE, "    pass", CLIP, "", STEP, "optimizer.step()", "scaler.update()", "pass",
+         "the scale is never undone"),
+        (UNSCALE, "    pass", STEP, "optimizer.step()", "scaler.update()", "pass",
+         "a step as long as large ones"),
+        (BACKWARD, f"    loss = {FORWARD}\n    scaler.scale(loss)\n    loss.backward()",
+         "the loss had none"),
+        (CLIP, "", "large gradients are not clipped"),
+        (STEP, "optimizer.step()", "so are the weights now"),
+        ("optimizer.zero_grad()", "pass", "they add up"),
+        (STEP, "pass", "the weights do not move"),
+        ("scaler.update()", "pass", "the scale has not changed"),
+        ("scaler.update()", "scaler.update(scaler.get_scale() / 2)", "enough to double it"),
+        ("targets))", "targets, reduction='sum'))", "the loss is a sum over the batch"),
+        (FORWARD, f"{FORWARD} / 2", "half as long as it should be"),
+        ("max_norm=1.0", "max_norm=0.5", "large gradient: the weights are"),
+        (BACKWARD, f"    images *= 0.5\n{BACKWARD}", "`images` is changed"),
+        ("    scaler.update()", "    scaler.update()\n    model.weight.data /= 0 * images.abs()"
+         ".max().clamp(max=1)", "the weights are inf"),
+    ],
+    "ex06.layout": [("c * h * w, h * w, w, 1", "h * w, w, 1", "the result is (20, 5, 1)")],
+    "ex07.percentile": [("max(0, rank - 1)", "rank", "a place that the list does not have")],
+    "ex07.fold": [
+        ("conv.kernel_size, conv.stride, conv.padding", "conv.kernel_size", "an image of"),
+        ("return folded", "return torch.nn.Sequential(conv, bn)", "is a Sequential"),
+        ("return folded", "conv.weight.mul_(2)\n    return folded", "`conv` is changed"),
+        ("return folded", "folded.bias[0] = float('nan')\n    return folded", "1 of 4 numbers"),
+        ("return folded", "folded.bias = None\n    return folded", "has no bias"),
+        ("return folded", "return folded.half()", "rounded to 16 bits"),
+        ("return folded", "pass", "is a `return` missing?"),
+        ("running_mean * scale", "running_mean * scale * 0.99", "outputs differ by up to"),
+        ("conv.weight * scale", "conv.weight * 1.1 * scale", "the weight is off by up to 10 %"),
+    ],
+    "ex07.likeliest": [
+        (SOFTMAX, "torch.softmax(logits, dim=0)", "one gets the classes"),
+        (TOPK, "classes = logits.topk(k).indices\n    values = logits.softmax(0).gather(1, "
+         "classes)", "depends on the other images"),
+        (BOTH, "return classes.flip(1), values.flip(1)", "the likeliest class comes last"),
+        ("dim=1)\n    return", "dim=1, largest=False)\n    return", "the least likely classes"),
+        (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "probability is not finite"),
+        (SOFTMAX, "logits", "these are logits"),
+        (BOTH, "return classes, values / values.sum(1, keepdim=True)", "probabilities add up to 1"),
+        (SOFTMAX, "(logits - logits.max()).exp()", TOPK, "probabilities /= probabilities.sum(1, "
+         f"keepdim=True)\n    {TOPK}", "the largest logit of the whole batch"),
+        (BOTH, "return classes, values.half()", "they are float16"),
+        (BOTH, "return classes.double(), values", "not whole numbers"),
+        (BOTH, "return values", "is not a pair"),
+        (BOTH, "at = classes.argsort(1)\n    return classes.gather(1, at), values.gather(1, at)",
+         "but not their order"),
+        ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
+    ],
+    "ex08.rate": [
+        (RATE, "return sum(images[warmup:]) / took", "make it fail"),
+        ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
+    ],
+    "ex08.overlap": [
+        ("return compute / max(compute, free)", "return 2 - max(compute, free) / compute",
+         "gives 0.7"),
+    ],
+}  # fmt: skip
+
+RIGHT_VALUES: list[tuple[str, Any]] = [
+    ("ex02.work", Fraction(6)),
+    ("ex04.hunt", sorted(LINES)),
+    ("ex03.ring", {"2": 1, "8": 1.75, "64": 1.969}),
+]
+RIGHT: dict[str, list[tuple[str, ...]]] = {
+    "ex01.frame": [("return record", "return bytearray(record)")],
+    "ex01.index": [("return entries", "return ([at, size * 1.0] for at, size in entries)")],
+    "ex01.leak": [("assert train and val,", "if not train or not val:\n        raise AssertionError"
+                   "\n   ")],
+    "ex02.stride": [("1, stride, 1, projection", "[1.0, stride, 1, projection]")],
+    "ex02.schedule": [("peak = recipe.lr", "peak = __import__('numpy').float32(recipe.lr)")],
+    "ex02.decay": [(LISTS, "return [tuple(decayed), plain]")],
+    "ex03.shard": [("table[:, rank]", "table[:, rank].tolist()"),
+                   ("table[:, rank]", "table[:, rank].astype('int32')")],
+    "ex03.start": [
+        (SENT, "dist.all_reduce(tensor.mul_(dist.get_rank() == 0))"),
+        (f"for tensor in {TENSORS}:\n        {SENT}", "sent = [model.state_dict()]\n    "
+         "dist.broadcast_object_list(sent, src=0)\n    model.load_state_dict(sent[0])"),
+    ],
+    "ex03.sums": [
+        ("total.tolist()", "total"),
+        ("dist.all_reduce(total)", "rows = [sums.clone() for _ in range(dist.get_world_size())]\n"
+         "    dist.all_gather(rows, sums)\n    total = sum(rows)"),
+    ],
+    "ex03.recipe": [
+        ("hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "for t in net.state_dict()"
+         ".values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
+    ],
+    "ex04.feed": [
+        (".shard(size, rank)", "", SHUFFLE, "    pairs = pairs.shuffle(1000, seed=seed)"
+         ".shard(size, rank)\n"),
+        (SHUFFLE, SHUFFLE.replace("len(labels)", "10_000")),
+    ],
+    "ex05.graph": [
+        (NODES, "    return [images, label]"),
+        (CROP, "fn.decoders.image(jpeg)", "fn.resize(part, resize_x=64, resize_y=64)",
+         "fn.random_resized_crop(part, size=[64, 64], random_area=[0.05, 1.0], "
+         "random_aspect_ratio=[3 / 4, 4 / 3])"),
+    ],
+    "ex05.exact": [(COUNTS, "(max(0, min(batch, mine - step * batch)) for step in range(steps))")],
+    "ex06.step": [
+        ("optimizer.zero_grad()", "pass", "scaler.update()",
+         "scaler.update(), optimizer.zero_grad()"),
+        (CLIP, "    norm = torch.cat([p.grad.ravel() for p in model.parameters()]).norm()\n"
+         "    for p in model.parameters():\n        p.grad /= norm.clamp(min=1.0)\n"),
+    ],
+    "ex07.percentile": [("sorted(seconds)[max(0, rank - 1)]", "__import__('numpy').percentile("
+                         "seconds, per_cent, method='inverted_cdf')")],
+    "ex07.fold": [
+        ("return folded", "return folded.float()"),
+        ("return folded", "return torch.nn.utils.fusion.fuse_conv_bn_eval(conv, bn)"),
+    ],
+    "ex07.likeliest": [
+        (TOPK, "values, classes = probabilities.sort(dim=1, descending=True)",
+         BOTH, "return classes[:, :k].tolist(), values[:, :k].tolist()"),
+    ],
+    "ex08.overlap": [("return compute", "return __import__('numpy').float32(compute)")],
+}  # fmt: skip

@@ -1,0 +1,332 @@
+"""Runs notebooks in order, each with papermill in its own kernel, and writes `course.json`.
+
+papermill ignores a misspelt parameter and has no time limit for a notebook; here a parameter that a
+notebook does not have is an error, and nbclient's `timeout_func` gives each cell what is left of
+the notebook's time. A notebook passed only if every code cell was executed without an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rn50 import launch
+from rn50lib.errors import UserError
+from workshop import paths, processes
+from workshop.course import build, catalogue, kernels
+from workshop.output import RESULT_MIME
+
+PASSED, FAILED, TIME_LIMIT, NOT_RUN = "passed", "failed", "time limit", "not run"
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+EXCERPT_LINES = 14
+LEFTOVER_S = 3.0  # time for a kernel's helpers to end by themselves
+ADDED = {"injected-parameters", "papermill-error-cell-tag"}  # tags of papermill's own cells
+TYPES: dict[str, Callable[[str], Any]] = {
+    "int": int, "float": float, "str": str,
+    "bool": lambda text: {"true": True, "yes": True, "1": True,
+                          "false": False, "no": False, "0": False}[text.lower()],
+}  # fmt: skip
+
+Cells = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Error:
+    """Why a notebook did not pass; `cell` counts from 1."""
+
+    text: str
+    cell: int | None = None
+    excerpt: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One notebook of a course run. Times are in seconds, without the kernel's start."""
+
+    name: str
+    title: str
+    budget: float | None
+    limit: float
+    parameters: dict[str, Any]
+    sha256: str
+    notebook: str  # the executed .ipynb, relative to the course's folder
+    page: str  # the same as HTML
+    status: str = NOT_RUN
+    seconds: float = 0.0
+    error: Error | None = None
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    recorded: list[dict[str, Any]] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    reused: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """True if every cell ran."""
+        return self.status == PASSED
+
+
+@dataclass(frozen=True)
+class CourseRun:
+    """A run of the course, as the index shows it. Times as UTC, ISO 8601."""
+
+    started: str
+    seconds: float
+    profile: str
+    command: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    notebooks: list[Outcome]
+
+    @property
+    def passed(self) -> bool:
+        """True if every notebook passed."""
+        return bool(self.notebooks) and all(item.passed for item in self.notebooks)
+
+    def to_json(self) -> str:
+        """Return the text of `course.json`."""
+        return json.dumps({"format": "rn50-course-1", **asdict(self)}, indent=4) + "\n"
+
+
+# --- which notebooks, with which parameters -------------------------------------------------------
+
+
+def find_notebooks(names: Sequence[str], root: Path | None, every: bool) -> list[Path]:
+    """Return the notebooks with these numbers ("02"), names or paths. Raises UserError."""
+    if every:
+        if root is None:
+            raise UserError("--all needs the checkout: run this inside it")
+        return [root / "notebooks" / f"{item.name}.ipynb" for item in catalogue.existing(root)]
+    folders = [root / name for name in build.FOLDERS] if root else []
+    there = [path for folder in folders for path in sorted(folder.glob("*.ipynb"))]
+    found = []
+    for name in names:
+        if name.endswith(".ipynb") and Path(name).exists():
+            found.append(Path(name).absolute())
+        elif matches := [path for path in there if is_meant(path, Path(name).stem)]:
+            found.append(matches[0])
+        else:
+            known = ", ".join(path.stem for path in there) or "none"
+            raise UserError(f"no notebook is named {name}: there are {known}")
+    return found
+
+
+def is_meant(path: Path, stem: str) -> bool:
+    """Return True if `stem` is a notebook's number or name; a changed copy needs its full name."""
+    numbered = path.stem.startswith(f"{stem}_") and build.CHANGED not in path.stem
+    return path.stem == stem or numbered
+
+
+def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
+    """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
+    try:
+        raw = path.read_bytes()
+        book = json.loads(raw)
+        cells, budget = book["cells"], book["metadata"].get("rn50", {}).get("ci_seconds")
+    except (OSError, ValueError, KeyError) as wrong:
+        raise UserError(f"{path} cannot be read as a notebook: {wrong}") from None
+    titles = [re.search(r"^# (.*)", text_of(cell["source"]), re.M)
+              for cell in cells if cell["cell_type"] == "markdown"]  # fmt: skip
+    return Outcome(
+        name=path.stem,
+        title=next((found[1] for found in titles if found), path.stem),
+        budget=budget if profile == "ci" else None,
+        limit=limit or catalogue.time_limit(budget, profile),
+        parameters=check_parameters(given, known_parameters(cells, path), path.name),
+        sha256=hashlib.sha256(raw).hexdigest(),
+        notebook=f"{path.stem}.ipynb",
+        page=f"{path.stem}.html",
+    )
+
+
+def known_parameters(cells: Cells, path: Path) -> dict[str, str]:
+    """Return name and type of each parameter that the tagged cell declares. Raises UserError."""
+    for cell in cells:
+        if "parameters" in cell["metadata"].get("tags", []):
+            try:
+                lines = ast.parse(text_of(cell["source"])).body
+            except SyntaxError as wrong:
+                raise UserError(f"{path}: the parameters cell: {wrong}") from None
+            return {ast.unparse(line.target): ast.unparse(line.annotation)
+                    for line in lines if isinstance(line, ast.AnnAssign)}  # fmt: skip
+    return {}
+
+
+def check_parameters(
+    given: Mapping[str, str], known: Mapping[str, str], where: str
+) -> dict[str, Any]:
+    """Convert values to the declared types. Raises UserError for an unknown name."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            has = ", ".join(known) or "none"
+            raise UserError(f"{where} has no parameter {name!r}{hint}: it has {has}")
+        kind = known[name].removesuffix(" | None")
+        try:
+            none = text == "None" and kind != known[name]
+            values[name] = None if none else TYPES[kind](text)
+        except (KeyError, ValueError):
+            wrong = f"parameter {name} is {known[name]}, and {text!r} is not"
+            raise UserError(f"{where}: {wrong}") from None
+    return values
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+class Clock:
+    """The time of one notebook: nbclient asks before each code cell how long it may take."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.start: float | None = None  # of the first cell, when the kernel is up
+        self.cell: Mapping[str, Any] = {}
+
+    @property
+    def seconds(self) -> float:
+        """The notebook's time so far."""
+        return 0.0 if self.start is None else time.monotonic() - self.start
+
+    def left(self, cell: Mapping[str, Any]) -> float:
+        """Return the seconds that are left for this cell."""
+        if self.start is None:
+            self.start = time.monotonic()
+        self.cell = cell
+        return max(0.1, self.limit - self.seconds)
+
+
+def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
+    """Execute one notebook into the folder `out`; every process that it started is ended."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+
+    target, folder = out / job.notebook, out / "files" / job.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (target, out / job.page):
+        old.unlink(missing_ok=True)
+    mark, clock = processes.new_mark(), Clock(job.limit)
+    env = {processes.MARK: mark, "RN50_DATA": str(paths.data_home()), "PYTHONUNBUFFERED": "1"}
+    env |= {"RN50_RUNS": str(out / "runs")}
+    env = kernels.with_kernelspec(launch.with_library({**os.environ, **env}), out / ".jupyter")
+    os.environ.update(env)
+    status, error, leftovers = PASSED, None, []
+    try:
+        with stderr_to(folder / "kernel.log"):
+            papermill.execute_notebook(
+                path, target, job.parameters, kernel_name="python3", cwd=folder,
+                progress_bar=False, autosave_cell_every=5,
+                start_timeout=catalogue.KERNEL_START_S, timeout_func=clock.left,
+            )  # fmt: skip
+    except CellTimeoutError:
+        status, error = TIME_LIMIT, Error(f"stopped after its time limit of {job.limit:g} s")
+    except DeadKernelError:
+        error = Error("the kernel died (out of memory, or a library crashed: see `dmesg`)")
+    except Exception as wrong:  # papermill's own error for a cell, or whatever a kernel start gives
+        error = Error(f"{type(wrong).__name__}: {wrong}".splitlines()[0])
+    finally:
+        seconds = clock.seconds
+        deadline = time.monotonic() + LEFTOVER_S
+        while status == PASSED and processes.marked(mark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        leftovers = processes.end(mark)
+    cells = read_cells(target)
+    if error and status == PASSED:
+        status = FAILED
+    if error:
+        at = [i for i, cell in enumerate(cells) if cell.get("id") == clock.cell.get("id")]
+        if at:
+            excerpt = "\n".join(text_of(cells[at[0]]["source"]).splitlines()[:6])
+            error = replace(error, cell=number_of(cells, at[0]), excerpt=excerpt)
+    if status != TIME_LIMIT:
+        found = problem(cells, status == PASSED)
+        status, error = (FAILED, found) if found else (status, error)
+    return replace(
+        job, status=status, seconds=round(seconds, 3), error=error,
+        notes=shown(cells, "note"), recorded=shown(cells, "recorded"),
+        leftovers=leftovers if status == PASSED else [],
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def stderr_to(log: Path) -> Iterator[None]:
+    """Append what this process and its children write to stderr to a file."""
+    saved = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def earlier(job: Outcome, out: Path) -> Outcome | None:
+    """Return the pass that a former run of the same notebook and parameters left in `out`."""
+    try:
+        data = json.loads((out / "course.json").read_text(encoding="utf-8"))
+        for item in data["notebooks"]:
+            same = (item["sha256"], item["parameters"]) == (job.sha256, job.parameters)
+            if same and item["name"] == job.name and item["status"] == PASSED:
+                found = Outcome(**{**item, "error": None, "reused": True})
+                return found if (out / found.notebook).exists() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+# --- what an executed notebook shows --------------------------------------------------------------
+
+
+def read_cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells of an executed notebook, or none if it cannot be read."""
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["cells"])
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def number_of(cells: Cells, index: int) -> int:
+    """Return the number of a cell, from 1, as its author counts: without papermill's cells."""
+    tags = [cell["metadata"].get("tags", []) for cell in cells[: index + 1]]
+    return sum(ADDED.isdisjoint(found) for found in tags)
+
+
+def text_of(value: Any) -> str:
+    """Return a text that a notebook stores as one string or as a list of lines."""
+    return "".join(value) if isinstance(value, list) else str(value)
+
+
+def problem(cells: list[dict[str, Any]], executed: bool) -> Error | None:
+    """Return the first error that a cell shows; if `executed`, also the first cell left out."""
+    code = [(i, cell) for i, cell in enumerate(cells) if cell["cell_type"] == "code"]
+    code = [(i, cell) for i, cell in code if text_of(cell["source"]).strip()]
+    if executed and not code:
+        return Error("the notebook has no code to execute")
+    for index, cell in code:
+        for output in cell["outputs"]:
+            if output["output_type"] == "error":
+                trace = ANSI.sub("", "\n".join(output["traceback"])).splitlines()
+                trace = [line for line in trace if line.strip("- ")][-EXCERPT_LINES:]
+                text = f"{output['ename']}: {output['evalue']}".strip()
+                return Error(text, number_of(cells, index), "\n".join(trace))
+        if executed and not isinstance(cell["execution_count"], int):
+            return Error("this cell was not executed", number_of(cells, index))
+    return None
+
+
+def shown(cells: Cells, kind: str) -> list[dict[str, Any]]:
+    """Return the results of a kind ("note" or "recorded") that the notebook displayed, in order."""
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    records = [output.get("data", {}).get(RESULT_MIME) for output in outputs]
+    return [item for item in records if isinstance(item, dict) and item.get("kind") == kind]
