@@ -73,7 +73,7 @@ def test_a_link_is_followed_and_permissions_stay(rn50: Run, tmp_path: Path) -> N
 def test_a_checkpoint_is_a_regular_file(rn50: Run, trained: Path) -> None:
     os.mkfifo("m-0001.safetensors")
     Path("m-symbol.json").write_bytes((trained / "m-symbol.json").read_bytes())
-    assert "m-0001.safetensors is no regular file" in rn50("score", "m", "1").error
+    assert "m-0001.safetensors is not a regular file" in rn50("score", "m", "1").error
     os.mkfifo("n-symbol.json")
     assert "n-symbol.json" in rn50(*TRAIN, "-e", "1", "--model-prefix", "n").error
 
