@@ -25,7 +25,8 @@ def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, 
 
     mark = processes.new_mark()
     env = clean_environment(
-        RN50_CHECK="record", RN50_DATA=str(course_data), RN50_RUNS=str(tmp_path), TMPDIR=str(tmp_path),
+        RN50_CHECK="record", RN50_DATA=str(course_data), RN50_RUNS=str(tmp_path),
+        TMPDIR=str(tmp_path),
     )  # fmt: skip
     env = kernels.with_kernelspec(env | {processes.MARK: mark}, tmp_path / "jupyter")
     for key, value in env.items():
