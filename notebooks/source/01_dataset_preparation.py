@@ -433,7 +433,7 @@ fig.suptitle("The centre of one image after each choice")
 workshop.figure(fig, alt="Four times the centre of an image, with more artefacts at lower quality")
 
 # %% [markdown]
-# At this zoom you see the resizing more easily than quality 75. Resizing also costs the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image such a crop has about 97 × 97 real pixels, and after resizing to 256 only 66 × 66. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here: it takes a training run each.
+# Quality 75 adds noise along the edges, and resizing makes them coarser. Resizing also costs the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image such a crop has about 97 × 97 real pixels, and after resizing to 256 only 66 × 66. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here: it takes a training run each.
 #
 # ## One wrong bit
 #
