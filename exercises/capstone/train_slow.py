@@ -17,7 +17,7 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of red, green 
 
 
 class Net(nn.Sequential):
-    """The network, four convolutions and a linear layer: it stays as it is."""
+    """Four convolutions and a linear layer. Do not change it."""
 
     def __init__(self, classes):
         layers, before = [], 3
@@ -50,7 +50,7 @@ def batches(files, classes):
 
 
 def learning_rate(progress):
-    """The rate after `progress` epochs: up during the first one, then down to 0, on two lines."""
+    """Return the rate after `progress` epochs: linear warm-up for one epoch, then down to 0."""
     return PEAK * min(progress, (EPOCHS - progress) / (EPOCHS - 1))
 
 
