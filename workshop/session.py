@@ -1,6 +1,9 @@
-"""`start("02", profile)`: what a notebook begins with. It shows the machine, says which profile
-fits and why, and makes sure that the data is there. An exercise notebook, `start("ex02", profile)`,
-shows its exercises instead, and makes the data when a run needs it."""
+"""`start("02", profile)`: the first call of a notebook.
+
+It shows the machine, chooses a profile with a reason, and makes sure that the data exists. An
+exercise notebook, `start("ex02", profile)`, shows its exercises instead; its data is made when a
+run needs it.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,16 @@ _current: Session | None = None
 
 
 def current() -> Session | None:
-    """The session of this kernel, None before `start`."""
+    """Return the session of this kernel, None before `start`."""
     return _current
 
 
 def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
-    """(profile, why). Raises UserError for an unknown profile, or gpu where there is none."""
+    """Return (profile, reason).
+
+    Raises:
+        UserError: The profile is unknown, or it is gpu and there is no GPU.
+    """
     if asked not in PROFILES:
         raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(PROFILES)}")
     if asked == "gpu" and not machine.gpus:
@@ -53,7 +60,7 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Session:
-    """What a notebook works with. `profile` is ci, cpu or gpu, never auto."""
+    """The settings of a notebook. `profile` is ci, cpu or gpu, never auto."""
 
     number: str
     profile: str
@@ -75,18 +82,18 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """Where this notebook keeps files of its own, such as the learner's scripts."""
+        """The folder for this notebook's own files, such as the learner's scripts."""
         folder = self.runs / f"lesson-{self.number}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def pick(self, *, cpu: T, ci: T | None = None, gpu: T | None = None) -> T:
-        """The value for this profile; one that is not given is the CPU's."""
+        """Return the value for this profile; the default is the one for cpu."""
         value = {"ci": ci, "cpu": cpu, "gpu": gpu}[self.profile]
         return cpu if value is None else value
 
     def note(self, key: str, value: float | int | str, unit: str = "", what: str = "") -> None:
-        """A key result: one line here, and an entry in the index of a course run."""
+        """Print a key result, and add it to the index of a course run."""
         text = f"{what or key}: {output.cell_text(value)}{_unit(unit)}"
         record = {"kind": "note", "notebook": self.number, "key": key, "value": value}
         record |= {"unit": unit, "what": what or key}
@@ -197,7 +204,7 @@ def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
 
 
 def machine_rows(machine: hardware.Machine) -> list[list[str]]:
-    """The machine as pairs of name and text, for a table."""
+    """Return the machine as pairs of name and text, for a table."""
     memory = f"{machine.memory / 2**30:.0f} GiB" if machine.memory else "not known"
     bfloat16 = machine.bfloat16 or "none: bfloat16 would be emulated, slower than float32"
     rows = [
@@ -237,7 +244,7 @@ def ensure_data(root: Path, profile: str) -> None:
 
 
 def ensure_small(root: Path) -> None:
-    """The small set of profile ci. One of another size or drawing is replaced: it takes seconds."""
+    """Make the small data set of profile ci, and replace one with different settings."""
     from data_prep import roadsigns
 
     train, val = CI_IMAGES
@@ -248,8 +255,10 @@ def ensure_small(root: Path) -> None:
 
 
 def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training run takes over from the session where it is not given: profile and data, and
-    one worker: a lesson that needs more says how many."""
+    """Return the session's defaults for a training run: profile, data, and one worker.
+
+    A lesson that needs more workers passes `n`.
+    """
     if _current is None:
         return {}
     fields: dict[str, Any] = {}
@@ -285,7 +294,7 @@ PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "O
 
 
 def has(package: str) -> bool:
-    """Whether a framework is installed here; where not, say that the cell is left out."""
+    """Return True if a framework is installed; if not, print that the cell is skipped."""
     if package == "tensorflow":
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     try:
@@ -302,8 +311,10 @@ def has(package: str) -> bool:
 
 
 def hide_single_gpu(profile: str) -> str:
-    """Hide the GPU from this notebook and its runs where there is exactly one, and say so: several
-    workers need one each. Returns the profile to go on with."""
+    """Hide a single GPU from this notebook and its runs: several workers need one each.
+
+    Prints a line if it does, and returns the profile to use.
+    """
     if len(hardware.machine().gpus) != 1:
         return profile
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,6 +1,6 @@
 """`show(obj)`: the real source of what is being taught, with its file and line.
 
-The text is read from the installed file, so a notebook cannot show anything else than what runs.
+The text is read from the installed file, so a notebook always shows the code that runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from workshop import paths
 
 
 def find(obj: Any) -> tuple[str, int, str, str]:
-    """(file, first line, name, source) of an object, or of a name such as "rn50lib.recipe:MEAN".
+    """Return (file, first line, name, source) of an object or a name like "rn50lib.recipe:MEAN".
 
-    Raises UserError where there is no such name, or no source in Python.
+    Raises:
+        UserError: The name does not exist, or has no source in Python.
     """
     if isinstance(obj, str):
         module_name, _, name = obj.partition(":")
@@ -52,7 +53,7 @@ def find(obj: Any) -> tuple[str, int, str, str]:
 
 
 def _named(file: str, name: str, asked: str) -> tuple[str, int, str, str]:
-    """A definition or an assignment of a file by its dotted name, comments above it included."""
+    """Find a definition or assignment in a file by its dotted name, including comments above it."""
     lines = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
     body = ast.parse("".join(lines)).body
     node: ast.stmt | None = None
@@ -76,7 +77,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def short_path(file: str) -> str:
-    """The path below the checkout; a notebook's own cell as such."""
+    """Return the path below the checkout, or a name for a notebook cell."""
     if "ipykernel" in file or file.startswith("<"):
         return "this notebook"
     root = paths.checkout()

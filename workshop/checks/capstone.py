@@ -1,11 +1,11 @@
-"""The capstone's measurement: training scripts run under observation, and what was seen of them.
+"""The capstone's measurement: training scripts run under observation.
 
     with images() as case:                # a small part of the road signs
         seen = observe(case, [script])[0]
     seen.ips, seen.trained, seen.report
 
-The measurement does not depend on what a script prints: the images that went into the network are
-recognised by their pixels, and the seconds are those of the process that ran it.
+The measurement ignores what a script prints: it recognises the images that went into the network by
+their pixels, and measures the seconds of the process that ran the script.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of the capstone's table, checked against what was seen of a run."""
+"""The rules of the capstone's table, checked against the recording of a run."""
 
 from __future__ import annotations
 

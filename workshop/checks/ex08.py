@@ -227,7 +227,7 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 
 
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
-    """A run of the learner's script, found to keep all the rules."""
+    """Return a run of the learner's script that keeps all the rules."""
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
     if found := capstone_judge.problems(seen, case):
         more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
@@ -240,7 +240,7 @@ def _slow_run(case: script.Case, doing: str) -> script.Seen:
 
 
 def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
-    """What was seen of a script that came to its end; Wrong for one that did not."""
+    """Return what was recorded of a script that finished; raise Wrong if it did not finish."""
     if isinstance(seen, script.Seen):
         return seen
     place = seen["place"] or "Run a cell with the line train(…) to see more of it."
@@ -248,8 +248,7 @@ def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
 
 
 def look(function: Callable[[str, str], None] | None = None) -> None:
-    """Run a script once, the slow one unless given, and print how fast it was and what it says of
-    its validation."""
+    """Run a script once, by default the slow one, and print its speed and validation results."""
     if importlib.util.find_spec("torch") is None:
         print("Not run: PyTorch is not installed here.")
         return
