@@ -1,4 +1,4 @@
-"""A run in words: its values with their reasons, its arithmetic, and what it would do elsewhere."""
+"""A run in words: its values with their reasons, its arithmetic, and its effect elsewhere."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def load(folder: Path) -> dict[str, Expected]:
             if (lack := problem(item)) is not None:
                 raise UserError(f"{path}: {key}: {lack}")
             if key in found:
-                raise UserError(f"{path}: {key} stands in another file too: keys must be unique")
+                raise UserError(f"{path}: {key} is in a second file too: keys must be unique")
             found[key] = item
     return found
 

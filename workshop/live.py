@@ -85,7 +85,7 @@ def gpu_handles(workers: int) -> list[Any]:
 
 
 def read_gpu(handle: Any) -> tuple[float, int, float]:
-    """Return per cent busy, bytes of memory and watts of a GPU."""
+    """Return percent busy, bytes of memory and watts of a GPU."""
     import pynvml
 
     busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
@@ -97,7 +97,7 @@ def watch(run: Run) -> None:
     """Show the run in this cell until it ends. Interrupting the cell stops the run."""
     readings, handles = Readings(), None
     psutil.cpu_percent(percpu=True)  # the first call only sets the start
-    bar, picture, words = output.Slot(), output.Slot(), output.Slot()
+    bar, plots, words = output.Slot(), output.Slot(), output.Slot()
     drawn = -DRAW_S
     try:
         while True:
@@ -111,7 +111,7 @@ def watch(run: Run) -> None:
                 readings.loop_began = max(0.0, min(readings.loop_began, gap))
             show_bar(bar, run, lines, ended)
             if lines and (ended or time.monotonic() - drawn > DRAW_S):
-                draw(picture, lines, readings)
+                draw(plots, lines, readings)
                 drawn = time.monotonic()
             if ended:
                 break
@@ -184,7 +184,7 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> 
         draw_cores(cores, readings)
         what = draw_last(last, readings)
         titles = ("Loss", "Top-1", "Learning rate", "Speed", "CPU load per core", what[0])
-        units = ("cross-entropy", "per cent", "", "images per second", "core", what[1])
+        units = ("cross-entropy", "percent", "", "images per second", "core", what[1])
         for axis, title, unit in zip(axes.flat, titles, units, strict=True):
             axis.set_title(title, fontsize=10, loc="left")
             axis.set_xlabel("seconds since the start", fontsize=8)
@@ -215,7 +215,7 @@ def draw_cores(axis: Any, readings: Readings) -> None:
     axis.grid(False)
     if len(table) <= 16:
         axis.set_yticks(range(len(table)))
-    axis.figure.colorbar(mapped, ax=axis, label="per cent busy", pad=0.02)
+    axis.figure.colorbar(mapped, ax=axis, label="percent busy", pad=0.02)
 
 
 def draw_last(axis: Any, readings: Readings) -> tuple[str, str]:
@@ -224,7 +224,7 @@ def draw_last(axis: Any, readings: Readings) -> tuple[str, str]:
     values: list[float | None] = [size / 2**30 or None for size in readings.memory]
     if any(readings.gpus):
         memory, power = (sum(gpu[i] for gpu in readings.gpus[-1]) for i in (1, 2))
-        title, unit = f"GPU: {memory / 2**30:.1f} GiB, {power:.0f} W", "per cent busy"
+        title, unit = f"GPU: {memory / 2**30:.1f} GiB, {power:.0f} W", "percent busy"
         values = [sum(gpu[0] for gpu in row) / len(row) if row else None for row in readings.gpus]
     shown = [(x, y) for x, y in zip(readings.seconds, values, strict=True) if y is not None]
     if shown:

@@ -9,7 +9,7 @@ from workshop import output, paths
 from workshop.checks import records, table
 from workshop.course import catalogue
 
-TOPICS = {  # Okabe and Ito's colours; the topic stands beside each as text
+TOPICS = {  # Okabe and Ito's colours; the topic is next to each as text
     "machine": "#5b6b7a",
     "input": "#009e73",
     "compute": "#0072b2",

@@ -58,10 +58,9 @@ def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
 
 
 class Slot:
-    """A place in the cell's output that is updated where it stands, and stays as it was last.
+    """A place in the cell's output that is updated in place and keeps its last state.
 
-    Works alike in JupyterLab, where it redraws in place, and in a headless run, where the notebook
-    keeps the last state.
+    Works the same in JupyterLab and in a headless run.
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class Slot:
         self.update(bundle(html, text))
 
     def line(self, text: str, part: float | None = None) -> None:
-        """Show a line in small print, below a bar where `part` (0 to 1) is given."""
+        """Show a line in small print, below a bar if `part` (0 to 1) is passed."""
         style = "" if part is None else f"width:{100 * part:.1f}%"
         bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
         self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
@@ -91,7 +90,7 @@ class Slot:
 
 
 class LineStream:
-    """Stands for stdout or stderr: shows the latest line in a slot, and "3 of 10" as a bar."""
+    """A stdout or stderr that shows the latest line in a slot, and "3 of 10" as a bar."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -191,7 +190,7 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = 
 
 
 def images(
-    pictures: Sequence[Any],
+    items: Sequence[Any],
     alt: str,
     labels: Sequence[str] | None = None,
     columns: int = 6,
@@ -204,14 +203,14 @@ def images(
 
     from rn50lib.data.decode import eight_bits
 
-    rows = -(-len(pictures) // columns)
+    rows = -(-len(items) // columns)
     fig, axes = plt.subplots(
         rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
     )
     for i, axis in enumerate(axes.flat):
         axis.axis("off")
-        if i < len(pictures):
-            item = pictures[i]
+        if i < len(items):
+            item = items[i]
             is_path = isinstance(item, str) or hasattr(item, "__fspath__")
             opened = eight_bits(Image.open(item)).convert("RGB") if is_path else item
             axis.imshow(np.asarray(opened), interpolation="nearest")
@@ -253,13 +252,13 @@ def explore(
         if hasattr(widget, "continuous_update"):
             widget.continuous_update = True
         widgets[name] = widget
-    picture, finding = Slot(), Slot()
+    plot, finding = Slot(), Slot()
 
     def redraw(_change: Any = None) -> None:
         values = {name: widget.value for name, widget in widgets.items()}
         drawn = draw(**values)
         fig, sentence = drawn if isinstance(drawn, tuple) else (drawn, None)
-        picture.figure(fig, alt(**values) if callable(alt) else alt)
+        plot.figure(fig, alt(**values) if callable(alt) else alt)
         if sentence is not None:
             finding.html(f"<p>{escape(sentence)}</p>", sentence)
 

@@ -32,7 +32,7 @@ def marked(mark: str) -> list[psutil.Process]:
             if alive and process.environ().get(MARK) == mark:
                 found.append(process)
         except (psutil.Error, OSError):
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # it has ended, or belongs to a different user
     return found
 
 

@@ -122,7 +122,7 @@ class Run:
 
     @property
     def progress(self) -> list[dict[str, Any]]:
-        """The complete lines of progress.jsonl so far; reads only what is new since the last call."""
+        """The complete lines of progress.jsonl so far; each call reads only what is new."""
         with contextlib.suppress(OSError), open(self.dir / "progress.jsonl", "rb") as file:
             file.seek(self._read_to)
             for line in file:
@@ -174,9 +174,11 @@ class Run:
                 waited = time.monotonic() - begin
                 if ended:
                     self._check()
-                    raise RunFailed("the run ended before what was waited for", self._tail())
+                    raise RunFailed("the run ended too early", self._tail())
                 if waited > timeout:
-                    raise UserError(f"waited {timeout:g} s for the run in {self.dir}, in vain")
+                    raise UserError(
+                        f"waited {timeout:g} s for the run in {self.dir} without success"
+                    )
                 spoken.alive(waited, self.status())
                 time.sleep(0.1)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -48,9 +49,9 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
         raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
     if asked != "auto":
         reasons = {
-            "ci": "given; runs are cut to seconds, and their numbers mean nothing",
-            "cpu": "given; lessons are sized for a few cores",
-            "gpu": "given; lessons are sized for a GPU",
+            "ci": "requested; runs are cut to seconds, and their numbers mean nothing",
+            "cpu": "requested; lessons are sized for a few cores",
+            "gpu": "requested; lessons are sized for a GPU",
         }
         return asked, reasons[asked]
     if machine.gpus:
@@ -102,16 +103,18 @@ class Session:
     def _expected(self, key: str) -> expected.Expected:
         if key not in self.results:
             raise UserError(
-                f"there is no recorded result {key!r} in notebooks/expected: there are"
+                f"no recorded result {key!r} in notebooks/expected: there are"
                 f" {', '.join(self.results) or 'none'}"
             )
         return self.results[key]
 
     def recorded(self, key: str) -> float:
-        """Show a stored result in place of one that this machine cannot measure; returns its value.
+        """Show a recorded result that this machine cannot measure, and return its value.
 
-        It is marked with its provenance, and a course run counts it. Raises UserError for an
-        unknown key.
+        It is shown with its provenance, and a course run counts it.
+
+        Raises:
+            UserError: The key is unknown.
         """
         item = self._expected(key)
         value = f"{output.cell_text(item.value)}{_unit(item.unit)}"
@@ -126,9 +129,9 @@ class Session:
         return item.value
 
     def expect(self, yours: Mapping[str, float | None]) -> None:
-        """Lay your numbers beside the recorded ones: `expect({"roadsigns.top1": 83.1})`.
+        """Show your numbers next to the recorded ones: `expect({"roadsigns.top1": 83.1})`.
 
-        None stands for "not measured". Raises UserError for an unknown key.
+        None means "not measured". Raises UserError for an unknown key.
         """
         rows = []
         for key, value in yours.items():
@@ -137,7 +140,7 @@ class Session:
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
             rows.append([item.what, here, there, item.provenance])
-        columns = ["", "yours", "what you should see", "where that comes from"]
+        columns = ["", "yours", "what you should see", "source"]
         html, text = output.table_html(rows, columns), output.table_text(rows, columns)
         if self.profile == "ci":
             remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."
@@ -150,19 +153,21 @@ def _unit(unit: str) -> str:
 
 
 def start(number: str, profile: str = "auto") -> Session:
-    """Begin notebook `number`: show the machine and the profile, and make sure the data is there.
+    """Start notebook `number`: show the machine and the profile, and make the data if needed.
 
-    For an exercise notebook, "ex02", show its exercises and what has been passed.
+    For an exercise notebook, "ex02", show its exercises and your progress.
 
-    Raises UserError for an unknown number or profile, or where the data cannot be made.
+    Raises:
+        UserError: The number or profile is unknown, or the data cannot be made.
     """
     global _current
     errors.show_user_errors_plainly()
     catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
-    if chosen == "ci":  # beside other work: a thread that spins while it waits takes a core from it
+    if chosen == "ci":  # spinning threads would take cores from others
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _put_programs_on_path()
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
@@ -178,6 +183,13 @@ def start(number: str, profile: str = "auto") -> Session:
     sizes = profile_sizes(checkout, number, chosen) if checkout else {}
     _current = Session(number, chosen, reason, machine, root, runs, results, sizes)
     return _current
+
+
+def _put_programs_on_path() -> None:
+    """Put this environment's programs first on PATH, for `rn50` in a %%bash cell."""
+    folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if path.split(os.pathsep)[0] != folder:
+        os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
 
 
 def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
@@ -219,9 +231,10 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
 
 
 def ensure_data(root: Path, profile: str) -> None:
-    """Draw the built-in data set and its record files where they are not there yet, with a bar.
+    """Draw the built-in data set and its record files if they are missing, with a bar.
 
-    Raises UserError where that is not possible.
+    Raises:
+        UserError: That is not possible.
     """
     slot = output.Slot()
     there = (root / ".complete").exists()
@@ -303,7 +316,7 @@ def has(package: str) -> bool:
         found = False
     if not found:
         name = PACKAGES.get(package, package)
-        text = f"{name} is not installed here, so this cell is left out."
+        text = f"{name} is not installed here, so this cell is skipped."
         if package == "tensorflow":
             text += " `make setup WITH=tensorflow` adds it."
         output.show(f'<p class="box warn">{escape(text)}</p>', text)

@@ -29,9 +29,9 @@ def find(obj: Any) -> tuple[str, int, str, str]:
         try:  # found, not imported: what belongs to a framework is shown without it
             spec = importlib.util.find_spec(module_name)
         except ImportError as problem:
-            raise UserError(f"show({obj!r}): there is no module {module_name}: {problem}") from None
+            raise UserError(f"show({obj!r}): no module {module_name}: {problem}") from None
         if spec is None:
-            raise UserError(f"show({obj!r}): there is no module {module_name}")
+            raise UserError(f"show({obj!r}): no module {module_name}")
         if name and spec.origin and spec.origin.endswith(".py"):
             return _named(spec.origin, name, obj)
         return find(importlib.import_module(module_name))
@@ -46,7 +46,7 @@ def find(obj: Any) -> tuple[str, int, str, str]:
         file = inspect.getsourcefile(target) or "?"
     except (TypeError, OSError):
         raise UserError(
-            f"show: {obj!r} has no Python source of its own; a constant is shown by its name, as in"
+            f"show: {obj!r} has no Python source; show a constant by its name, as in"
             ' show("rn50lib.recipe:MEAN")'
         ) from None
     return file, max(first, 1), getattr(obj, "__qualname__", repr(obj)), "".join(lines)
@@ -95,6 +95,6 @@ def show(obj: Any) -> None:
     last = first + len(source.splitlines()) - 1
     head = f"{short_path(file)}:{first}–{last}  {name}"
     code = textwrap.dedent(source).rstrip() + "\n"
-    # Markdown: the reader's own theme colours it; a longer fence than any that stands in a source
+    # Markdown, coloured by the reader's theme; the fence is longer than any in a source
     shown = f"`{head}`\n\n`````python\n{code}`````"
     display({"text/markdown": shown, "text/plain": f"{head}\n\n{code}"}, raw=True)

@@ -87,7 +87,7 @@ class Worker:
         **arguments: Any,
     ) -> None:
         self.slot = slot or output.Slot()
-        self.complaints = tempfile.TemporaryFile()  # a pipe that nobody reads could fill up
+        self.complaints = tempfile.TemporaryFile()  # an unread pipe could fill up
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from workshop.worker import main; main()"],
             stdin=subprocess.PIPE,
@@ -142,7 +142,7 @@ class Worker:
         """Return an error message with the last output of a process that has ended."""
         self.complaints.seek(0)
         lines = self.complaints.read().decode("utf-8", "replace").strip().splitlines()
-        last = (lines or ["it said nothing"])[-1]
+        last = (lines or ["it printed nothing"])[-1]
         return json.dumps({"error": f"the process that measures has ended: {last}"})
 
 

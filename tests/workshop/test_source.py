@@ -53,7 +53,7 @@ def test_module_and_path():
         (0.4, "a constant is shown by its name"),
         (len, "has no Python source"),
         ("rn50lib.recipe:NOTHING", "defines no NOTHING"),
-        ("rn50lib.nothing:X", "there is no module rn50lib.nothing"),
+        ("rn50lib.nothing:X", "no module rn50lib.nothing"),
     ],
 )
 def test_what_has_no_source_is_refused(obj, message):

@@ -151,11 +151,6 @@ def predicted(
 # --- calling --------------------------------------------------------------------------------------
 
 
-def beside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function; only capstone.py and recipes.py still use this decorator."""
-    return function
-
-
 def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False) -> Any:
     """Return what a function returns.
 

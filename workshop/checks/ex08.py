@@ -203,8 +203,8 @@ def quick() -> bool:
 def capstone(answer: Callable[[str, str], None]) -> str:
     with script.images() as case:
         _right_run(answer, case, "your script, is it right?")
-        if hasattr(type(answer), "beside") or quick():  # other work shares the machine
-            return "all is right; how fast it is was not measured here."
+        if quick():
+            return "all is right; the speed was not measured here."
         ratios: list[float] = []
         for turn in range(1, TURNS + 1):
             slow = _slow_run(case, f"turn {turn}, the slow script").ips
@@ -230,7 +230,7 @@ def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> scr
     """Return a run of the learner's script that keeps all the rules."""
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
     if found := capstone_judge.problems(seen, case):
-        more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
+        more = f" {len(found) - 1} more will be reported after this one." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
     return seen
 
@@ -258,7 +258,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         else:
             raw = script.run_answer(function, str(case.folder), "your script")
             seen = _ended(script.understood(case, raw))
-    print(f"{seen.trained.sum():,} pictures were trained on in {seen.seconds:.1f} s:"
+    print(f"{seen.trained.sum():,} training images in {seen.seconds:.1f} s:"
           f" {seen.ips:.0f} a second.")  # fmt: skip
     for name, values in (seen.report or {}).items():
         print(f"The script says {name}: {', '.join(f'{value:.3g}' for value in values)}")
