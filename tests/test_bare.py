@@ -56,7 +56,7 @@ def test_training_runs_with_pytorch_alone(
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_what_is_missing_is_named(
+def test_missing_packages_are_named(
     bare: dict[str, str], run_cli: Callable[..., Any], photos: Any
 ) -> None:
     for package, flags in {

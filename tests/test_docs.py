@@ -54,7 +54,7 @@ def all_commands() -> list[list[str]]:
 # --- commands -------------------------------------------------------------------------------------
 
 
-def test_there_are_commands_to_check() -> None:
+def test_documents_contain_checked_commands() -> None:
     assert len(CHECKED.findall(COMMANDS.read_text())) >= 3
     assert len(all_commands()) > 20
 
@@ -80,7 +80,7 @@ def test_every_command_exists(words: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_the_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
+def test_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
     """One after the other in one folder, as a reader would type them, capped by --profile ci."""
     shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
     for split in ("train", "val"):
@@ -126,7 +126,7 @@ def test_the_pages_name_presets_that_work() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_page_of_recipes_says_what_the_file_says(name: str) -> None:
+def test_recipes_page_matches_the_file(name: str) -> None:
     head = dict(
         line[2:].split(":", 1)
         for line in (ROOT / "configs" / f"{name}.yaml").read_text().splitlines()[1:5]
@@ -169,7 +169,7 @@ def anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_not_broken(page: Path) -> None:
     text = re.sub(FENCE, "", page.read_text())
     dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -187,7 +187,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_that_are_named_exist(page: Path) -> None:
+def test_named_paths_exist(page: Path) -> None:
     """Every `folder/file.ext` and `folder/` in backticks, but for what a run makes."""
     made = (
         "data/",
@@ -211,7 +211,7 @@ def test_paths_that_are_named_exist(page: Path) -> None:
     ] == []
 
 
-def test_pictures_have_words() -> None:
+def test_images_have_alt_text() -> None:
     for page in PAGES:
         for words in re.findall(r"!\[([^\]]*)\]\(", page.read_text()):
             assert len(words) > 20, f"{page.name}: a picture needs alt text"
@@ -230,7 +230,7 @@ def test_the_table_of_notebooks_is_the_course() -> None:
 
 
 @pytest.mark.acceptance
-def test_nothing_is_left_to_fill_in() -> None:
+def test_no_placeholder_is_left() -> None:
     for page in PAGES:
         assert "TODO" not in page.read_text(), page.name
 
@@ -268,7 +268,7 @@ def own_places() -> list[str]:
     return places + sorted(hosts - public)
 
 
-def test_no_file_names_the_machine_that_it_was_written_on() -> None:
+def test_no_file_contains_details_of_the_authors_machine() -> None:
     found = []
     own = [rb"(?<![\w.])" + re.escape(place).encode() for place in own_places()]
     patterns = [*own, rb"(?<![\w.])/(?:home|Users)/\w+/"]

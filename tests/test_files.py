@@ -51,7 +51,7 @@ def test_a_device_is_written_to(rn50: Run, trained: Path, photos: Photos) -> Non
 EARLIER = Path(__file__).parent / "fixtures" / "earlier"
 
 
-def test_a_link_is_followed_and_permissions_stay(rn50: Run, tmp_path: Path) -> None:
+def test_links_are_followed_and_permissions_kept(rn50: Run, tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     assert rn50("plot", EARLIER / "report.json", "-o", "place/kept.png").status == 0
     target = tmp_path / "place" / "kept.png"
@@ -114,7 +114,7 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 
 @pytest.mark.needs("torch")
 @pytest.mark.slow
-def test_prefix_and_run_folder_are_locked_while_a_run_lives(rn50: Run, tmp_path: Path) -> None:
+def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--keep", "2"]
     running = subprocess.Popen(
         [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
@@ -165,7 +165,7 @@ def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_shards_for_which_there_is_no_room(photos: Photos, tmp_path: Path) -> None:
+def test_full_disk_for_shards_is_reported(photos: Photos, tmp_path: Path) -> None:
     out = tmp_path / "shards"
     flags = ("data_prep.tfrecord", photos.root, out, "--jobs", "1", "--val-shards", "1")
     ended = limited(5000, *flags, "--train-shards", "1")
@@ -176,7 +176,7 @@ def test_shards_for_which_there_is_no_room(photos: Photos, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["rn50 --help", "rn50 run --help", "data_prep.im2rec --help"])
-def test_help_that_nobody_can_read(command: str, unbuffered: str) -> None:
+def test_help_to_a_full_device_is_a_one_line_error(command: str, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", *command.split()], stdout=full, stderr=subprocess.PIPE,
@@ -187,7 +187,7 @@ def test_help_that_nobody_can_read(command: str, unbuffered: str) -> None:
     assert line.startswith("error: standard output") and "No space left" in line
 
 
-def test_records_are_packed_where_standard_output_is_closed(photos: Photos, tmp_path: Path) -> None:
+def test_records_are_packed_with_closed_output(photos: Photos, tmp_path: Path) -> None:
     """The file that is opened next would otherwise become standard output."""
     for flags in ("--list --recursive", "--pass-through"):
         command = f"exec {sys.executable} -m data_prep.im2rec {flags} closed {photos.root}/train"

@@ -82,7 +82,7 @@ def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize(("backend", "carrier"), GROUPS)
-def test_two_workers_have_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
+def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
     """Batch norm takes its statistics per worker, so both halves show the same images, with other
     labels: then one worker with all eight computes with the same statistics, but for rounding,
     which batch norm's own gradient magnifies."""

@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("model", ["v1", "v1.5"], indirect=True)
 @pytest.mark.parametrize("fused", [True, False])
-def test_folded_logits_are_the_trained_model_s(model, fused) -> None:
+def test_folded_logits_match_the_trained_model(model, fused) -> None:
     import torch
 
     from rn50lib.torch import cpu as onednn

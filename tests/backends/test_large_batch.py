@@ -55,7 +55,7 @@ def true_gradients(seed: int) -> dict[str, np.ndarray]:
     pytest.param("torch", 1e-5, marks=BACKENDS[0].marks),
     pytest.param("tensorflow", 2e-3, marks=BACKENDS[1].marks),
 ])  # fmt: skip
-def test_a_step_of_lars_is_the_rule_s(backend: str, allowed: float) -> None:
+def test_lars_step_follows_the_formula(backend: str, allowed: float) -> None:
     """Layer by layer, with a velocity from before; gamma, beta and bias without trust and decay."""
     arrays, dice = busy_arrays(NET), np.random.default_rng(5)
     velocity = {
@@ -79,7 +79,7 @@ def test_a_step_of_lars_is_the_rule_s(backend: str, allowed: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "tensorflow")
-def test_five_steps_with_everything_switched_on_agree() -> None:
+def test_backends_agree_with_all_large_batch_flags() -> None:
     arrays = NET.initial_arrays(2, zero_gamma=True)
     steps = [built(backend) for backend in ("torch", "tensorflow")]
     for step in steps:
@@ -93,7 +93,7 @@ def test_five_steps_with_everything_switched_on_agree() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
+def test_nonfinite_gradient_changes_nothing(backend: str) -> None:
     """Neither weights nor velocity, which would push on with what it has."""
     step = built(backend)
     start(step, busy_arrays(NET), still(busy_arrays(NET)))
@@ -112,7 +112,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LARGE)
-def test_lars_takes_its_norms_of_the_sum_of_several_batches(backend: str) -> None:
+def test_lars_uses_norms_of_accumulated_gradients(backend: str) -> None:
     """The same images twice, with other labels: batch norm sees no difference."""
     given = batch(4, seed=1)
     other = Batch(given.images, (given.labels + 1) % 6, 4)
@@ -143,7 +143,7 @@ def logits(step: Any, images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_training_smooths_the_labels_and_validation_does_not(backend: str) -> None:
+def test_labels_are_smoothed_in_training_only(backend: str) -> None:
     step, given = built(backend), batch(8, seed=4)
     start(step, busy_arrays(NET), still(busy_arrays(NET)))
     scores = logits(step, given.images).astype(np.float64)

@@ -108,7 +108,7 @@ def test_five_steps_and_their_running_statistics_agree() -> None:
 
 
 @pytest.mark.parametrize("first", (0, 1))
-def test_a_state_goes_from_one_to_the_other_in_mid_training(first: int) -> None:
+def test_training_state_moves_between_backends(first: int) -> None:
     """Velocity and all: the next step is the same one in both.
 
     One step, because in training a difference in the last bit does not stay one: where it turns a
@@ -151,7 +151,7 @@ def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize(("first", "second"), [BACKENDS, BACKENDS[::-1]])
-def test_a_checkpoint_of_one_is_scored_and_resumed_by_the_other(
+def test_checkpoint_of_one_backend_works_in_the_other(
     rn50: Run, trained: Callable[..., Path], photos: Photos, first: str, second: str
 ) -> None:
     prefix = trained(first, "one", "-e", "1")

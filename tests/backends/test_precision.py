@@ -60,7 +60,7 @@ def velocities(step: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
+def test_loss_scale_rule_on_the_device(backend: str) -> None:
     """Through 300 steps, one in five of them bad, at both ends of the range too."""
     if backend == "torch":
         import torch
@@ -99,7 +99,7 @@ def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LARGE)
-def test_a_scale_that_is_a_power_of_two_changes_no_bit(backend: str) -> None:
+def test_power_of_two_scale_is_bit_exact(backend: str) -> None:
     """In float32, where nothing overflows or vanishes."""
     plain, scaled = build(backend, wd=0.01), build(backend, wd=0.01, loss_scale="1024")
     for i, lr in enumerate((0.05, 0.1, 0.02)):
@@ -185,7 +185,7 @@ def pieces(whole: Batch, size: int) -> list[Batch]:
         pytest.param("tensorflow", "256", marks=[pytest.mark.slow, NEEDS_TF]),
     ],
 )
-def test_batches_added_up_are_one_large_batch(backend: str, scale: str | None) -> None:
+def test_accumulated_batches_equal_one_large_batch(backend: str, scale: str | None) -> None:
     """With batch norm's statistics frozen: else each batch has its own. Over three updates."""
     large = build(backend, batch_size=12, loss_scale=scale, wd=0.01)
     small = build(backend, batch_size=4, macrobatch_size=12, loss_scale=scale, wd=0.01)
@@ -213,7 +213,7 @@ def freeze(step: Any, backend: str) -> None:
         step.forward = lambda images, training: forward(images, training=False)
 
 
-def test_an_epoch_of_whole_updates(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+def test_epoch_drops_an_incomplete_update(rn50: Run, photos: Photos, tmp_path: Path) -> None:
     """48 images, batches of 4, updates of 16 + 16 + 16 in place of 12 small ones; of 20, two: the
     rest is dropped. The rate is the update's, and one for all its batches."""
     (tmp_path / "mine.py").write_text(
@@ -235,7 +235,7 @@ def test_an_epoch_of_whole_updates(rn50: Run, photos: Photos, tmp_path: Path) ->
         assert {size for _, size in asked} == {str(macro)}
 
 
-def test_an_update_that_an_epoch_cannot_fill(rn50: Run, photos: Photos) -> None:
+def test_update_larger_than_an_epoch_is_refused(rn50: Run, photos: Photos) -> None:
     error = rn50("train", "--data-root", photos.root, *TINY, "-b", "8", "--macrobatch-size", "64",
                  "-e", "1").error  # fmt: skip
     assert "--macrobatch-size 64" in error and "an epoch has 48" in error
@@ -272,7 +272,7 @@ def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, An
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_overflow_is_counted_said_and_recovered_from(
+def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
     (tmp_path / "mine.py").write_text(SPOILT)
@@ -295,7 +295,7 @@ def test_an_overflow_is_counted_said_and_recovered_from(
     "backend", ["torch", pytest.param("tensorflow", marks=pytest.mark.acceptance)]
 )
 @pytest.mark.needs("torch", "tensorflow")
-def test_a_resumed_run_goes_on_with_its_scale(
+def test_resumed_run_keeps_its_loss_scale(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
     """In float16, from a scale that overflows: bit for bit, metrics and skipped steps too."""
@@ -389,7 +389,7 @@ def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, 
         for p in GROUPS
     ],
 )
-def test_what_one_rank_finds_every_rank_skips(backend: str, carrier: str, tmp_path: Path) -> None:
+def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_path: Path) -> None:
     """And the run goes on, over two batches per update, with the weights alike on both."""
     first, second = both_ranks(tmp_path, backend, carrier)
     assert first == second

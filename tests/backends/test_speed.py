@@ -43,7 +43,7 @@ def test_without_a_compiler_one_line_says_why(
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow")
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
-def test_a_compiled_step_is_the_same_step(backend: str) -> None:
+def test_compiled_step_gives_the_same_result(backend: str) -> None:
     """In float32 but for the order of sums. In bfloat16 kernels that are joined round at other
     places: they may not be further from float32 than before."""
     made, sums = {}, {}
@@ -66,7 +66,7 @@ def test_a_compiled_step_is_the_same_step(backend: str) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_cuda_graphs_without_a_gpu(rn50: Run, photos: Photos) -> None:
+def test_cuda_graphs_without_a_gpu_are_refused(rn50: Run, photos: Photos) -> None:
     ended = rn50("train", "--data-root", photos.root, *SHORT, "--cuda-graphs")
     assert ended.status == 2
     assert "--cuda-graphs: there is no GPU here: leave the flag out" in ended.error
@@ -114,7 +114,7 @@ for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "linux_x86_64")
-def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
+def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
     """PyTorch's: TensorFlow itself dies where a processor's memory has a limit."""
     (tmp_path / "full.py").write_text(FULL)
     done = subprocess.run(
@@ -132,7 +132,7 @@ def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.needs("gpu", "torch")
 class TestGpu:
-    def test_float32_is_float32_and_tf32_is_not(self) -> None:
+    def test_float32_and_tf32_differ(self) -> None:
         """A convolution against the same one in float64."""
         import torch
         from torch.nn import functional as F
@@ -151,7 +151,7 @@ class TestGpu:
         assert errors["float32"] < 1e-6 < 1e-5 < errors["tf32"] < 1e-2
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-    def test_a_recorded_step_is_the_same_step(self, dtype: str) -> None:
+    def test_cuda_graph_gives_the_same_step(self, dtype: str) -> None:
         plain, recorded = build("torch", dtype=dtype), build("torch", dtype=dtype, cuda_graphs=True)
         for step in (plain, recorded):
             for i in range(4):
@@ -161,7 +161,7 @@ class TestGpu:
         assert distance(trained(plain), trained(recorded)) < 0.05
         np.testing.assert_allclose(recorded.pop_metrics(), plain.pop_metrics(), rtol=1e-2)
 
-    def test_a_batch_that_is_too_large(self) -> None:
+    def test_too_large_batch_is_reported(self) -> None:
         import torch
 
         free, _ = torch.cuda.mem_get_info()

@@ -88,7 +88,7 @@ def test_a_loaded_state_continues_bit_for_bit(step: Any) -> None:
     assert np.abs(made[0]["velocity/fc.weight"]).max() > 0
 
 
-def test_it_learns(step: Any) -> None:
+def test_loss_falls(step: Any) -> None:
     given = batch(8)
     for _ in range(30):
         step.train_step(given, 0.05)

@@ -53,7 +53,7 @@ def renew(step: Any) -> None:
     step.pop_metrics()
 
 
-def test_where_tensorflow_is_missing_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from rn50lib.train_step import build_step
 
     monkeypatch.setitem(sys.modules, "tensorflow", None)
@@ -76,7 +76,7 @@ class TestStep:
         after = [g.experimental_get_tracing_count() for g in graphs]
         assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 1]
 
-    def test_other_threads_than_the_process_began_with_are_refused(self, step: Any) -> None:
+    def test_changing_the_thread_count_is_refused(self, step: Any) -> None:
         step.predict(batch(8).images)
         with pytest.raises(UserError, match="--threads 3: TensorFlow has already started"):
             build(threads=3)
@@ -95,7 +95,7 @@ class TestSeams:
         file.write_text(code)
         overrides.install((f"{seam}={file}:{seam}",))
 
-    def test_a_learner_s_exchange_is_what_the_update_gets(self, step: Any, tmp_path: Path) -> None:
+    def test_learners_exchange_feeds_the_update(self, step: Any, tmp_path: Path) -> None:
         code = "def exchange_gradients(gradients, comm):\n    return [2 * g for g in gradients]\n"
         self.install(tmp_path, "exchange_gradients", code)
         doubled = build(wd=0.0)
@@ -171,7 +171,7 @@ def test_everything_holds_under_keras_2() -> None:
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("flags", [("--profile-trace", "t.json"), ("--cuda-graphs",)])
-def test_what_is_pytorch_s_alone_is_refused(rn50: Any, photos: Photos, flags: list[str]) -> None:
+def test_pytorch_only_flags_are_refused(rn50: Any, photos: Photos, flags: list[str]) -> None:
     ended = rn50("train", "--data-root", photos.root, *TINY, "--backend", "tensorflow", *flags)
     assert ended.status == 2 and flags[0] in ended.error and "PyTorch" in ended.error
     assert not Path("t.json").exists()

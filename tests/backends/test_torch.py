@@ -127,7 +127,7 @@ def logits(step: Any, images: np.ndarray) -> np.ndarray:
     [tiny(6), tiny(6, "v1"), resnet(18, 10), resnet(50, 10), resnet(50, 10, "v1")],
     ids=lambda net: f"{net.name}-{net.version}",
 )
-def test_logits_are_those_of_the_paper_s_network(net: Network) -> None:
+def test_logits_match_the_papers_network(net: Network) -> None:
     arrays = busy_arrays(net)
     step = build(net)
     step.load(arrays)
@@ -138,7 +138,7 @@ def test_logits_are_those_of_the_paper_s_network(net: Network) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.needs("timm")
-def test_logits_are_timm_s_resnet50() -> None:
+def test_logits_match_timms_resnet50() -> None:
     import torch
 
     from benchmarks import peers
@@ -171,7 +171,7 @@ def test_logits_are_timm_s_resnet50() -> None:
 # --- the step -------------------------------------------------------------------------------------
 
 
-def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
+def test_step_applies_the_rule_to_exchanged_gradients() -> None:
     import torch
 
     step = build(wd=0.01, mom=0.9)
@@ -205,7 +205,7 @@ def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1.5"])
-def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
+def test_gradients_match_the_papers_network(version: str) -> None:
     """Of every parameter, from a forward pass in float64 with the batch's own statistics."""
     import torch
     from torch.nn import functional as F
@@ -272,7 +272,7 @@ def test_bfloat16_is_close_to_float32() -> None:
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
-def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_gpu_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is too old for PyTorch's CUDA, for example: no silent run on the processor."""
     import torch
 
@@ -287,7 +287,7 @@ def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.Monk
 # --- the step that waits --------------------------------------------------------------------------
 
 
-def test_a_paced_step_takes_its_time_and_no_core() -> None:
+def test_paced_step_waits_without_using_a_core() -> None:
     import time
 
     from rn50lib.train_step import build_step
@@ -342,7 +342,7 @@ def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> An
 @pytest.mark.needs("linux_x86_64")
 @pytest.mark.parametrize("bfloat16", ["", "avx512_bf16"], ids=["before bfloat16", "bfloat16"])
 @pytest.mark.parametrize("net", [tiny(6), resnet(18, 6)], ids=lambda net: net.name)
-def test_onednn_s_form_trains_as_the_model(
+def test_onednn_form_trains_like_the_model(
     net: Network, bfloat16: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first stage in blocks, the others in NHWC, 1x1 convolutions there as matrix products

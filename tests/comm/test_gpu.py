@@ -106,7 +106,7 @@ def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("horovod", "tensorflow")
-def test_gradients_of_gpus_do_not_go_through_the_host_unasked(tmp_path: Path) -> None:
+def test_horovod_without_nccl_is_refused_on_gpus(tmp_path: Path) -> None:
     """Where Horovod has no NCCL: refused early, with what to do; `--comm horovod` is a wish."""
     gpus = fake.environment([fake.H100, fake.H100])
 

@@ -276,7 +276,7 @@ def flip_a_pixel(rec, number=3):
     return offset
 
 
-def test_a_changed_picture_is_named_with_key_and_offset(alone):
+def test_changed_image_is_named_with_key_and_offset(alone):
     offset = flip_a_pixel(alone)
     problems, report = found(alone)
     (where,) = (where for kind, where, _ in problems if kind == "checksum")
@@ -473,7 +473,7 @@ def test_examples_that_training_cannot_use(tmp_path, example, kind):
 
 
 @pytest.mark.slow
-def test_it_finishes_on_any_damage(root):
+def test_verify_finishes_on_any_damage(root):
     """Random damage to every file of a set: always a report."""
     rng = random.Random(0)
     paths = sorted(p for p in root.rglob("*") if p.is_file())

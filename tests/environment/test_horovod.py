@@ -79,9 +79,7 @@ def test_changed_source_is_refused_by_name(horovod_wheel: ModuleType, tmp_path: 
             horovod_wheel.apply_edits(tree)
 
 
-def test_a_build_for_gpus_wants_a_tensorflow_that_it_links_with(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_gpu_build_needs_a_tensorflow_it_links_with(repository: Path, tmp_path: Path) -> None:
     """Said before anything is downloaded or compiled."""
     site = tmp_path / "site" / "tensorflow-2.21.0.dist-info"
     site.mkdir(parents=True)

@@ -75,7 +75,7 @@ def lab(
         process.wait(timeout=60)
 
 
-def test_lab_listens_here_only_and_wants_its_token(
+def test_lab_listens_locally_and_needs_its_token(
     lab: tuple[subprocess.Popen[bytes], int, str],
 ) -> None:
     process, port, said = lab
@@ -95,7 +95,7 @@ def test_lab_listens_here_only_and_wants_its_token(
     assert status(f"{here}/api/contents?token={token[1]}") == 200
 
 
-def test_nothing_covers_the_first_page(lab: tuple[subprocess.Popen[bytes], int, str]) -> None:
+def test_first_page_is_not_covered(lab: tuple[subprocess.Popen[bytes], int, str]) -> None:
     """JupyterLab asks at its first start whether it may fetch news, over the notebook."""
     token = re.search(r"\?token=(\w+)", lab[2])
     assert token is not None

@@ -19,7 +19,7 @@ WITHOUT = ("build", "data", "runs", "answers", ".*", "*.egg-info", "__pycache__"
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
-def test_the_wheel_trains_on_pictures_that_it_draws(tmp_path: Path) -> None:
+def test_wheel_trains_on_images_that_it_draws(tmp_path: Path) -> None:
     def run(*words: str | Path) -> str:
         done = subprocess.run(list(map(str, words)), cwd=tmp_path, env=env, text=True,
                               capture_output=True)  # fmt: skip

@@ -69,7 +69,7 @@ def losses(report: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("launcher", WAYS)
-def test_two_hosts_train_what_one_does(
+def test_two_hosts_train_like_one(
     launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     for where in ("localhost:4", "h1:2,h2:2"):
@@ -83,7 +83,7 @@ def test_two_hosts_train_what_one_does(
 
 
 @pytest.mark.needs("torch")
-def test_torchrun_meets_as_it_was_told(
+def test_torchrun_uses_the_given_rendezvous(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     """Run on each host the command that `rn50 run` printed for it."""
@@ -132,7 +132,7 @@ class Run:
 
 @pytest.mark.needs("horovod")
 @pytest.mark.parametrize("how", [Host.end, Host.unplug])
-def test_a_host_that_is_gone_fails_the_run(
+def test_lost_host_fails_the_run(
     how: Callable[[Host], None], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     """It crashes, so that the kernel closes its connections, or its cable is pulled."""
@@ -146,7 +146,7 @@ def test_a_host_that_is_gone_fails_the_run(
 
 
 @pytest.mark.needs("horovod", "slow_link")
-def test_a_slow_link_slows_the_run_and_no_more(
+def test_slow_link_only_slows_the_run(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun")
@@ -185,7 +185,7 @@ def cluster(
 
 @pytest.mark.acceptance
 @pytest.mark.needs("slurm", "torch")
-def test_a_job_on_two_nodes_of_slurm_s_trains_what_one_host_does(
+def test_slurm_job_on_two_nodes_trains_like_one_host(
     cluster: Callable[..., str], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     """`rn50 run --print slurm`, given to sbatch: rank and size come from srun."""

@@ -95,7 +95,7 @@ def test_a_batch_script_requests_what_the_run_needs(rn50: Rn50) -> None:
         ("slurm", ("--load-epoch", "3"), "--load-epoch needs --model-prefix"),
     ],
 )
-def test_what_an_engine_cannot_run_is_refused(
+def test_unsupported_flags_of_an_engine_are_refused(
     rn50: Rn50, engine: str, flags: tuple[str, ...], says: str
 ) -> None:
     assert says in rn50("run", *flags, "--print", engine).error

@@ -40,7 +40,7 @@ def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_validation_images_are_plain_pillow_s(textured: Path, engine: bool) -> None:
+def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
     """With the decoder that decodes what is needed, and with the one for a GPU's JPEG engine."""
     from rn50lib.data.dali import Dali
 
@@ -65,7 +65,7 @@ def crops(images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_crops_are_drawn_by_the_recipe_s_numbers(textured: Path, engine: bool) -> None:
+def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
     """DALI's own default is 8 % of the area; the recipe says 5."""
     from rn50lib.data.dali import Dali
 
@@ -87,7 +87,7 @@ def test_crops_are_drawn_by_the_recipe_s_numbers(textured: Path, engine: bool) -
     assert (height > 0).all()  # none is upside down
 
 
-def test_other_augmentation_comes_from_the_recipe_too(textured: Path) -> None:
+def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
     source = open_source(textured, "train", "recordio")
     left, top, right, bottom = crops(pixels(read(source, recipe="roadsigns"))).T
     assert (np.abs(right - left) * (bottom - top)).min() > 0.3  # not 5 %, but 35
@@ -103,7 +103,7 @@ def test_other_augmentation_comes_from_the_recipe_too(textured: Path) -> None:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_epochs_in_turn_are_those_that_stand_alone(
+def test_consecutive_epochs_match_single_epochs(
     textured: Path, data_format: str, split: str
 ) -> None:
     """A run has graphs built ahead; one that resumes at an epoch does not."""
@@ -144,7 +144,7 @@ def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("raise ImportError('no libcudart')", "DALI does not import here (no libcudart): `make"),
     ],
 )
-def test_where_dali_is_missing_one_line_says_so(
+def test_missing_dali_is_one_line(
     photos: Photos, run_cli: Callable[..., Any], repository: Path, tmp_path: Path,
     inside: str | None, problem: str,
 ) -> None:  # fmt: skip
@@ -192,7 +192,7 @@ def test_raw_pixels_are_refused(photos: Photos, tmp_path: Path) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.needs("dali2")
-def test_all_of_this_with_the_current_dali(tmp_path: Path, repository: Path) -> None:
+def test_dali_tests_pass_with_the_current_dali(tmp_path: Path, repository: Path) -> None:
     """The same tests in a process that finds the other package first."""
     folder = Path(os.environ["RN50_DALI2"])
     (tmp_path / "nvidia").mkdir()

@@ -45,7 +45,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 @pytest.mark.parametrize("size", [64, 224])
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (1600, 1200)])
-def test_training_crops_look_as_pillow_s_do(width: int, height: int, size: int) -> None:
+def test_training_crops_match_pillow(width: int, height: int, size: int) -> None:
     data = photograph(width, height)
     for seed in range(8):
         box, _ = recipe.augment(seed, width, height)

@@ -110,7 +110,7 @@ def test_ranks_share_the_images(packed: Path, loader: str, data_format: str) -> 
 
 
 @every_ordered
-def test_the_order_is_the_promised_one(packed: Path, loader: str, data_format: str) -> None:
+def test_order_follows_seed_and_epoch(packed: Path, loader: str, data_format: str) -> None:
     """Step s takes order[s x G : (s + 1) x G], and rank r the rows from r x B of it."""
     source = open_source(packed, "train", data_format)
     images = [Image.open(io.BytesIO(source.read(i))).resize((4, 4)) for i in range(TRAIN)]
@@ -135,9 +135,7 @@ def test_an_epoch_continues_from_any_step(textured: Path, loader: str, data_form
 
 @every_loader
 @every_format
-def test_a_part_of_the_data_stays_the_same_part(
-    packed: Path, loader: str, data_format: str
-) -> None:
+def test_num_examples_selects_the_same_images(packed: Path, loader: str, data_format: str) -> None:
     source = open_source(packed, "train", data_format)
     parts = [read(loader, source, epoch=e, num_examples=24) for e in (0, 1)]
     shown = [numbers(pixels(part)) for part in parts]

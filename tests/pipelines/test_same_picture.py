@@ -52,7 +52,7 @@ def photograph(rng: np.random.Generator, width: int, height: int) -> Image.Image
 
 
 @pytest.mark.slow
-def test_every_loader_shows_pillow_s_picture(tmp_path: Path) -> None:
+def test_every_loader_matches_pillow(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for split, i in itertools.product(("train", "val"), range(3)):
         path = tmp_path / split / "a" / f"{i}.jpg"
@@ -71,7 +71,7 @@ def test_every_loader_shows_pillow_s_picture(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["native, torch", "native, tensorflow"])
-def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
+def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
     """Decoded in a hurry, which the crop's own size hides: a mean of 1 to 2 of 255. Where a part of
     the size is decoded, PyTorch's crop goes to the nearest pixel of that."""
     rng = np.random.default_rng(0)

@@ -42,7 +42,7 @@ def limit(options: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("data_format", ["files", "recordio"])
 @pytest.mark.parametrize("options", [{}, TURNED])
-def test_batches_are_those_of_the_torch_loader(
+def test_batches_match_the_torch_loader(
     textured: Path, data_format: str, options: dict[str, Any]
 ) -> None:
     for split, rank in (("train", 1), ("val", 0)):
@@ -56,9 +56,7 @@ def test_batches_are_those_of_the_torch_loader(
 
 
 @pytest.mark.parametrize("options", [{}, TURNED])
-def test_a_stream_crops_each_record_as_the_torch_loader_does(
-    textured: Path, options: dict[str, Any]
-) -> None:
+def test_stream_crops_match_the_torch_loader(textured: Path, options: dict[str, Any]) -> None:
     """Which record is which is found by looking: each has exactly one twin."""
     for split in ("train", "val"):
         source = open_source(textured, split, "tfrecord")

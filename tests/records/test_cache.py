@@ -82,7 +82,7 @@ def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> No
 
 
 @pytest.mark.parametrize("form", ["recordio", "tfrecord"])
-def test_a_folder_that_is_only_read_has_its_note_in_the_cache(tmp_path: Path, form: str) -> None:
+def test_read_only_folder_uses_the_cache_folder(tmp_path: Path, form: str) -> None:
     root = tmp_path / "set"
     root.mkdir()
     write(root, form, [3, 1, 2])
@@ -110,7 +110,7 @@ print(disk_cache(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], compute)["a"]
 """
 
 
-def test_one_rank_computes_for_all(tmp_path: Path) -> None:
+def test_one_rank_computes_the_cache_for_all(tmp_path: Path) -> None:
     file, log = tmp_path / "file", tmp_path / "log"
     file.write_bytes(b"x")
     ranks = [

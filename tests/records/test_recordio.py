@@ -36,7 +36,7 @@ def write(prefix, count, size=100, seed=0):
     return images
 
 
-def test_writer_writes_what_mxnet_writes(tmp_path):
+def test_writer_matches_mxnet(tmp_path):
     with Writer(tmp_path / "a") as writer:
         for key, label, image in known.RECORDS:
             writer.write(key, pack_header(label, key, image))
@@ -72,7 +72,7 @@ payloads = st.lists(
 
 
 @given(payloads)
-def test_framing_follows_the_rule_and_comes_back(payload):
+def test_framing_follows_the_format_and_round_trips(payload):
     framed = frame(payload)
     assert framed == frame_by_the_rule(payload)
     span = locate(framed, 0, len(framed))
@@ -80,7 +80,7 @@ def test_framing_follows_the_rule_and_comes_back(payload):
     assert join(framed, span) == payload
 
 
-def test_reader_reads_what_mxnet_wrote(known_rec):
+def test_reader_reads_mxnets_files(known_rec):
     reader = Reader(known_rec)
     assert len(reader) == 5
     assert reader.keys.tolist() == [key for key, _, _ in known.RECORDS]
@@ -118,7 +118,7 @@ def test_labels(tmp_path):
 
 
 @pytest.mark.parametrize("label", [(1.0, 2.0), 0.5, -1.0, float("nan"), float("inf")])
-def test_label_that_is_no_class_is_named(tmp_path, label):
+def test_invalid_label_is_named(tmp_path, label):
     with Writer(tmp_path / "a") as writer:
         writer.write(4, pack_header(1, 4, b"image"))
         writer.write(8, pack_header(label, 8, b"image"))
@@ -137,7 +137,7 @@ def test_file_changed_before_a_worker_opens_it(tmp_path):
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
-def test_damage_is_told_with_its_place_and_costs_no_other_record(tmp_path):
+def test_damage_is_reported_with_offset_and_other_records_are_read(tmp_path):
     write(tmp_path / "a", 50)
     data = bytearray((tmp_path / "a.rec").read_bytes())
     offset = int(Reader(tmp_path / "a.rec").offsets[37])
@@ -181,7 +181,7 @@ def test_broken_index(tmp_path, text):
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_random_damage_is_told_or_harmless(tmp_path_factory, data):
+def test_random_damage_is_reported_or_harmless(tmp_path_factory, data):
     """Any change of the bytes: a record comes back right, or is refused with an offset.
 
     The format has no checksum, so a change inside the payload of a record can only be seen in the
@@ -268,7 +268,7 @@ def test_without_checksums_or_with_those_of_another_file(tmp_path):
 # -- writing -------------------------------------------------------------------------------------
 
 
-def test_a_key_comes_once(tmp_path):
+def test_duplicate_keys_are_refused(tmp_path):
     with pytest.raises(UserError, match="the key 5 comes twice"), Writer(tmp_path / "a") as writer:
         writer.write(5, pack_header(0, 5, b"x"))
         writer.write(5, pack_header(0, 5, b"y"))

@@ -11,7 +11,7 @@ batches = st.integers(1, 9)
 
 
 @given(st.integers(0, 500), st.integers(0, 2**32), st.integers(0, 90))
-def test_an_epochs_order_is_a_permutation_and_comes_again(examples, seed, epoch):
+def test_epoch_order_is_a_reproducible_permutation(examples, seed, epoch):
     order = epoch_order(examples, seed, epoch)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(examples))
@@ -23,7 +23,7 @@ def test_orders_of_epochs_and_seeds_differ():
     assert len(orders) == 100
 
 
-def test_each_image_is_anywhere_equally_often():
+def test_every_position_is_equally_likely():
     """A biased shuffle is seen here: 4,000 epochs of 5 images, 800 expected, σ = 25."""
     counts = np.zeros((5, 5))
     for epoch in range(4000):
@@ -39,7 +39,7 @@ def test_the_order_never_changes():
 
 
 @given(st.integers(0, 300), sizes, batches)
-def test_shards_are_the_global_batches_cut_by_rank(examples, size, batch):
+def test_shards_are_slices_of_the_global_batches(examples, size, batch):
     order = epoch_order(examples, 3, 4)
     shards = [shard(order, rank, size, batch) for rank in range(size)]
     steps = examples // (size * batch)

@@ -35,7 +35,7 @@ def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.needs("onnx")
-def test_onnx_runtime_gives_the_same(
+def test_onnx_runtime_gives_the_same_logits(
     trained: Path, images_and_answers, tmp_path: Path, capsys
 ) -> None:
     import onnxruntime

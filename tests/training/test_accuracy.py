@@ -78,7 +78,7 @@ def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> Non
         ("tensorflow", "horovod", "mpirun"),
     ],
 )
-def test_two_workers_reach_what_one_reaches(
+def test_two_workers_reach_the_accuracy_of_one(
     whole_set, run_cli, tmp_path, backend, comm, launcher, seed
 ) -> None:
     """The same recipe and the same global batch of 32, as 2 x 16."""

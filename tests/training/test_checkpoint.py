@@ -71,7 +71,7 @@ def test_epochs_under_a_prefix(tmp_path: Path) -> None:
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def test_a_truncated_file_is_passed_over_and_named(tmp_path: Path) -> None:
+def test_truncated_file_is_skipped_and_named(tmp_path: Path) -> None:
     prefix = tmp_path / "m"
     for epoch in (1, 2, 3):
         checkpoint.save(prefix, made(epoch))
@@ -94,7 +94,7 @@ def pristine() -> bytes:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject) -> None:
+def test_any_flipped_bit_is_detected(tmp_path: Path, data: st.DataObject) -> None:
     """In the header, in the metadata and in the arrays: wrong content never passes."""
     file = checkpoint.path(tmp_path / "m", 1)
     content = bytearray(pristine())
@@ -109,7 +109,7 @@ def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject) -> None:
         assert same(found, small())
 
 
-def test_an_epoch_that_is_not_there_says_which_are(tmp_path: Path) -> None:
+def test_missing_epoch_lists_the_existing_ones(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "m", small(1))
     checkpoint.save(tmp_path / "m", small(4))
     with pytest.raises(UserError, match=r"m-0003.safetensors; .*1, 4"):

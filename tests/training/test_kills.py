@@ -92,7 +92,7 @@ def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None
 
 
 @pytest.mark.parametrize("point", KILLS)
-def test_a_run_killed_at_a_chosen_point(
+def test_run_killed_at_a_chosen_point_resumes(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str
 ) -> None:
     killed = signalled(photos, tmp_path, 9, point)
@@ -142,7 +142,7 @@ def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(s, marks=pytest.mark.acceptance) for s in range(100, 107))]
 )
-def test_a_run_with_workers_killed_at_random(
+def test_workers_killed_at_random_resume(
     photos: Photos, undisturbed: Path, tmp_path: Path, seed: int
 ) -> None:
     """Three kills of `rn50 run`, which leave no process, and a resume to the end."""

@@ -76,7 +76,7 @@ def test_the_report_has_the_reference_s_keys_with_a_value_per_epoch(trained: Pat
             assert time * ips == pytest.approx(8 if phase == "train" else 11 / 2)
 
 
-def test_the_report_s_env_says_what_ran_and_why(trained: Path) -> None:
+def test_report_env_records_choices_and_reasons(trained: Path) -> None:
     env = strict_json(trained / "r.json")["env"]
     assert env["axes"]["batch_size"] == {"value": 8, "reason": "given"}
     assert env["axes"]["seed"] == {"value": 0, "reason": "the default"}
@@ -120,7 +120,7 @@ def expected_rate(progress: float) -> float:
     return 0.0125 if progress < 2 else 0.00125
 
 
-def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos: Photos) -> None:
+def test_validation_matches_pillow_and_the_checkpoint(trained: Path, photos: Photos) -> None:
     """Every image read with Pillow, cropped by hand, counted by hand."""
     from rn50lib.distributed import Local
     from rn50lib.torch.train_step import TorchStep
@@ -184,7 +184,7 @@ def resume(rn50: Run, photos: Photos, *flags: str) -> Any:
 
 
 @pytest.mark.parametrize("flags", [("--resume",), ("--load-epoch", "1")])
-def test_a_resumed_run_is_the_undisturbed_one(
+def test_resumed_run_equals_an_uninterrupted_one(
     rn50: Run, trained: Path, photos: Photos, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     for name in ("m-0001.safetensors", "m-symbol.json"):
@@ -195,7 +195,7 @@ def test_a_resumed_run_is_the_undisturbed_one(
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(
+def test_damaged_checkpoint_is_skipped_and_named(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
     for name in ("m-0001.safetensors", "m-0002.safetensors", "m-symbol.json"):
@@ -210,7 +210,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert same_weights("m", trained / "m", 3)
 
 
-def test_resuming_what_is_finished_writes_its_report(
+def test_resuming_a_finished_run_writes_its_report(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
     """As after a kill between the last checkpoint and the report."""
@@ -228,7 +228,7 @@ def test_resuming_what_is_finished_writes_its_report(
         (("--data-root", "other"), "data 48 images"),
     ],
 )
-def test_another_run_s_checkpoint_is_not_resumed(
+def test_checkpoint_of_a_different_run_is_not_resumed(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...], problem: str
 ) -> None:
     for name in ("m-0001.safetensors", "m-symbol.json"):
@@ -273,7 +273,7 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
 
 
 @pytest.mark.parametrize("flags", [(), ("--loader", "native", "--backend", "tensorflow")])
-def test_a_damaged_validation_image_does_not_cost_the_training(
+def test_damaged_validation_image_keeps_the_training(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     shutil.copytree(photos.root, "set", ignore=shutil.ignore_patterns("records"))
@@ -392,7 +392,7 @@ def test_the_profile_is_a_chrome_trace_of_a_few_steps(
 
 
 @pytest.mark.slow
-def test_a_run_in_processes_of_its_own(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
+def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
     """It says what it chose and why, and keeps report, progress and model in its folder."""
     flags = ("--data-root", photos.root, *TINY[:4], "--threads", "1", "-e", "3", "--no-val")
     done = run_cli("run", *flags, "--data-nthreads", "1", "--num-examples", "32")

@@ -111,7 +111,7 @@ SHARD = """def shard(order, rank, size, batch):
 
 
 @pytest.mark.slow
-def test_exercise_done_wrongly_then_rightly(course, tmp_path):
+def test_wrong_then_correct_answer_in_jupyterlab(course, tmp_path):
     course.open("exercises/ex03_horovod.ipynb")
     course.run("profile: str =")
     table = course.run("workshop.start(")

@@ -86,7 +86,7 @@ def test_gpus_are_those_of_the_run(tmp_path, monkeypatch):
     assert live.gpu_handles(1) == []
 
 
-def test_waiting_says_a_thing_once(monkeypatch, capsys):
+def test_waiting_prints_each_line_once(monkeypatch, capsys):
     monkeypatch.setattr(runs, "QUIET_S", -1.0)
     spoken = runs.Spoken()
     for second, status in enumerate(["starting", "starting", "starting", "starting (data)"], 4):
@@ -101,7 +101,7 @@ def test_waiting_says_a_thing_once(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_run_that_starts_says_so_once(monkeypatch, capsys):
+def test_start_of_a_run_is_printed_once(monkeypatch, capsys):
     monkeypatch.setattr(runs, "QUIET_S", 0.3)
     train(**SMALL, num_epochs=1, benchmark_iters=3).wait()
     lines = capsys.readouterr().out.splitlines()
@@ -112,7 +112,7 @@ def test_a_run_that_starts_says_so_once(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_live_figure_moves_and_stays(monkeypatch):
+def test_live_figure_updates_and_stays(monkeypatch):
     import IPython.display
 
     shown: list[tuple[str, dict]] = []

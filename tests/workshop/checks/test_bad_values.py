@@ -198,6 +198,6 @@ def listed(value: Any) -> Any:
     [*map(as_type, (np.float32, np.float64, np.longdouble, np.int32)), listed],
     ids=["float32", "float64", "longdouble", "int32", "tuples for lists"],
 )
-def test_other_types_are_right_too(name, other):
+def test_equivalent_types_pass(name, other):
     result = engine.judge(name, altered(name, other))
     assert result.passed, result.lines

@@ -57,7 +57,7 @@ def found(seen, case) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
+def test_every_mistake_is_found_from_the_network_input(tmp_path):
     """The judge is held against scripts whose one mistake is known; without one it is silent."""
     hardly = [i for i, (_, _, diagnosis) in enumerate(CAPSTONES, 1) if diagnosis == HARDLY]
     paths = scripts(tmp_path)
@@ -81,7 +81,7 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_run_leaves_nothing_for_the_next_one(tmp_path):
+def test_runs_do_not_affect_each_other(tmp_path):
     """A script that decodes once and for all would be measured without its decoding."""
     line = "    net = Net(len(classes))\n"
     keep = '    torch.save(images, Path(data, "decoded.pt"))\n'

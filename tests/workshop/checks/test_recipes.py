@@ -135,7 +135,7 @@ def test_the_slides_recipe_two_writes_and_trains(
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_one_process_learns_the_pictures(roadsigns_small: SmallDataset, tmp_path: Path) -> None:
+def test_one_process_learns_the_images(roadsigns_small: SmallDataset, tmp_path: Path) -> None:
     """At the slides' size."""
     flags = ["--data", roadsigns_small.folder, "--batch-size", 8, "--epochs", 12, "--log-every", 1]
     done = run([sys.executable, SINGLE, *flags, "--seen", tmp_path / "seen"], tmp_path)
@@ -271,7 +271,7 @@ def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, n
 
 @pytest.mark.slow
 @needs_horovod
-def test_tensorflow_reads_the_pixels_that_pillow_sees(
+def test_tensorflow_and_pillow_read_the_same_pixels(
     two_classes: Path, probe: dict[str, np.ndarray]
 ) -> None:
     expected = []
@@ -300,7 +300,7 @@ def test_ranks_read_different_shards(probe: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.slow
 @needs_horovod
-def test_each_picture_is_flipped_and_turned_by_itself(probe: dict[str, np.ndarray]) -> None:
+def test_each_image_is_flipped_and_rotated_separately(probe: dict[str, np.ndarray]) -> None:
     assert {tuple(f) for f in probe["flips"]} == {(0, 0), (0, 3), (3, 0), (3, 3)}
     angles = probe["angles"]
     assert len(np.unique(angles)) == 200 and np.abs(angles).max() <= 10
@@ -309,7 +309,7 @@ def test_each_picture_is_flipped_and_turned_by_itself(probe: dict[str, np.ndarra
 
 @pytest.mark.slow
 @needs_horovod
-def test_the_parameters_are_those_of_the_paper(probe: dict[str, np.ndarray]) -> None:
+def test_parameter_count_matches_the_paper(probe: dict[str, np.ndarray]) -> None:
     """Counted by hand: convolutions without bias, 4 numbers per channel that is normalised."""
     growth, channels = 12, 24
     total = 7 * 7 * 3 * channels + 4 * channels  # stem
@@ -326,7 +326,7 @@ def test_the_parameters_are_those_of_the_paper(probe: dict[str, np.ndarray]) -> 
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_a_folder_without_pictures_is_told(tmp_path: Path) -> None:
+def test_folder_without_images_is_reported(tmp_path: Path) -> None:
     done = run([sys.executable, SINGLE, "--data", "nowhere"], tmp_path, status=2)
     assert "--data nowhere: no pictures in nowhere/train/stop" in done.stderr
 
@@ -342,7 +342,7 @@ def test_shards_of_another_schema_are_refused(two_classes: Path, tmp_path: Path)
     assert "train-00000-of-00001: not in the slides' schema" in refused.stderr
 
 
-def test_the_readme_names_what_is_there() -> None:
+def test_readme_lists_all_files() -> None:
     text = (FOLDER / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", text)
     paths = re.findall(r"exercises/recipes/[\w/.]+\.py", text)

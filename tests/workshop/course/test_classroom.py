@@ -161,7 +161,7 @@ def work_on(course: Path) -> None:
     path.write_text(json.dumps(made))
 
 
-def test_zip_has_the_work_and_nothing_else(course: Path, rn50) -> None:
+def test_zip_contains_only_the_work(course: Path, rn50) -> None:
     work_on(course)
     for name in ("answers/ex01.py", "answers/ex01.json", "data/a.jpg", "runs/x/report.json"):
         (course / name).parent.mkdir(parents=True, exist_ok=True)

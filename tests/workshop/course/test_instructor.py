@@ -37,7 +37,7 @@ def test_minutes_of_notebooks_and_exercises(page: str) -> None:
     assert f"Of the {minutes['08']} minutes of ex08, {exercise_minutes()['ex08.capstone']}" in page
 
 
-def test_commands_are_those_that_there_are(page: str) -> None:
+def test_commands_exist(page: str) -> None:
     lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
     assert len(lines) >= 5
     for line in lines:
