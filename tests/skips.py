@@ -126,7 +126,7 @@ def pytest_terminal_summary(
     """Print skips by capability, the parts with their seconds, and what an empty run means."""
     say = terminalreporter.write_line
     if _skips:
-        terminalreporter.section("skipped for want of a capability")
+        terminalreporter.section("skipped because a capability is missing")
         for name, count in _skips.most_common():
             row = capabilities.table()[name]
             say(f"{name}: {count} skipped, no {row.what}; to run them: {row.get}")

@@ -1,7 +1,7 @@
-"""What several tests share: pictures made in milliseconds, runs in this process, tiny networks.
+"""Helpers for several tests: images made in milliseconds, runs in this process, tiny networks.
 
-Each picture is one flat colour that says which picture it is, whatever crop is taken of it: that is
-how a test knows, without the code under test, which images a batch holds.
+Each image has one flat colour that encodes its number, whatever crop is taken of it. So a test
+knows which images a batch contains, without the code under test.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def colour(number: int) -> tuple[int, int, int]:
 
 
 def numbers(images_NHWC: Any) -> list[int]:
-    """Which images a batch of pixels (N, H, W, 3) shows."""
+    """Return which images a batch of pixels (N, H, W, 3) shows."""
     red_green = np.asarray(images_NHWC)[..., :2].mean(axis=(1, 2))
     column, row = np.rint((red_green - 16) / 28).astype(int).T
     return list(column + 8 * row)
@@ -150,7 +150,7 @@ def run_here(capsys: Any, *args: str | os.PathLike[str]) -> Ended:
 
 
 def bound_by_permissions() -> list[str]:
-    """What to put before a command so that a folder's mode holds for it even where root runs it."""
+    """Return a command prefix with which folder permissions hold even for root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
@@ -185,7 +185,7 @@ def strict_json(path: Path) -> Any:
 
 
 def timeless(report: dict[str, Any]) -> dict[str, Any]:
-    """What of a report must not depend on the clock, on the command or on a resume."""
+    """Return the parts of a report that do not depend on the clock, the command or a resume."""
     kept = {k: v for k, v in report["metrics"].items() if k.split(".")[1] not in TIMES}
     return {"model": report["model"], "ngpus": report["ngpus"], "metrics": kept}
 

@@ -214,7 +214,7 @@ def test_named_paths_exist(page: Path) -> None:
 def test_images_have_alt_text() -> None:
     for page in PAGES:
         for words in re.findall(r"!\[([^\]]*)\]\(", page.read_text()):
-            assert len(words) > 20, f"{page.name}: a picture needs alt text"
+            assert len(words) > 20, f"{page.name}: an image needs alt text"
 
 
 def test_the_table_of_notebooks_is_the_course() -> None:
@@ -235,7 +235,7 @@ def test_no_placeholder_is_left() -> None:
         assert "TODO" not in page.read_text(), page.name
 
 
-# --- nothing of anybody's own machine -------------------------------------------------------------
+# --- nothing about the author's machine -----------------------------------------------------------
 
 
 def tracked() -> list[Path]:
@@ -253,8 +253,11 @@ def tracked() -> list[Path]:
 
 
 def own_places() -> list[str]:
-    """What would betray the machine that a file was written on: where this checkout stands, the
-    home folder, and the hosts that pip is configured to ask."""
+    """Return texts that would reveal the author's machine.
+
+    These are the folder of this checkout, the home folder, and the hosts that pip is configured to
+    use.
+    """
     places = [f"{ROOT.parent}/"] if ROOT.parent.name not in ("", "workspace", "tmp", "src") else []
     home = Path.home()
     if len(home.parts) > 2:

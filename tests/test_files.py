@@ -40,8 +40,8 @@ def test_a_device_is_written_to(rn50: Run, trained: Path, photos: Photos) -> Non
     assert rn50(*TRAIN, "-e", "1", "--report", "null").status == 0
     assert Path("null").is_symlink() and stat.S_ISCHR(os.stat("null").st_mode)
     Path("out.npz").symlink_to("/dev/stdout")
-    picture = photos.files("val")[0]
-    assert b"PK" in output("predict", trained / "m", "2", picture, "-o", "out.npz")
+    image = photos.files("val")[0]
+    assert b"PK" in output("predict", trained / "m", "2", image, "-o", "out.npz")
     flags = ("--data-root", photos.root, *TINY)
     scored = output("score", trained / "m", "2", *flags, "--report", "/dev/stdout").decode()
     report, end = json.JSONDecoder().raw_decode(scored)

@@ -1,4 +1,4 @@
-"""What imports what: the contracts of pyproject.toml, and what really gets loaded."""
+"""Imports: the contracts of pyproject.toml, and the modules that are really loaded."""
 
 from __future__ import annotations
 

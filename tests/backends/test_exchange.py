@@ -1,4 +1,4 @@
-"""What N workers compute together is what one computes alone on all their images."""
+"""N workers together compute the same as one worker with all their images."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_
 
 @pytest.mark.needs("horovod")
 def test_frozen_batch_norm_and_different_images(tmp_path: Path) -> None:
-    """With the statistics frozen, any eight images give the same gradients on both."""
+    """Frozen statistics give the same gradients for any eight images on both."""
     alone = gradients(tmp_path, "torch", "local", "frozen")
     assert distance(alone, gradients(tmp_path, "torch", "horovod", "frozen")) < 1e-5
 

@@ -131,7 +131,7 @@ def test_lars_uses_norms_of_accumulated_gradients(backend: str) -> None:
 
 
 def logits(step: Any, images: np.ndarray) -> np.ndarray:
-    """As in training, with the batch's own statistics."""
+    """Return the logits of a training forward pass, with the batch's own statistics."""
     if hasattr(step, "named"):
         return step.forward(images, training=True).numpy()
     import torch

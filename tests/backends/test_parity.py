@@ -54,7 +54,7 @@ def both(
     return built(net, dtype)
 
 
-def apart(one: np.ndarray, other: np.ndarray) -> float:
+def distance(one: np.ndarray, other: np.ndarray) -> float:
     """The L2 distance, relative to the size of `one`."""
     return float(np.linalg.norm(one - other) / (np.linalg.norm(one) + 1e-12))
 
@@ -90,7 +90,7 @@ def test_gradients_agree(net: Network) -> None:
         ours, theirs = (step.state() for step in steps)
         velocities = [f"velocity/{name}" for name in net.parameters()]
         assert all(np.abs(ours[name]).max() > 0 for name in velocities)
-        worst.append(max(apart(ours[name], theirs[name]) for name in velocities))
+        worst.append(max(distance(ours[name], theirs[name]) for name in velocities))
     assert np.median(worst) < 1e-3, worst
 
 
@@ -104,15 +104,15 @@ def test_five_steps_and_their_running_statistics_agree() -> None:
     ours, theirs = (step.state() for step in steps)
     for name in net.arrays():  # a beta began at 0: all of it is what five gradients made
         allowed = 1e-3 if ".running_" in name else 1e-2
-        assert apart(ours[name], theirs[name]) < allowed, name
+        assert distance(ours[name], theirs[name]) < allowed, name
 
 
 @pytest.mark.parametrize("first", (0, 1))
 def test_training_state_moves_between_backends(first: int) -> None:
-    """Velocity and all: the next step is the same one in both.
+    """Weights and velocity move: the next step is the same in both backends.
 
-    One step, because in training a difference in the last bit does not stay one: where it turns a
-    rectifier on or off, weights of this small network are a hundredth apart two steps later.
+    Only one step is compared, because a difference in the last bit can switch a rectifier; weights
+    of this small network then differ by a hundredth two steps later.
     """
     net = tiny(6)
     given = [batch(8, seed=i) for i in range(4)]
@@ -125,8 +125,8 @@ def test_training_state_moves_between_backends(first: int) -> None:
     for step in steps:
         step.train_step(given[3], 0.01)
     wanted, made = one.state(), other.state()
-    for name in net.arrays():  # without the velocity the updates would be 0.7 apart
-        assert apart(wanted[name] - before[name], made[name] - before[name]) < 1e-2, name
+    for name in net.arrays():  # without the velocity the updates would be 0.7 different
+        assert distance(wanted[name] - before[name], made[name] - before[name]) < 1e-2, name
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
-    """Train with a backend, the checkpoint in a folder of its own; returns its prefix."""
+    """Train with a backend in a new folder; return the checkpoint's prefix."""
 
     def run(backend: str, name: str, *flags: str) -> Path:
         prefix = tmp_path / name / "m"

@@ -47,7 +47,7 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def trained(step: Any) -> dict[str, np.ndarray]:
-    """What an update changes."""
+    """Return the arrays that an update changes."""
     return {name: array for name, array in step.state().items() if ".running_" not in name}
 
 
@@ -100,7 +100,7 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", LARGE)
 def test_power_of_two_scale_is_bit_exact(backend: str) -> None:
-    """In float32, where nothing overflows or vanishes."""
+    """Compare in float32, in which nothing overflows or vanishes."""
     plain, scaled = build(backend, wd=0.01), build(backend, wd=0.01, loss_scale="1024")
     for i, lr in enumerate((0.05, 0.1, 0.02)):
         for step in (plain, scaled):
@@ -130,7 +130,7 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
     """Puts `bad` into one number of the exchanged gradients at some of the steps."""
     count = [0]
 
-    def spoil(gradients: list[np.ndarray], comm: Any) -> list[np.ndarray]:
+    def corrupt(gradients: list[np.ndarray], comm: Any) -> list[np.ndarray]:
         if count[0] in at:
             gradients[5] = gradients[5].copy()
             gradients[5].flat[0] = bad
@@ -140,11 +140,11 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
     if backend == "torch":
         from rn50lib.torch.gradient_sync import OverriddenSync
 
-        step.sync = OverriddenSync(spoil, Local(), step.model)
+        step.sync = OverriddenSync(corrupt, Local(), step.model)
     else:
         from rn50lib.tensorflow.gradient_sync import OverriddenSync as TfOverridden
 
-        step.sync = TfOverridden(spoil, Local())
+        step.sync = TfOverridden(corrupt, Local())
 
 
 @pytest.mark.parametrize("backend", LARGE)
@@ -186,7 +186,7 @@ def pieces(whole: Batch, size: int) -> list[Batch]:
     ],
 )
 def test_accumulated_batches_equal_one_large_batch(backend: str, scale: str | None) -> None:
-    """With batch norm's statistics frozen: else each batch has its own. Over three updates."""
+    """Batch norm's statistics are frozen, because each batch has its own; three updates."""
     large = build(backend, batch_size=12, loss_scale=scale, wd=0.01)
     small = build(backend, batch_size=4, macrobatch_size=12, loss_scale=scale, wd=0.01)
     for step in (large, small):
@@ -243,7 +243,7 @@ def test_update_larger_than_an_epoch_is_refused(rn50: Run, photos: Photos) -> No
 
 # --- the command line -----------------------------------------------------------------------------
 
-SPOILT = """
+CORRUPTED = """
 import numpy as np
 from rn50lib.distributed import average
 calls = 0
@@ -275,7 +275,7 @@ def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, An
 def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(SPOILT)
+    (tmp_path / "mine.py").write_text(CORRUPTED)
     report = run("--backend", backend, "--loss-scale", "dynamic:64:2", "--override",
                  "exchange_gradients=mine.py:exchange_gradients")  # fmt: skip
     # good, good: 128; bad: 64; good, good: 128; good
@@ -298,7 +298,7 @@ def test_overflow_is_counted_reported_and_recovered_from(
 def test_resumed_run_keeps_its_loss_scale(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
-    """In float16, from a scale that overflows: bit for bit, metrics and skipped steps too."""
+    """A float16 run whose first scale overflows is bit-exact, with metrics and skipped steps."""
     flags = ("--backend", backend, "--dtype", "float16", "--loss-scale", "dynamic:16777216:3")
     whole = run(*flags, "-e", "2", name="whole")
     run(*flags, "-e", "1", name="parts")
@@ -313,7 +313,7 @@ def test_resumed_run_keeps_its_loss_scale(
 # --- many workers ---------------------------------------------------------------------------------
 
 
-# Three steps; in the second, one gradient of the last rank alone is spoilt before the exchange.
+# Three steps; in the second, one gradient of the last rank alone is corrupted before the exchange.
 WORKER = """
 import json, sys
 import numpy as np
@@ -331,28 +331,28 @@ step = build_step(done, net, group)
 step.load(busy_arrays(net))
 mine = group.rank == group.size - 1
 if backend == "torch":
-    spoil = [False]
-    step.model.fc.weight.register_hook(lambda g: g * float("inf") if spoil[0] else g)
-    def set_spoil(on): spoil[0] = on
+    corrupt = [False]
+    step.model.fc.weight.register_hook(lambda g: g * float("inf") if corrupt[0] else g)
+    def set_corrupt(on): corrupt[0] = on
 else:
     import tensorflow as tf
     factor, backward = tf.Variable(1.0), step.fast_backward
-    def spoilt(images, labels):
+    def corrupted(images, labels):
         gradients, *rest = backward(images, labels)
         return [*gradients[:-2], gradients[-2] * factor, gradients[-1]], *rest
-    step.fast_backward = spoilt
-    def set_spoil(on): factor.assign(float("inf") if on else 1.0)
+    step.fast_backward = corrupted
+    def set_corrupt(on): factor.assign(float("inf") if on else 1.0)
 history = []
 for i in range(3):
     before = step.state()
     for part in range(2):
-        set_spoil(mine and i == 1 and part == 0)
+        set_corrupt(mine and i == 1 and part == 0)
         step.train_step(batch(4, seed=100 * i + 10 * part + group.rank), 0.05)
     after = step.state()
     weights = {n: after[n] for n in net.parameters()}
     history.append({
         "changed": any((after[n] != before[n]).any() for n in weights),
-        "apart": comm.max_difference(weights, group),
+        "difference": comm.max_difference(weights, group),
         **step.loss_scale_state(),
     })
 everyone = [None] * group.size
@@ -363,7 +363,7 @@ group.barrier()
 
 
 def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, Any]]]:
-    """What each of two ranks saw, step by step."""
+    """Return what each of two ranks recorded, step by step."""
     (folder / "worker.py").write_text(WORKER)
     result = folder / "history"
     worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result)]
@@ -396,7 +396,7 @@ def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_pat
     assert [step["changed"] for step in first] == [True, False, True]
     assert [step["scale"] for step in first] == [64, 32, 32]
     assert [step["skipped"] for step in first] == [0, 1, 1]
-    assert all(step["apart"] == 0 for step in first)
+    assert all(step["difference"] == 0 for step in first)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_pat
 def test_two_workers_in_float16(
     run_cli: Callable[..., Any], photos: Photos, tmp_path: Path, backend: str, carrier: str
 ) -> None:
-    """From a scale that is far too large, both ranks skip the same updates and stay equal."""
+    """Both ranks skip the same updates and stay equal when the scale starts far too large."""
     done = run_cli(
         "run", "--data-root", photos.root, *TINY, "--dtype", "float16", "-n", "2", "-b", "4",
         "--backend", backend, "--comm", carrier, "--loss-scale", "dynamic:16777216:100",

@@ -1,4 +1,4 @@
-"""What only makes a step faster, and what is said where one does not fit: compilers, memory."""
+"""Options that only make a step faster, compilers among them, and the message if memory is full."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ def test_without_a_compiler_one_line_says_why(
 @pytest.mark.needs("torch", "tensorflow")
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_compiled_step_gives_the_same_result(backend: str) -> None:
-    """In float32 but for the order of sums. In bfloat16 kernels that are joined round at other
-    places: they may not be further from float32 than before."""
+    """float32 results differ only by the order of sums.
+
+    Fused bfloat16 kernels round in different places; they may not be further from float32 than
+    before.
+    """
     made, sums = {}, {}
     for dtype in ("float32", "bfloat16"):
         for fast in (False, True):
@@ -86,7 +89,7 @@ def test_the_batch_that_would_fit_is_named() -> None:
         assert least < fits < most
         assert "--macrobatch-size" in said
     more = str(memory_full(done, resnet(50), 10**12, training=False))
-    assert more.endswith("use -b 256")  # there would be room: somebody else has it
+    assert more.endswith("use -b 256")  # there would be room, but a different process has it
     one = type(done)(**(vars(done) | {"batch_size": 1}))
     assert "not even one image" in str(memory_full(one, resnet(50), None, training=True))
 

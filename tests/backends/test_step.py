@@ -1,4 +1,4 @@
-"""What both backends' steps promise, by itself; that they agree is in test_parity.py."""
+"""The promises of each backend's step; test_parity.py compares the two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is TensorFlow's own in its step. That it computes what PyTorch computes: test_parity.py."""
+"""TensorFlow-specific behaviour of the step; test_parity.py compares it with PyTorch."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class TestSeams:
             "made shape \\(\\) of a gradient of shape": lambda g, comm: [a.sum() for a in g],
             "returned 52 arrays for 53 gradients": lambda g, comm: g[1:],
         }
-        for said, function in wrong.items():  # each is told as its own error, not TensorFlow's
+        for said, function in wrong.items():  # each is reported as its own error, not TensorFlow's
             doubled.sync.function = function
             with pytest.raises((NameError, UserError), match=said):
                 doubled.train_step(batch(8), 0.0)
 
 
-# --- in processes of their own --------------------------------------------------------------------
+# --- in separate processes ------------------------------------------------------------------------
 
 THREE_STEPS = """
 import sys
@@ -141,7 +141,7 @@ def three_steps(result: Path, **environment: str) -> subprocess.CompletedProcess
 def test_keras_2_computes_the_same_numbers(step: Any, tmp_path: Path) -> None:
     done = three_steps(tmp_path / "keras2.npz", TF_USE_LEGACY_KERAS="1")
     assert done.returncode == 0, done.stderr
-    assert "oneDNN" not in done.stderr  # TensorFlow's notes at its start are no part of a run
+    assert "oneDNN" not in done.stderr  # TensorFlow's start-up notes are not shown
     for i in range(3):
         step.train_step(batch(8, seed=i), 0.01)
     wanted = step.state() | {"sums": step.pop_metrics()}

@@ -179,7 +179,7 @@ def test_step_applies_the_rule_to_exchanged_gradients() -> None:
     seen: list[dict[str, np.ndarray]] = []
 
     def exchange() -> None:
-        """As if a second worker had found gradients that are three times ours."""
+        """Pretend that a second worker has gradients three times as large."""
         from rn50lib.torch.model import tensors
 
         with torch.no_grad():
@@ -206,7 +206,7 @@ def test_step_applies_the_rule_to_exchanged_gradients() -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1.5"])
 def test_gradients_match_the_papers_network(version: str) -> None:
-    """Of every parameter, from a forward pass in float64 with the batch's own statistics."""
+    """Compare every parameter's gradient with a float64 forward pass and the batch's statistics."""
     import torch
     from torch.nn import functional as F
 
@@ -267,8 +267,8 @@ def test_bfloat16_is_close_to_float32() -> None:
         losses[dtype] = step.pop_metrics()[0]
         assert all(array.dtype == np.float32 for array in step.state().values())
     scale = np.abs(made["float32"]).max()
-    apart = np.abs(made["bfloat16"] - made["float32"]).max()
-    assert 0 < apart < 0.05 * scale  # 8 bits of mantissa: other numbers, but near
+    difference = np.abs(made["bfloat16"] - made["float32"]).max()
+    assert 0 < difference < 0.05 * scale  # 8 bits of mantissa: different numbers, but close
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 

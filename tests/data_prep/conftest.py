@@ -1,4 +1,4 @@
-"""What the tests of the data preparation programs share."""
+"""Fixtures for the tests of the data preparation programs."""
 
 import sys
 

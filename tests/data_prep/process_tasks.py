@@ -1,4 +1,4 @@
-"""Work for the tests of `processes`, in a module of its own because the workers import it."""
+"""Work for the tests of `processes`, in a separate module because the workers import it."""
 
 import os
 import signal

@@ -147,7 +147,7 @@ def test_own_framing_has_no_checksums(tree, tmp_path):
 
 
 def checksums(prefix):
-    """What PREFIX.crc should say, by the package for CRC-32C and a walk through PREFIX.rec."""
+    """Compute the expected PREFIX.crc with the CRC-32C package and a walk through PREFIX.rec."""
     lines = []
     data = Path(f"{prefix}.rec").read_bytes()
     offset = 0
@@ -236,7 +236,7 @@ def test_modes_and_encodings(tmp_path, mode, form, flags, expected):
     ],
 )
 def test_upper_8_of_16_bits_are_used(tmp_path, flags, pixel):
-    """As in OpenCV, which MXNet's im2rec uses; "as it is" keeps 16 bits in a PNG."""
+    """OpenCV, which MXNet's im2rec uses, does the same; "as it is" keeps 16 bits in a PNG."""
     image = transformed(tmp_path, png(16, 0, (0x4000,)), *flags)
     assert image.getpixel((10, 10)) == pixel
 

@@ -60,13 +60,13 @@ def clean_set(tmp_path_factory):
 
 @pytest.fixture
 def root(clean_set, tmp_path, monkeypatch):
-    """A copy of it to spoil."""
+    """A copy of it to damage."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     return shutil.copytree(clean_set, tmp_path / "set")
 
 
 def files_only(root):
-    """Without the records and shards, which would differ from spoilt files."""
+    """A copy without records and shards, which would differ from damaged files."""
     shutil.rmtree(root / "records")
     shutil.rmtree(root / "tfrecord")
     return root
@@ -253,7 +253,7 @@ def alone(root):
 
 @pytest.mark.slow
 def test_any_changed_byte_of_a_record_file_is_found(alone):
-    """Most of them lie in pixels, and decode to another image."""
+    """Most of the bytes are pixels, and decode to a different image."""
     whole = alone.read_bytes()
     rng = random.Random(0)
     passed = []
@@ -299,7 +299,7 @@ def test_without_checksums_a_second_form_is_compared(root, alone, tmp_path):
         assert ("forms", str(place / "train.rec"), None) in problems and not report.good
         (text,) = (p.text for p in report.problems if p.kind == "forms")
         assert f"1 images that are not there; the first is {place / 'train.rec'}, key " in text
-    other = tmp_path / "other" / "train" / "apple"  # another data set is no form of this one
+    other = tmp_path / "other" / "train" / "apple"  # a different data set is not a form of this one
     other.mkdir(parents=True)
     (other / "x.jpg").write_bytes(make_image(999))
     assert "forms" not in {kind for kind, _, _ in found(tmp_path / "other", elsewhere)[0]}
@@ -320,7 +320,7 @@ def test_undetectable_damage_is_reported_as_such(root, alone, capsys):
 
 
 def test_checksums_of_another_record_file(root, alone):
-    """Another program has packed anew, and left the checksums of before."""
+    """A different program packed the records again and left the old checksums."""
     checksums = alone.with_suffix(".crc")
     shutil.copy(root / "records" / "val.crc", checksums)
     problems, report = found(alone)

@@ -77,7 +77,7 @@ class Chroot:
         self.env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
     def run(self, command: str, log: Path, user: str = "0:0") -> None:
-        """As a RUN line, with this machine's way to its package index; `log` gets the output."""
+        """Run a RUN line with this machine's package index; `log` gets the output."""
         for path in filter(os.path.exists, PIP):  # a package just installed may have its own
             to = self.root / path.lstrip("/")
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The wheel, in an environment that has not seen the checkout: it draws its pictures and trains."""
+"""The wheel in an environment without the checkout: it draws its images and trains."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def main() -> None:
         start = time.monotonic()
 
         def one(data: bytes) -> None:
-            # of CPU time: a busy machine is no hang
+            # of CPU time: a busy machine does not count as a hang
             signal.setitimer(signal.ITIMER_PROF, 10)
             try:
                 counts[target.check(folder, data)] += 1

@@ -50,7 +50,7 @@ def test_page_shows_what_the_notebook_shows(executed, name):
     for note in item["notes"]:
         assert note["what"] in page
     for tag in re.findall(r"<img[^>]*>", page):
-        ends = tag[:2000] + tag[-2000:]  # between them lies the picture itself
+        ends = tag[:2000] + tag[-2000:]  # between them is the image itself
         assert re.search(r'alt="[^"]{10,}"', ends), f"a figure without alt text: {tag[:60]}"
     assert "data:image/png;base64," in page or "<svg" in page
     assert not re.search(r"""(src|href)=["']?(https?:)?//[^"']+\.(js|css|png)""", page)

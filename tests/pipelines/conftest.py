@@ -1,4 +1,4 @@
-"""Pictures that more than one loader is tested with, as files, RecordIO and TFRecord."""
+"""Images for the tests of several loaders, as files, RecordIO and TFRecord."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 pictures in which any other crop, or a mirror image, shows."""
+    """12 images that reveal a wrong crop or mirroring."""
     root = tmp_path_factory.mktemp("textured")
     across, down = np.meshgrid(np.linspace(0, 1, 200), np.linspace(0, 1, 150))
     for split in ("train", "val"):
@@ -74,7 +74,7 @@ ODD = (
     Odd("png_inside.JPEG", RED, "RGB", {"format": "PNG"}),
     Odd("progressive.jpg", RED, "RGB", {"progressive": True}),
     Odd("thin.jpg", RED, "RGB", {"size": (2, 300)}),
-    # of 16 bits the upper 8 are the picture, as in OpenCV and DALI
+    # of 16 bits the upper 8 are used, as in OpenCV and DALI
     Odd("grey_16.png", (64, 64, 64), "", {}, png(16, 0, (0x4000,))),
     Odd("grey_16_dark.png", (0, 0, 0), "", {}, png(16, 0, (200,))),
     Odd("grey_16_alpha.png", (64, 64, 64), "", {}, png(16, 4, (0x40FF, 0x8000))),

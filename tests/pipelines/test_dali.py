@@ -36,12 +36,12 @@ def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
     return test_loaders.read("dali", source, split, **fields)
 
 
-# --- pictures -------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
-    """With the decoder that decodes what is needed, and with the one for a GPU's JPEG engine."""
+    """Test the decoder that decodes only what is needed, and the one for a GPU's JPEG engine."""
     from rn50lib.data.dali import Dali
 
     for size, resize in ((32, 37), (40, 50), (64, 150)):
@@ -54,8 +54,11 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
 
 
 def crops(images: np.ndarray) -> np.ndarray:
-    """(left, top, right, bottom) of each crop as shares of its picture, by the `textured` pictures'
-    own colours: red rises from left to right, green downwards. Mirrored: left > right."""
+    """Return (left, top, right, bottom) of each crop as fractions of its image.
+
+    The colours of the `textured` images encode the position: red rises from left to right, green
+    downwards. Mirrored crops have left > right.
+    """
     ends = []
     for values in (images.mean(axis=1)[..., 0] / 255, images.mean(axis=2)[..., 1] / 255):
         slope = (values[:, -2] - values[:, 1]) / (values.shape[1] - 3)

@@ -182,7 +182,7 @@ def hashes(pipelines: list[Any]) -> list[str]:
 def test_seed_and_epoch_give_the_same_batches_in_any_process(
     textured: Path, repository: Path, loader: str
 ) -> None:
-    """With a different number of threads or workers, too."""
+    """The number of threads or workers does not matter."""
     code = f"if __name__ == '__main__':\n{ANOTHER_PROCESS}".replace("\n", "\n    ")
     done = subprocess.run(
         [sys.executable, "-c", code, loader, str(textured)],

@@ -1,6 +1,6 @@
-"""The same file and the same crop through every loader: the same picture, and the same predictions.
+"""The same file and crop through every loader: the same pixels, and the same predictions.
 
-Truth is Pillow, antialiased, from the image decoded whole.
+The truth is Pillow with antialiasing, from the whole decoded image.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def test_every_loader_matches_pillow(tmp_path: Path) -> None:
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(3)])
         for loader in LOADERS:
             made = validation(source, loader, image_shape=size, val_resize=resize)
-            apart = np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3))
-            assert apart.max() <= 3, (loader, size, apart)
+            difference = np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3))
+            assert difference.max() <= 3, (loader, size, difference)
 
 
 @pytest.mark.slow
@@ -98,9 +98,9 @@ def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
                 part = next(p for p in (4, 2, 1) if min(w, h) >= p * size or p == 1)
                 box = tuple(round(side / part) * part for side in box)
             wanted = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
-            apart = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
-            assert apart <= 3, (size, number, apart)
-            assert apart > 0.5  # else it was not decoded in a hurry
+            difference = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
+            assert difference <= 3, (size, number, difference)
+            assert difference > 0.5  # else it was not decoded in a hurry
 
 
 @pytest.mark.acceptance

@@ -1,4 +1,4 @@
-"""tf.data: the batches of PyTorch's loader (tested against Pillow), raw pixels, and its stages."""
+"""The tf.data loader: batches equal to PyTorch's loader, raw pixels, and its stages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def different(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.abs(a.astype(float) - b.astype(float)).mean(axis=(1, 2, 3))
 
 
-# --- the same pictures as PyTorch's loader --------------------------------------------------------
+# --- the same images as  PyTorch's loader --------------------------------------------------------
 
 TURNED = {"rotate": 25.0, "flip_up_down": True, "seed": 3}
 
@@ -57,7 +57,7 @@ def test_batches_match_the_torch_loader(
 
 @pytest.mark.parametrize("options", [{}, TURNED])
 def test_stream_crops_match_the_torch_loader(textured: Path, options: dict[str, Any]) -> None:
-    """Which record is which is found by looking: each has exactly one twin."""
+    """Records are matched by content: each has exactly one twin."""
     for split in ("train", "val"):
         source = open_source(textured, split, "tfrecord")
         pictures = Pictures(source, split == "train", full(**options))
@@ -70,7 +70,7 @@ def test_stream_crops_match_the_torch_loader(textured: Path, options: dict[str, 
 
 
 def test_raw_pixels_train_too(photos: Photos, tmp_path: Path) -> None:
-    """The slides' examples: they hold a square of every picture, and a label from 0 on."""
+    """The slides' examples contain a square of every image, and a label from 0."""
     from data_prep import tfrecord
 
     tfrecord.convert(photos.root, tmp_path / "raw", schema="slides", size=50, jobs=0, quiet=True)

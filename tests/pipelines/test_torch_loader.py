@@ -54,7 +54,7 @@ def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
 
 
 def test_training_image_is_the_crop_or_its_mirror_image(textured: Path) -> None:
-    """By plain Pillow, from the file: decode, crop, resize, mirror."""
+    """The truth is plain Pillow: decode the file, crop, resize, mirror."""
     source = open_source(textured, "train", "files")
     made = by_position(read(source, batch_size=4, epoch=3, seed=2))
     mirrored = 0

@@ -1,4 +1,4 @@
-"""What the tests of the record files share."""
+"""Fixtures for the tests of the record files."""
 
 import os
 

@@ -128,7 +128,7 @@ def from_disk() -> int:
 
 
 def test_reading_at_random_reads_little_more_than_the_records(tmp_path: Path) -> None:
-    """By the kernel's count, of a file that is not in memory. Readahead takes four times that."""
+    """The kernel counts the bytes of a file not in memory; readahead would take four times that."""
     root = tmp_path / "set"
     (root / "records").mkdir(parents=True)
     image = os.urandom(100_000)

@@ -157,7 +157,7 @@ def test_logits_match_torchvision_and_timm(
 
 
 def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
-    """Of 256 x 256: torchvision's Resize(256) does nothing, and the pixels are the same."""
+    """256 x 256 images are not changed by torchvision's Resize(256), so the pixels are the same."""
     import torch
 
     files, tensors, rng = [], [], np.random.default_rng(5)

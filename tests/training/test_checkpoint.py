@@ -95,7 +95,7 @@ def pristine() -> bytes:
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_flipped_bit_is_detected(tmp_path: Path, data: st.DataObject) -> None:
-    """In the header, in the metadata and in the arrays: wrong content never passes."""
+    """A flipped bit in the header, the metadata or the arrays is detected."""
     file = checkpoint.path(tmp_path / "m", 1)
     content = bytearray(pristine())
     bit = data.draw(st.integers(0, 8 * len(content) - 1))

@@ -1,4 +1,4 @@
-"""What an earlier rn50 wrote is still read: see tests/fixtures/earlier/README.md."""
+"""Files of an earlier rn50 can still be read: see tests/fixtures/earlier/README.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EARLIER = Path(__file__).parents[1] / "fixtures" / "earlier"
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """The files in a folder of their own, the checkpoint unpacked."""
+    """A new folder with the files, the checkpoint unpacked."""
     for file in EARLIER.glob("*.json*"):
         shutil.copy(file, tmp_path)
     packed = EARLIER / "model-0002.safetensors.xz"

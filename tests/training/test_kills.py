@@ -65,7 +65,7 @@ def signalled(photos: Photos, folder: Path, number: int, point: str, *flags: str
 
 @pytest.fixture(scope="module")
 def undisturbed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nobody disturbed, in processes of its own."""
+    """The folder of an uninterrupted run in separate processes."""
     folder = tmp_path_factory.mktemp("undisturbed")
     done = subprocess.run(
         [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *FILES],

@@ -1,4 +1,4 @@
-"""Where readings go besides progress.jsonl: a function of one's own, MLflow, Weights & Biases."""
+"""Loggers besides progress.jsonl: your own function, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 

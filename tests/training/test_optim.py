@@ -69,7 +69,7 @@ def test_only_weights_decay() -> None:
         (1024.0, 0, True, (1024.0, 1)),
         (1024.0, 3, True, (1024.0, 4)),
         (1024.0, 4, True, (2048.0, 0)),  # the fifth good step in a row
-        (1024.0, 4, False, (512.0, 0)),  # one that is not finite begins the count anew
+        (1024.0, 4, False, (512.0, 0)),  # a nonfinite one restarts the count
         (1024.0, 0, False, (512.0, 0)),
         (1.0, 2, False, (1.0, 0)),  # never below 1 ...
         (1.5, 2, False, (1.0, 0)),

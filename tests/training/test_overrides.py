@@ -38,7 +38,7 @@ def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Pa
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
-    """What was trained."""
+    """Return the trained weights."""
     arrays = checkpoint.load(folder / "m", 1).arrays
     return {name: arrays[name] for name in tiny(6).parameters()}
 

@@ -1,6 +1,6 @@
-"""A whole run through the command line: report, checkpoints, resume, and what each flag changes.
+"""A whole run through the command line: report, checkpoints, resume, and the effect of each flag.
 
-Runs stand in this process where they can; tests/training/test_kills.py has those that are killed.
+Most runs are in this process; tests/training/test_kills.py has those that are killed.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ def test_validation_matches_pillow_and_the_checkpoint(trained: Path, photos: Pho
     step.load(checkpoint.load(trained / "m", 3).arrays)
     images, labels = [], []
     for file in photos.files("val"):
-        picture = Image.open(file).convert("RGB")
-        side = min(picture.size) * 32 / 37
-        left, top = (picture.width - side) / 2, (picture.height - side) / 2
+        image = Image.open(file).convert("RGB")
+        side = min(image.size) * 32 / 37
+        left, top = (image.width - side) / 2, (image.height - side) / 2
         box = (left, top, left + side, top + side)
-        images.append(np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR, box)))
+        images.append(np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR, box)))
         labels.append(
             sorted(p.name for p in (photos.root / "val").iterdir()).index(file.parent.name)
         )
@@ -213,7 +213,7 @@ def test_damaged_checkpoint_is_skipped_and_named(
 def test_resuming_a_finished_run_writes_its_report(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
-    """As after a kill between the last checkpoint and the report."""
+    """This happens after a kill between the last checkpoint and the report."""
     for name in ("m-0003.safetensors", "m-symbol.json"):
         shutil.copy(trained / name, tmp_path)
     assert resume(rn50, photos, "--resume").status == 0

@@ -11,7 +11,7 @@ from workshop.worker import tell
 def counter(start: int) -> Callable[[int], int]:
     """Adds what it is given to what it was given before."""
     tell("told before it starts")
-    print("a framework's own words, which are no answer")
+    print("a framework's own words, which is not an answer")
     total = start
 
     def add(value: int) -> int:

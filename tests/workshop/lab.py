@@ -24,7 +24,7 @@ TOKEN = "test"
 PLACES = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime",
           "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
           "RN50_RUNS": "runs", "RN50_DATA": "data"}  # fmt: skip
-# all cells stand in the page, also those that are out of sight
+# the page contains all cells, including those out of sight
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"},
             "apputils-extension/notification": {"fetchNews": "false"}}  # fmt: skip
 
@@ -104,7 +104,7 @@ class Lab:
         return self.notebook.locator(".jp-CodeCell", has=editors).first
 
     def write(self, text: str, code: str) -> None:
-        """Replace what stands in the cell that contains `text`."""
+        """Replace the text of the cell that contains `text`."""
         self.cell(text).locator(".cm-content").click()
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(code)
@@ -137,7 +137,7 @@ class Lab:
         raise AssertionError(f"JupyterLab has not run the cell with {text!r}")
 
     def shot(self, name: str) -> None:
-        """Keep a picture in `screenshots/`, which git ignores."""
+        """Save a screenshot in `screenshots/`, which git ignores."""
         folder = ROOT / "screenshots"
         folder.mkdir(exist_ok=True)
         self.page.screenshot(path=folder / f"{name}.png")

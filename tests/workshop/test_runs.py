@@ -1,4 +1,4 @@
-"""`workshop.train`: real runs in processes of their own, watched, killed, resumed, failing."""
+"""`workshop.train`: real runs in separate processes, watched, killed, resumed, failing."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def test_live_figure_updates_and_stays(monkeypatch):
     run = train(**SMALL, num_epochs=3, benchmark_iters=600).live()
     drawn = [(place, data.get("text/html", "")) for place, data in shown]
     drawn = [(place, html) for place, html in drawn if html.startswith("<img ")]
-    pictures = [html for _, html in drawn]
+    plots = [html for _, html in drawn]
     assert len({place for place, _ in drawn}) == 1
-    assert len(set(pictures)) > 2  # it moved, in one place
+    assert len(set(plots)) > 2  # it moved, in one place
     bars = [data["text/html"] for _, data in shown if 'class="bar"' in data.get("text/html", "")]
     widths = [float(re.search(r"<i style=\"width:([\d.]+)%", bar)[1]) for bar in bars]
     assert widths == sorted(widths) and widths[-1] == 100.0
@@ -155,7 +155,7 @@ def test_killed_run_resumes_in_its_folder(roadsigns_small, capsys):
     workers = psutil.Process(run.pid).children(recursive=True)
     run.kill()
     assert not run.running and not run.succeeded
-    assert "SIGTERM" not in (run.dir / "log.txt").read_text()  # nobody had time for a checkpoint
+    assert "SIGTERM" not in (run.dir / "log.txt").read_text()  # it had no time for a checkpoint
     psutil.wait_procs(workers, timeout=1)
     assert not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers)
     done = len([line for line in run.progress if line["phase"] == "epoch"])

@@ -1,4 +1,4 @@
-"""`start` and the session: profile, recorded results, the learner's numbers beside them."""
+"""`start` and the session: profile, recorded results, the learner's numbers next to them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_progress_lines_become_one_bar(shown):
 
 @pytest.mark.slow
 def test_progress_lines_end_outside_a_notebook(tmp_path):
-    """In a plain Python `display` prints, also while what is printed is shown: it must end."""
+    """`display` prints in plain Python, even in redirected output: it must not recurse forever."""
     script = (
         "import sys\nfrom contextlib import redirect_stdout\nfrom workshop import output\n"
         "sys.setrecursionlimit(200)\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 GLOB, PERM = 'folder.glob("*/*.jpg")', "torch.randperm(len(labels))"
-CAPSTONES = [  # a line of the solution, what stands in its place, and the diagnosis
+CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation images were trained on"),
     (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)",
      "132 times a training image was trained on"),
