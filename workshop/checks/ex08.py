@@ -151,7 +151,7 @@ def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
 def step_seconds(compute: float, ready: Sequence[float], takes: Sequence[float]) -> float:
     """Return the end of a step, on a clock with ticks of a microsecond.
 
-    The wire works whenever a bucket waits.
+    The link is busy whenever a bucket waits.
     """
     tick, now, sent, left = 1e-6, 0, 0, 0
     while sent < len(ready) or now < round(compute / tick):
@@ -175,15 +175,15 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
      "A bucket is sent as soon as it is ready, while the rest is computed."),
     (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
      "the buckets are sent at the same time.",
-     "There is one wire: a bucket begins when the one before it is through."),
+     "There is one link: a bucket starts when the previous one is done."),
     (lambda c, ready, takes: c / max(c, sum(takes)), "the exchange begins with the step.",
      "A bucket cannot be sent before it is ready."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
-     "It may have to wait for those before it: follow the wire from bucket to bucket."),
+     "It may have to wait for those before it: follow the link from bucket to bucket."),
     (lambda c, ready, takes: c / max(c, (ready[0] if ready else 0) + sum(takes)),
      "only the first bucket waits to be ready.",
-     "Each begins at the later of two times: when it is ready, and when the wire is free."),
+     "Each starts at the later of two times: when it is ready, and when the link is free."),
 )  # fmt: skip
 
 
