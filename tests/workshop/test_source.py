@@ -50,7 +50,7 @@ def test_module_and_path():
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
-        (0.4, "a constant is shown by its name"),
+        (0.4, "show a constant by its name"),
         (len, "has no Python source"),
         ("rn50lib.recipe:NOTHING", "defines no NOTHING"),
         ("rn50lib.nothing:X", "no module rn50lib.nothing"),
