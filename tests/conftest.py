@@ -48,7 +48,7 @@ def repository() -> Path:
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """This process's environment without the user's own RN50_* settings, plus `changes`."""
+    """Return this process's environment without the user's RN50_* settings, plus `changes`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RN50_")}
     kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**kept, **changes}
@@ -56,8 +56,7 @@ def clean_environment(**changes: str) -> dict[str, str]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A temporary folder that every user of the machine may enter: pytest closes its own to
-    others, again whenever it starts somewhere."""
+    """A temporary folder that every user of the machine may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="rn50-open-") as name:
         os.chmod(name, 0o755)
         yield Path(name)

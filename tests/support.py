@@ -77,8 +77,10 @@ def png(
     *chunks: bytes,
     size: tuple[int, int] = (90, 60),
 ) -> bytes:
-    """A PNG of one colour, put together by hand: bits a sample, colour type, the samples of a pixel
-    (PNG specification, 11.2), further chunks (a palette, transparency)."""
+    """Return a PNG of one colour: bits per sample, colour type, the samples of a pixel.
+
+    It is assembled by hand (PNG specification, 11.2); further chunks are a palette or transparency.
+    """
     width, height = size
     bits = "".join(f"{sample:0{depth}b}" for sample in samples) * width
     bits += "0" * (-len(bits) % 8)
@@ -128,7 +130,7 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line of a refused run. Fails where there is more than that, or no refusal."""
+        """The one line of a refused run. Fails if there is more output, or no refusal."""
         assert self.status == 2, (self.status, self.out, self.err)
         lines = self.err.strip().splitlines()
         assert len(lines) == 1, self.err
@@ -158,10 +160,10 @@ def bound_by_permissions() -> list[str]:
 
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[None]:
-    """Fail if what is started in here leaves a process behind.
+    """Fail if the code in this block leaves a process behind.
 
-    Processes whose parent ended come to this one meanwhile, which tells them apart from those of
-    another test that runs at the same time.
+    Orphans are adopted by this process meanwhile, which separates them from those of a test that
+    runs at the same time.
     """
     libc, subreaper = ctypes.CDLL(None), 36
     before = set(psutil.Process().children(recursive=True))
@@ -176,7 +178,7 @@ def leaving_nothing() -> Iterator[None]:
 
 
 def strict_json(path: Path) -> Any:
-    """A JSON file, by the standard: NaN and Infinity are refused."""
+    """Return a JSON file, read by the standard: NaN and Infinity are refused."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{path} holds {word}, which is not JSON")

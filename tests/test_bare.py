@@ -36,7 +36,7 @@ OTHERS = {
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that has PyTorch, and none of the others that we import."""
+    """The environment of a machine with PyTorch and none of our other dependencies."""
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "sitecustomize.py").write_text(ABSENT.format(names=OTHERS))
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "bare"), str(ROOT)])}

@@ -115,7 +115,7 @@ def test_invalid_flags_are_refused(rn50: Run, argv: str, problem: str, remedy: s
 
 @pytest.mark.parametrize("flag", ["--data-root", "--model-prefix", "--init-from", "--report"])
 def test_empty_names_are_refused(rn50: Run, flag: str) -> None:
-    """`"$NAME"` gives it if NAME is not set: the data set would be the built-in one."""
+    """`"$NAME"` is empty if NAME is not set; it would select the built-in data set."""
     assert f"{flag}: '' must be a text that is not empty" in rn50("run", flag, "").error
 
 
@@ -200,7 +200,7 @@ def test_run_notes_what_it_could_not_do(run_cli: Run, photos: Photos) -> None:
 def test_framework_without_gpu_support_is_reported(
     run_cli: Run, photos: Photos, tmp_path: Path, backend: str, file: str, build: str
 ) -> None:
-    """Not a run on the processor with the batch, the precision and the loader of a GPU."""
+    """It does not train on the CPU with the batch, precision and loader of a GPU."""
     package = tmp_path / "packages" / backend
     (package / file).parent.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -345,7 +345,7 @@ def test_unwritable_outputs_are_reported_before_training(
 @pytest.mark.parametrize("flags", ["--loader synthetic -b 10000000000000",
                                    "--image-shape 100000000"])  # fmt: skip
 def test_impossible_batch_is_out_of_memory(rn50: Run, photos: Photos, flags: str) -> None:
-    """NumPy says it in its way and PyTorch in another."""
+    """NumPy and PyTorch report it differently."""
     line = rn50("train", "--data-root", photos.root, *TINY, *flags.split(), "-e", "1",
                 "--benchmark-iters", "2").error  # fmt: skip
     assert "out of memory (" in line and "-b or --image-shape" in line
@@ -354,7 +354,7 @@ def test_impossible_batch_is_out_of_memory(rn50: Run, photos: Photos, flags: str
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_worker_error_is_the_runs_error(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
-    """Three processes up: from a loader's worker through the rank to `rn50 run`'s exit status."""
+    """The error passes three processes: from a loader's worker through the rank to `rn50 run`."""
     shutil.copytree(photos.root, tmp_path / "set", ignore=shutil.ignore_patterns("records"))
     (tmp_path / "set" / "val" / "drum" / "notes.JPEG").write_text("not a picture " * 100)
     done = run_cli("run", "--data-root", "set", *TINY, "-e", "1", "--data-nthreads", "2")
@@ -446,7 +446,7 @@ def test_experiment_json_repeats_the_run(rn50: Run, photos: Photos) -> None:
 def test_a_printed_configuration_is_the_same_run(
     rn50: Run, photos: Photos, flags: tuple[str, ...]
 ) -> None:
-    """And it stays so: what is printed of the file is the file, but for the reasons."""
+    """Printing the file again gives the same file, except for the reasons."""
     argv = ("--data-root", photos.root, *flags)
     shown = rn50("run", "--print-config", *argv)
     assert shown.status == 0, shown.err

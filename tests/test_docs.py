@@ -31,7 +31,7 @@ CHECKED = re.compile(r"<!-- checked -->\n```console\n(.*?)^```$", re.M | re.S)
 
 
 def commands(block: str) -> list[list[str]]:
-    """The command lines of a console block as words, comments left out."""
+    """Return the command lines of a console block as words, without comments."""
     lines = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     return [shlex.split(line, comments=True) for line in lines]
 
@@ -81,7 +81,7 @@ def test_every_command_exists(words: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
-    """One after the other in one folder, as a reader would type them, capped by --profile ci."""
+    """Run them in order in one folder, as a reader would, capped by --profile ci."""
     shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
     for split in ("train", "val"):
         shutil.copytree(roadsigns_small.folder / split, tmp_path / "photos" / split)
@@ -103,7 +103,7 @@ def test_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
 
 
 def small(words: list[str]) -> list[str]:
-    """The command as it is run here: by this interpreter, with ci's caps, so with two epochs."""
+    """Return the command as run here: with this interpreter and ci's caps, so with two epochs."""
     if words[0] == "python":
         return [sys.executable, *words[1:]]
     words = [sys.executable, "-m", "rn50", *words[1:]]
@@ -188,7 +188,7 @@ def test_links_are_not_broken(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_paths_exist(page: Path) -> None:
-    """Every `folder/file.ext` and `folder/` in backticks, but for what a run makes."""
+    """Check every `folder/file.ext` and `folder/` in backticks, except outputs of runs."""
     made = (
         "data/",
         "runs/",
@@ -239,7 +239,7 @@ def test_no_placeholder_is_left() -> None:
 
 
 def tracked() -> list[Path]:
-    """The files of the repository; without git, those that .gitignore's folders do not hold."""
+    """Return the files of the repository; without git, all outside of .gitignore's folders."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True
     )
@@ -286,7 +286,7 @@ def test_no_file_contains_details_of_the_authors_machine() -> None:
 
 
 def test_ruff_leaves_the_built_notebooks_alone() -> None:
-    """Also when it is given their names, as pre-commit does."""
+    """This holds even if it is passed their names, as by pre-commit."""
     built = [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("exercises/*.ipynb")]
     command = [sys.executable, "-m", "ruff", "format", "--check", *map(str, built)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

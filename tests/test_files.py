@@ -144,7 +144,7 @@ def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path
 
 
 def limited(size: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a module where no file may become larger than `size` bytes, as on a full disk."""
+    """Run a module with a limit of `size` bytes for any file, as on a full disk."""
     return subprocess.run(
         [sys.executable, "-m", *map(str, argv)],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
@@ -156,7 +156,7 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
 @pytest.mark.needs("torch")
 @pytest.mark.slow
 def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
-    """The trace is cut off in the profiler's own file, of which the profiler says nothing."""
+    """The trace is truncated in the profiler's own file, which the profiler does not report."""
     flag = "--profile-trace"
     ended = limited(100_000, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
     assert ended.returncode == 2, ended.stderr
@@ -188,7 +188,7 @@ def test_help_to_a_full_device_is_a_one_line_error(command: str, unbuffered: str
 
 
 def test_records_are_packed_with_closed_output(photos: Photos, tmp_path: Path) -> None:
-    """The file that is opened next would otherwise become standard output."""
+    """The next opened file would otherwise become standard output."""
     for flags in ("--list --recursive", "--pass-through"):
         command = f"exec {sys.executable} -m data_prep.im2rec {flags} closed {photos.root}/train"
         ended = subprocess.run(

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.slow
 
 
 def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str, np.ndarray]:
-    """The gradients that the last rank of a group has after the exchange."""
+    """Return the gradients that the last rank of a group has after the exchange."""
     result = folder / f"{backend}-{carrier}-{layout}.npz"
     (folder / "worker.py").write_text(WORKER)
     worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result), layout]
@@ -74,7 +74,7 @@ def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str
 
 
 def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """The largest relative L2 distance of any gradient."""
+    """Return the largest relative L2 distance of any gradient."""
     assert sorted(one) == sorted(other) and len(one) > 40
     return max(
         float(np.linalg.norm(one[n] - other[n]) / (np.linalg.norm(one[n]) + 1e-12)) for n in one
@@ -83,9 +83,11 @@ def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 @pytest.mark.parametrize(("backend", "carrier"), GROUPS)
 def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
-    """Batch norm takes its statistics per worker, so both halves show the same images, with other
-    labels: then one worker with all eight computes with the same statistics, but for rounding,
-    which batch norm's own gradient magnifies."""
+    """Both halves of the batch contain the same images, with different labels.
+
+    Batch norm computes its statistics per worker; so one worker with all eight images has the same
+    statistics, except for rounding, which batch norm's gradient amplifies.
+    """
     alone = gradients(tmp_path, backend, "local", "twice")
     both = gradients(tmp_path, backend, carrier, "twice")
     assert distance(alone, both) < 5e-4

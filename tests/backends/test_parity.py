@@ -1,6 +1,6 @@
-"""TensorFlow's step and PyTorch's are one: layers, gradients, updates, statistics, checkpoints.
+"""TensorFlow's step equals PyTorch's: layers, gradients, updates, statistics, checkpoints.
 
-PyTorch's is itself held to the paper's network in float64 (test_torch.py).
+PyTorch's step is compared with the paper's network in float64 in test_torch.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NETWORKS = [
 
 @functools.cache
 def built(net: Network, dtype: str) -> list[Any]:
-    """PyTorch's step and TensorFlow's. Its graphs are traced once: that is what costs time."""
+    """PyTorch's step and TensorFlow's, whose graphs are slow to trace and traced once."""
     from rn50lib.train_step import build_step
 
     return [
@@ -45,7 +45,7 @@ def built(net: Network, dtype: str) -> list[Any]:
 def both(
     net: Network, arrays: dict[str, np.ndarray] | None = None, dtype: str = "float32"
 ) -> list[Any]:
-    """PyTorch's step and TensorFlow's, with the same arrays, at their start."""
+    """Both steps at their start, with the same arrays."""
     arrays = arrays or busy_arrays(net)
     still = {f"velocity/{name}": np.zeros_like(arrays[name]) for name in net.parameters()}
     for step in built(net, dtype):
@@ -55,7 +55,7 @@ def both(
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The L2 distance, relative to the size of `one`."""
+    """Return the L2 distance relative to the norm of `one`."""
     return float(np.linalg.norm(one - other) / (np.linalg.norm(one) + 1e-12))
 
 
@@ -80,7 +80,7 @@ def test_logits_agree(net: Network) -> None:
 def test_gradients_agree(net: Network) -> None:
     """A first step at learning rate 0 without decay leaves the gradient in the velocity.
 
-    In one small batch of three a value may be so near zero that rounding decides what a ReLU does.
+    In one of three small batches a value may be so close to zero that rounding decides a ReLU.
     """
     worst = []
     for seed in range(3):
@@ -95,7 +95,7 @@ def test_gradients_agree(net: Network) -> None:
 
 
 def test_five_steps_and_their_running_statistics_agree() -> None:
-    """While the learning rate changes: a velocity that holds it would go another way."""
+    """The learning rate changes, which would reveal a velocity that includes it."""
     net = tiny(6)
     steps = both(net, net.initial_arrays(2))
     one, other = (train_losses(step, (0.01, 0.02, 0.02, 0.002, 0.01)) for step in steps)

@@ -52,7 +52,7 @@ def trained(step: Any) -> dict[str, np.ndarray]:
 
 
 def velocities(step: Any) -> dict[str, np.ndarray]:
-    """After one step at learning rate 0 without decay, the gradients."""
+    """Return the gradients, by one step at learning rate 0 without decay."""
     return {name: array for name, array in step.state().items() if name.startswith("velocity/")}
 
 
@@ -61,7 +61,7 @@ def velocities(step: Any) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_loss_scale_rule_on_the_device(backend: str) -> None:
-    """Through 300 steps, one in five of them bad, at both ends of the range too."""
+    """Run 300 steps, one in five of them bad, up to both ends of the range."""
     if backend == "torch":
         import torch
 
@@ -127,7 +127,7 @@ def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
 
 
 def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
-    """Puts `bad` into one number of the exchanged gradients at some of the steps."""
+    """Put `bad` into one number of the exchanged gradients at some of the steps."""
     count = [0]
 
     def corrupt(gradients: list[np.ndarray], comm: Any) -> list[np.ndarray]:
@@ -149,8 +149,10 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
 
 @pytest.mark.parametrize("backend", LARGE)
 def test_small_gradients_vanish_in_float16_and_come_back(backend: str) -> None:
-    """A network that is nearly sure of the right answer: its gradients are a few billionths of the
-    usual ones, and float16 has nothing below 6e-8."""
+    """A network that is almost certain has gradients of a few billionths of the usual ones.
+
+    float16 has no numbers below 6e-8.
+    """
     arrays, labels = busy_arrays(tiny(6)), np.zeros(8, np.int32)
     arrays["fc.bias"] = np.array([20, 0, 0, 0, 0, 0], np.float32)
     given = Batch(batch(8).images, labels, 8)
@@ -214,8 +216,10 @@ def freeze(step: Any, backend: str) -> None:
 
 
 def test_epoch_drops_an_incomplete_update(rn50: Run, photos: Photos, tmp_path: Path) -> None:
-    """48 images, batches of 4, updates of 16 + 16 + 16 in place of 12 small ones; of 20, two: the
-    rest is dropped. The rate is the update's, and one for all its batches."""
+    """48 images in batches of 4 make three updates of 16, or two of 20 and a rest.
+
+    The learning rate is that of the update, the same for all its batches.
+    """
     (tmp_path / "mine.py").write_text(
         "def schedule(progress, global_batch, recipe):\n"
         "    with open('asked', 'a') as f: print(progress, global_batch, file=f)\n"
@@ -259,7 +263,7 @@ def exchange_gradients(gradients, comm):
 
 @pytest.fixture
 def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """One epoch of six steps in float32 with a dynamic scale; its report, and what was said."""
+    """Run one epoch of six float32 steps with a dynamic scale; return the report and the output."""
 
     def go(*flags: str, name: str = "m") -> dict[str, Any]:
         ended = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", "--disp-batches", "2",
@@ -390,7 +394,7 @@ def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, 
     ],
 )
 def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_path: Path) -> None:
-    """And the run goes on, over two batches per update, with the weights alike on both."""
+    """The run continues, with two batches per update and equal weights on both ranks."""
     first, second = both_ranks(tmp_path, backend, carrier)
     assert first == second
     assert [step["changed"] for step in first] == [True, False, True]

@@ -118,7 +118,7 @@ for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
 @pytest.mark.slow
 @pytest.mark.needs("torch", "linux_x86_64")
 def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
-    """PyTorch's: TensorFlow itself dies where a processor's memory has a limit."""
+    """This is for PyTorch: TensorFlow itself crashes at a memory limit of the process."""
     (tmp_path / "full.py").write_text(FULL)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "full.py")],
@@ -136,7 +136,7 @@ def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.needs("gpu", "torch")
 class TestGpu:
     def test_float32_and_tf32_differ(self) -> None:
-        """A convolution against the same one in float64."""
+        """Compare a convolution with the same one in float64."""
         import torch
         from torch.nn import functional as F
 

@@ -35,13 +35,13 @@ def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None
 
 @pytest.fixture(scope="module")
 def built() -> Any:
-    """A step without decay. Its graphs are traced once for all tests: that is what costs time."""
+    """A step without decay; its graphs are slow to trace and traced once for all tests."""
     return build(wd=0.0)
 
 
 @pytest.fixture
 def step(built: Any) -> Any:
-    """`built` as it was at its start."""
+    """`built` in its initial state."""
     renew(built)
     return built
 

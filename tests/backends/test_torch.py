@@ -39,7 +39,7 @@ def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None
 
 
 def train_losses(step: Any, rates: Sequence[float]) -> list[float]:
-    """Train a step at each of some learning rates; the mean losses of their batches."""
+    """Train a step at each of some learning rates; return the mean losses of their batches."""
     seen = []
     for i, lr in enumerate(rates):
         step.train_step(batch(8, seed=i), lr)
@@ -71,7 +71,7 @@ def busy_arrays(net: Network, seed: int = 1) -> dict[str, np.ndarray]:
 def by_the_paper(
     w: dict[str, Any], x_NCHW: Any, stages: tuple[int, ...], version: str, train: bool = False
 ) -> Any:
-    """Logits of a ResNet, written down from He et al. 2015 and the reference's change to it."""
+    """Return the logits of a ResNet as written in He et al. 2015, with the reference's change."""
     import torch
     from torch.nn import functional as F
 
@@ -105,7 +105,7 @@ def by_the_paper(
 
 
 def doubles(arrays: dict[str, np.ndarray], images: np.ndarray) -> tuple[dict[str, Any], Any]:
-    """Weights and normalised images as float64 tensors."""
+    """Return weights and normalised images as float64 tensors."""
     import torch
 
     normalised = ((images - RGB_MEAN) / RGB_STD).transpose(0, 3, 1, 2)
@@ -273,7 +273,7 @@ def test_bfloat16_is_close_to_float32() -> None:
 
 
 def test_unreachable_gpu_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is too old for PyTorch's CUDA, for example: no silent run on the processor."""
+    """A driver too old for PyTorch's CUDA, for example, does not silently train on the CPU."""
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -313,8 +313,11 @@ def test_a_paced_step_has_nothing_to_save_or_score() -> None:
 
 
 def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> Any:
-    """After a forward and a backward pass over random images: the model, the form that was trained
-    (the model itself, or oneDNN's), the loss and the gradients."""
+    """Run a forward and a backward pass over random images.
+
+    Returns the model, the form that was trained (the model itself, or oneDNN's), the loss and the
+    gradients.
+    """
     import torch
 
     from rn50lib.torch import cpu as onednn

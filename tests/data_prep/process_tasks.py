@@ -7,7 +7,7 @@ from rn50lib.errors import UserError
 
 
 def prepare(settings):
-    """A function that does what the task says."""
+    """Return a function that does what the task says."""
 
     def work(task):
         if task == "die":

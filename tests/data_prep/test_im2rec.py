@@ -133,7 +133,7 @@ def test_several_labels_and_reencoded_images_have_checksums(tmp_path):
 
 
 def test_own_framing_has_no_checksums(tree, tmp_path):
-    """Neither do those of an earlier file stay, nor are there new ones."""
+    """Checksums of an earlier file are removed, and no new ones are written."""
     prefix = str(tmp_path / "a")
     im2rec.main(["--list", "--recursive", prefix, str(tree)])
     im2rec.main(["--pass-through", prefix, str(tree)])
@@ -169,7 +169,7 @@ def checksums(prefix):
 
 
 def image_bytes(size, mode="RGB", form="JPEG", **settings):
-    """An image with a red left half and a blue right half."""
+    """Return an image with a red left half and a blue right half."""
     image = Image.new("RGB", size, (200, 10, 10))
     image.paste((10, 10, 200), (size[0] // 2, 0, *size))
     out = io.BytesIO()
@@ -178,7 +178,7 @@ def image_bytes(size, mode="RGB", form="JPEG", **settings):
 
 
 def transformed(tmp_path, data, *flags):
-    """The image that im2rec packs for these bytes."""
+    """Return the image that im2rec packs for these bytes."""
     (tmp_path / "images").mkdir(exist_ok=True)
     (tmp_path / "images" / "x.jpg").write_bytes(data)
     prefix, root = str(tmp_path / "a"), str(tmp_path / "images")
@@ -253,7 +253,7 @@ def test_exif_rotation_is_applied_and_a_corrupt_block_ignored(tmp_path):
 
 
 def make_set(tmp_path, **files):
-    """Images by name, and their list; returns PREFIX and ROOT."""
+    """Write images by name, and their list; return PREFIX and ROOT."""
     (tmp_path / "images").mkdir()
     for name, data in files.items():
         (tmp_path / "images" / f"{name}.jpg").write_bytes(data)

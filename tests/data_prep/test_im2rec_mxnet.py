@@ -67,7 +67,7 @@ def ours(*arguments):
 
 
 def theirs(code, *arguments):
-    """Run code in MXNet's Python; returns what it printed."""
+    """Run code in MXNet's Python; return what it printed."""
     command = [mxnet_python(), "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=True, timeout=600, capture_output=True, text=True)
     return done.stdout

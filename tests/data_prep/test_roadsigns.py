@@ -100,7 +100,7 @@ def test_larger_set_contains_the_smaller_one(small: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_one_command_draws_and_packs_once(small: Path, tmp_path: Path) -> None:
-    """Also where several ask at once; numbers that are left out are those of the set."""
+    """Several commands may run at once; omitted numbers are those of the existing set."""
     out = shutil.copytree(small, tmp_path / "set")
     asked = command(out, "--records", "--tfrecord")
     several = [subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]

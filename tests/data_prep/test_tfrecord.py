@@ -47,7 +47,7 @@ def make_root(root, train=10, val=4):
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    """Without --jobs, no worker processes: they would take most of the time of these tests."""
+    """Avoid worker processes, which would take most of the time of these tests."""
     monkeypatch.setattr(tfrecord, "usable_cores", lambda: 0)
 
 

@@ -41,7 +41,7 @@ def make_image(seed, mode="RGB", form="JPEG", size=(48, 40), **settings):
 
 @pytest.fixture(scope="session")
 def clean_set(tmp_path_factory):
-    """A small set as files, records and shards, with which nothing is wrong."""
+    """A small set without problems as files, records and shards."""
     root = tmp_path_factory.mktemp("clean") / "set"
     seed = 0
     for split, count in (("train", 5), ("val", 3)):
@@ -73,7 +73,7 @@ def files_only(root):
 
 
 def found(*paths, jobs=0):
-    """{(kind, where, offset)}, and the report; nothing is raised, whatever is there."""
+    """Return {(kind, where, offset)} and the report; verify never raises."""
     report = verify.verify(list(paths), jobs=jobs, quiet=True)
     return {(p.kind, p.where, p.offset) for p in report.problems}, report
 
@@ -130,7 +130,7 @@ def test_images(name, data, kinds):
 
 
 def test_damage_inside_an_image_is_reported():
-    """The second half of the data is gone, but the end marker is there."""
+    """The second half of the data is missing, but the end marker is there."""
     data = make_image(1, size=(300, 200), quality=95)
     kinds = [kind for kind, _ in check_image(data[: len(data) // 2] + b"\xff\xd9", "x.jpg")]
     # Without libjpeg-turbo's own words, Pillow takes this for a whole image.
@@ -243,7 +243,7 @@ def test_damaged_records_are_found_and_the_rest_is_read(root):
 
 @pytest.fixture
 def alone(root):
-    """A record file with nothing to compare it with but its checksums."""
+    """A record file that can only be compared with its checksums."""
     files_alone = root / "alone"
     files_alone.mkdir()
     for path in (root / "records").glob("train.*"):
@@ -267,7 +267,7 @@ def test_any_changed_byte_of_a_record_file_is_found(alone):
 
 
 def flip_a_pixel(rec, number=3):
-    """Another colour of one record's image: it decodes without a word. Returns its offset."""
+    """Change a colour in one record's image, which still decodes; return its offset."""
     offset = Reader(rec).offsets.tolist()[number]
     data = bytearray(rec.read_bytes())
     at = data.index(b"\xff\xda", offset) + 30

@@ -104,7 +104,7 @@ def test_torchrun_uses_the_given_rendezvous(
 
 
 class Run:
-    """A `rn50 run` on h1, with two workers there and two on h2, that goes on until it is ended."""
+    """A `rn50 run` with two workers each on h1 and h2, which continues until it is ended."""
 
     def __init__(self, host: Host, photos: Photos, folder: Path, *flags: str) -> None:
         self.output, self.progress = folder / "output", folder / "run" / "progress.jsonl"
@@ -135,7 +135,7 @@ class Run:
 def test_lost_host_fails_the_run(
     how: Callable[[Host], None], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """It crashes, so that the kernel closes its connections, or its cable is pulled."""
+    """The host crashes, so that the kernel closes its connections, or its cable is pulled."""
     run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun", "--comm-timeout", "10")
     how(hosts["h2"])
     assert run.process.wait(PATIENCE) == 1, run.text()
@@ -161,7 +161,7 @@ def test_slow_link_only_slows_the_run(
 def cluster(
     hosts: dict[str, Host], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., str]]:
-    """Slurm on both hosts, each with two GPUs that it believes in; what asks it, from h1."""
+    """Slurm on both hosts, each with two fake GPUs, and a way to query it from h1."""
     home = tmp_path_factory.mktemp("slurm")
     file = configure(home, "h1", ADDRESSES, gpus=2)
     env = environment() | {"SLURM_CONF": str(file)}
@@ -188,7 +188,7 @@ def cluster(
 def test_slurm_job_on_two_nodes_trains_like_one_host(
     cluster: Callable[..., str], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """`rn50 run --print slurm`, given to sbatch: rank and size come from srun."""
+    """Pass `rn50 run --print slurm` to sbatch: rank and size come from srun."""
     argv = argv_of(photos, *SAME, "--comm", "ddp")
     one = finish([*argv, "--report", "one.json", "--hosts", "localhost:4"], tmp_path)
     assert one.returncode == 0, one.stderr

@@ -162,8 +162,10 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
     ],
 )
 def test_worker_exits_without_interpreter_teardown(ends, status, said) -> None:
-    """Registered functions still run and all output arrives; nothing is torn down, as
-    that aborts the process where a thread of the group still holds a Python object."""
+    """Registered functions still run and all output arrives.
+
+    A teardown would abort the process if a thread of the group still holds a Python object.
+    """
     program = f"""
 import atexit, sys
 from rn50lib.preemption import end_with

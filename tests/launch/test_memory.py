@@ -90,7 +90,7 @@ for net, size in ((tiny(), 32), (resnet(18, 10), 64), (resnet(50), 64)):
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_autograd_stores_the_predicted_activations() -> None:
-    """PyTorch's own account of the tensors that it saved for the backward pass, byte by byte."""
+    """Compare with PyTorch's list of the tensors saved for the backward pass, byte by byte."""
     done = subprocess.run(
         [sys.executable, "-c", SAVED], capture_output=True, text=True, env=clean_environment()
     )

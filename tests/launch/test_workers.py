@@ -55,7 +55,7 @@ def once(launcher: str) -> list:
 
 
 def test_the_classic_mpirun_line() -> None:
-    """The flags of the slides that still mean something."""
+    """The flags of the slides that still have an effect are used."""
     argv = launch.mpirun(full(n=2, comm="horovod", launcher="mpirun"), ["worker", "--flag"])
     text = " ".join(argv)
     assert text.startswith("mpirun -np 2 -H localhost:2 -bind-to none -map-by slot -mca pml ob1")
@@ -64,7 +64,7 @@ def test_the_classic_mpirun_line() -> None:
 
 
 def test_horovodrun_does_not_read_the_flags_of_its_workers() -> None:
-    """It would take `--network tiny` for its own --network-interface."""
+    """It would read `--network tiny` as its own --network-interface."""
     done = full(n=2, comm="horovod", launcher="horovodrun")
     argv = launch.launcher_command(done, [sys.executable, "-c", "import sys; print(sys.argv)",
                                           "--network", "a b", "--config"])  # fmt: skip
@@ -194,7 +194,7 @@ def test_the_tasks_of_a_step_meet_at_one_port() -> None:
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("starter", ["torchrun", "srun"])
 def test_world_size_comes_from_the_launcher(starter: str, photos: Photos, tmp_path: Path) -> None:
-    """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 once the warm-up is over."""
+    """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 after the warm-up."""
     flags = ("--data-root", str(photos.root), *TINY, "-e", "2", "--warmup-epochs", "1", "--lr",
              "0.4", "--no-val", "--disp-batches", "1", "--run-dir", "run")  # fmt: skip
     worker = [*launch.program("train"), *flags]
@@ -246,7 +246,7 @@ def test_contradicting_rank_is_refused(
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
 def test_single_worker_with_n_2_is_refused(rn50: Callable, photos: Photos) -> None:
-    """Nothing started a second one: it would train at a rate that is for two."""
+    """No second worker was started: it would train at the learning rate of two."""
     error = rn50("train", "--data-root", photos.root, *TINY, "-n", "2", "--comm", "horovod").error
     assert "horovod has connected 1 worker(s)" in error and "rn50 run -n 2" in error
 
@@ -274,8 +274,11 @@ def finish(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def test_two_workers_train_and_one_scores_the_same(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
-    """19 validation images on two workers with batches of 4: the last rows are padding. One process
-    that scores the checkpoint finds the same accuracy, as the running statistics were averaged."""
+    """19 validation images on two workers with batches of 4 need padding.
+
+    One process that scores the checkpoint finds the same accuracy, because the running statistics
+    are averaged.
+    """
     flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
     done = finish(argv_of(photos, launcher, *flags), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -402,7 +405,7 @@ def test_no_worker_outlives_the_run(number: int, launcher: str, start: Callable[
 
 @pytest.mark.parametrize("gone", ["process", "folder"])
 def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
-    """Its `rn50 run` was killed, or has given up, before the worker could register."""
+    """Its `rn50 run` was killed or gave up before the worker could register."""
     with subprocess.Popen(["true"]) as ended:
         pass
     pid = ended.pid if gone == "process" else os.getpid()

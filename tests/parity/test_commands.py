@@ -40,7 +40,7 @@ Run = Callable[..., Ended]
 
 
 def translate(line: str) -> str:
-    """A line of the reference as one of ours, by the table."""
+    """Translate a line of the reference with the table."""
     for rule in TOLD["translation"]:
         for dtype, gpus in itertools.product(("FP16", "FP32"), "148"):
             there, here = (
@@ -55,7 +55,7 @@ def translate(line: str) -> str:
 
 
 def ours(told: dict[str, Any], **fill: str) -> list[str]:
-    """Return the words of our command behind `rn50`, with the blanks filled in."""
+    """Return the words of our command after `rn50`, with the blanks filled in."""
     line = translate(told["there"])
     for name, value in {"path to imagenet": IMAGENET, **fill, **told.get("fill", {})}.items():
         line = line.replace(f"<{name}>", value)

@@ -28,7 +28,7 @@ def pack(root: Path) -> Path:
 
 
 def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
-    """A validation image by Pillow alone, without decoding it at a part of its size."""
+    """Return a validation image by Pillow alone, without reduced decoding."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     left, top, width, height = recipe.center_crop_box(*image.size, size, resize)
     box = (left, top, left + width, top + height)
@@ -51,8 +51,7 @@ def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Odd(NamedTuple):
-    """An odd file: its name, the colour that it shows, and how it is saved from a red one; or its
-    bytes."""
+    """An odd file: its name, its colour, and how it is saved from a red image, or its bytes."""
 
     name: str
     colour: tuple[int, int, int]
@@ -89,7 +88,7 @@ ODD = (
 
 @pytest.fixture(scope="session")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twins of the odd files of ImageNet, and some more: all of them decode. Each is a class."""
+    """Copies of ImageNet's odd files and some more, one per class; all of them decode."""
     root = tmp_path_factory.mktemp("odd")
     for split in ("train", "val"):
         for number, (name, _, mode, options, data) in enumerate(ODD):

@@ -69,7 +69,7 @@ def crops(images: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
-    """DALI's own default is 8 % of the area; the recipe says 5."""
+    """DALI's default smallest crop is 8 % of the area; the recipe's is 5 %."""
     from rn50lib.data.dali import Dali
 
     source = open_source(textured, "train", "recordio")
@@ -109,7 +109,7 @@ def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
 def test_consecutive_epochs_match_single_epochs(
     textured: Path, data_format: str, split: str
 ) -> None:
-    """A run has graphs built ahead; one that resumes at an epoch does not."""
+    """A run builds graphs ahead; a run that resumes at an epoch does not."""
     source = open_source(textured, split, data_format)
     experiment = full(loader="dali", batch_size=4, num_epochs=3, data_nthreads=2)
     for rank, size in ((0, 1), (1, 2)):
@@ -196,7 +196,7 @@ def test_raw_pixels_are_refused(photos: Photos, tmp_path: Path) -> None:
 @pytest.mark.acceptance
 @pytest.mark.needs("dali2")
 def test_dali_tests_pass_with_the_current_dali(tmp_path: Path, repository: Path) -> None:
-    """The same tests in a process that finds the other package first."""
+    """Run the same tests in a process that finds the other package first."""
     folder = Path(os.environ["RN50_DALI2"])
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "__init__.py").write_text(f"__path__ = [{str(folder / 'nvidia')!r}]\n")

@@ -13,7 +13,7 @@ from rn50lib.data import decode as images
 
 
 def photograph(width: int, height: int, seed: int = 0) -> bytes:
-    """A JPEG with soft shapes, edges and grain, as a camera's has."""
+    """Return a JPEG with soft shapes, edges and grain, like a photo."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (height // 40 + 2, width // 40 + 2, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
@@ -76,14 +76,14 @@ def test_the_validation_crop_is_centred_to_a_pixel(size: int) -> None:
 
 
 def test_a_small_crop_of_a_large_image_is_not_blurred() -> None:
-    """Decoding at a reduced size stops where the crop would be enlarged."""
+    """Reduced decoding is not used if the crop would have to be enlarged."""
     data = photograph(1600, 1200)
     box = (400, 300, 120, 90)
     assert difference(ours(data, box, 64), plain(data, box, 64)) <= 3
 
 
 def test_a_reduced_decode_does_not_shift_the_crop() -> None:
-    """At an eighth 257 pixels become 33, the last of which is one wide: the scale is not 33:257."""
+    """At an eighth, 257 pixels become 33, the last of which covers one: the scale is not 33:257."""
     ramp = np.tile(np.linspace(0, 255, 257).astype(np.uint8), (257, 1))
     for image in (ramp, ramp.T):
         buffer = io.BytesIO()

@@ -31,7 +31,7 @@ LOADERS = {
 
 
 def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
-    """All validation images as one loader gives them, in their order."""
+    """Return all validation images of one loader, in order."""
     experiment = full(**LOADERS[loader], num_classes=len(source.classes), **fields)
     pipeline = open_pipeline(experiment, source, "val", 0, 1)
     try:
@@ -41,7 +41,7 @@ def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
 
 
 def photograph(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Noise on every scale, as photographs have detail on every scale."""
+    """Return noise on every scale, like the detail of photos."""
     total = np.full((height, width, 3), 128.0)
     for scale, strength in ((1, 8), (2, 8), (4, 10), (16, 25), (64, 40)):
         small = rng.normal(size=(height // scale + 2, width // scale + 2, 3)).astype(np.float32)
@@ -72,8 +72,10 @@ def test_every_loader_matches_pillow(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["native, torch", "native, tensorflow"])
 def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
-    """Decoded in a hurry, which the crop's own size hides: a mean of 1 to 2 of 255. Where a part of
-    the size is decoded, PyTorch's crop goes to the nearest pixel of that."""
+    """Fast decoding changes pixels by a mean of 1 to 2 of 255.
+
+    If PyTorch's loader decodes at reduced size, its crop is rounded to the pixels of that size.
+    """
     rng = np.random.default_rng(0)
     path = tmp_path / "train" / "a"
     path.mkdir(parents=True)
@@ -105,8 +107,10 @@ def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
 
 @pytest.mark.acceptance
 def test_predictions_of_one_checkpoint_agree(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
-    """The built-in data's 1,200 validation images, through each loader, by a network that has
-    learned them: pairs agree on 99 %, and top-1 is within half a point."""
+    """A trained network predicts the built-in data's 1,200 validation images through each loader.
+
+    Pairs agree on 99 %, and top-1 is within half a point.
+    """
     from data_prep import im2rec, roadsigns
     from rn50.predict import trained_as
     from rn50lib import checkpoint

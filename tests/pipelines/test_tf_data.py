@@ -25,7 +25,7 @@ def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
 
 
 def different(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The mean difference of pixels, image by image."""
+    """Return the mean difference of pixels, image by image."""
     return np.abs(a.astype(float) - b.astype(float)).mean(axis=(1, 2, 3))
 
 
@@ -35,8 +35,11 @@ TURNED = {"rotate": 25.0, "flip_up_down": True, "seed": 3}
 
 
 def limit(options: dict[str, Any]) -> float:
-    """Two decoders differ by 1 or 2; along the edge of a turned image, TensorFlow mixes the last
-    pixels with the black next to it and Pillow does not. Anything else differs by tens."""
+    """Return the tolerance: two decoders differ by 1 or 2.
+
+    Along the edge of a rotated image, TensorFlow mixes the last pixels with the black next to it
+    and Pillow does not. Any other error differs by tens.
+    """
     return 5 if options else 3
 
 
@@ -84,7 +87,7 @@ def test_raw_pixels_train_too(photos: Photos, tmp_path: Path) -> None:
 
 
 def test_only_reading_shard_after_shard_changes_the_order_of_a_stream(textured: Path) -> None:
-    """Every other stage changes nothing but the speed; of files, each changes nothing at all."""
+    """Every other stage only changes the speed; for files, every stage does."""
     from rn50lib.data.sampler import Plan
     from rn50lib.data.tfdata import Stages, TfData
 

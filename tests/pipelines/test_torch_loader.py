@@ -72,7 +72,7 @@ def test_training_image_is_the_crop_or_its_mirror_image(textured: Path) -> None:
 
 
 def test_training_images_are_rotated_and_flipped(textured: Path) -> None:
-    """The slides' augmentation, on top of the same crops; validation images stay as they are."""
+    """The slides' augmentation is applied to the same crops; validation images do not change."""
     for split in ("train", "val"):
         source = open_source(textured, split, "files")
         level = by_position(read(source, split, batch_size=4))
@@ -112,7 +112,7 @@ def test_bad_file_in_a_worker_is_named_and_ends_all_workers(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_held_batch_is_not_overwritten(textured: Path) -> None:
-    """Through later epochs and one that was broken off, also where only a view is held."""
+    """A batch, or a view of it, survives later epochs and an interrupted one."""
     source = open_source(textured, "train", "files")
     fields: dict[str, Any] = {"batch_size": 1, "image_shape": 64, "num_classes": 2}
     wanted = [[b.images.numpy().copy() for b in read(source, epoch=e, **fields)] for e in range(3)]
@@ -144,7 +144,7 @@ def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
 
 
 def workers() -> list[psutil.Process]:
-    """The loaders' workers below this process; they are the children of a fork server."""
+    """Return the loaders' workers below this process; they are children of a fork server."""
     below = [c for child in psutil.Process().children() for c in child.children()]
     return [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 

@@ -22,7 +22,7 @@ SHARDS = 3
 
 
 def write(root: Path, form: str, labels: list[int]) -> None:
-    """A train split, each image the text of its label."""
+    """Write a train split whose images are the text of their labels."""
     if form == "recordio":
         (root / "records").mkdir(exist_ok=True)
         with Writer(root / "records" / "train") as writer:
@@ -123,7 +123,7 @@ def test_one_rank_computes_the_cache_for_all(tmp_path: Path) -> None:
 
 
 def from_disk() -> int:
-    """Bytes that the kernel has fetched from a disk for this process."""
+    """Return the bytes that the kernel has read from a disk for this process."""
     return int(Path("/proc/self/io").read_text().split("read_bytes: ")[1].split()[0])
 
 

@@ -27,7 +27,7 @@ def known_rec(tmp_path):
 
 
 def write(prefix, count, size=100, seed=0):
-    """Records with keys 0, 7, 14, …, label number % 5; returns their images."""
+    """Write records with keys 0, 7, 14, …, label number % 5; return their images."""
     rng = np.random.default_rng(seed)
     images = [rng.bytes(size + i) for i in range(count)]
     with Writer(prefix) as writer:
@@ -46,7 +46,7 @@ def test_writer_matches_mxnet(tmp_path):
 
 
 def frame_by_the_rule(payload: bytes) -> bytes:
-    """The format's description, read word by word."""
+    """Frame a record exactly as the format's description says."""
     parts, start = [], 0
     for at in range(0, len(payload) // 4 * 4, 4):
         if payload[at : at + 4] == known.MAGIC:
@@ -182,10 +182,10 @@ def test_broken_index(tmp_path, text):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_random_damage_is_reported_or_harmless(tmp_path_factory, data):
-    """Any change of the bytes: a record comes back right, or is refused with an offset.
+    """After any change of bytes, a record is either correct or refused with an offset.
 
     The format has no checksum, so a change inside the payload of a record can only be seen in the
-    image itself; it must not touch any other record.
+    image itself; it must not affect any other record.
     """
     folder = tmp_path_factory.mktemp("damage")
     damaged = bytearray(known.REC)
@@ -236,7 +236,7 @@ def changed(path, offset):
 
 @pytest.mark.parametrize("position", range(len(known.RECORDS)))
 def test_a_changed_record_is_refused(tmp_path, position):
-    """Also one in several parts, one with several labels, and one whose label was changed."""
+    """This includes records in several parts, with several labels, and with a changed label."""
     with Writer(tmp_path / "a") as writer:
         for key, label, image in known.RECORDS:
             writer.write(key, pack_header(label, key, image))
@@ -276,7 +276,7 @@ def test_duplicate_keys_are_refused(tmp_path):
 
 
 def test_records_beyond_4_gib_are_read(tmp_path):
-    """A sparse file: nine records of 500 MB of zeros, and a small one behind them."""
+    """A sparse file contains nine records of 500 MB of zeros and a small one after them."""
     with open(tmp_path / "a.rec", "wb") as rec, open(tmp_path / "a.idx", "w") as idx:
         for key in range(10):
             size = 500_000_000 if key < 9 else 32

@@ -24,7 +24,7 @@ def test_orders_of_epochs_and_seeds_differ():
 
 
 def test_every_position_is_equally_likely():
-    """A biased shuffle is seen here: 4,000 epochs of 5 images, 800 expected, σ = 25."""
+    """This detects a biased shuffle: 4,000 epochs of 5 images, 800 expected, σ = 25."""
     counts = np.zeros((5, 5))
     for epoch in range(4000):
         counts[np.arange(5), epoch_order(5, 1, epoch)] += 1
@@ -32,7 +32,7 @@ def test_every_position_is_equally_likely():
 
 
 def test_the_order_never_changes():
-    """A resumed run must go on in the order in which another version of NumPy began."""
+    """A resumed run must continue in the same order under a different version of NumPy."""
     assert epoch_order(10, 0, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
     assert epoch_order(10, 1, 2).tolist() == [5, 6, 9, 3, 2, 1, 0, 8, 4, 7]
     assert image_seed(1, 2, 3) == 7510213797696614745
@@ -93,7 +93,7 @@ def test_image_seeds():
 
 
 def test_the_mixer_is_splitmix64():
-    """The first output of SplitMix64 from state 0, as its authors' reference program prints it."""
+    """The value is the first output from state 0 of the authors' reference program."""
     from rn50lib.data.sampler import _mix
 
     assert _mix(0) == 0xE220A8397B1DCDAF

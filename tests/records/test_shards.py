@@ -17,7 +17,7 @@ from tests.support import CLASSES, TINY, Photos
 
 @pytest.fixture(scope="module")
 def packed(photos: Photos, tmp_path_factory):
-    """The photos in shards: 3 for training, 2 for validation; and their raw pixels likewise."""
+    """The photos in shards, 3 for training and 2 for validation, and the same as raw pixels."""
     root = tmp_path_factory.mktemp("shards")
     counts = {"train": 3, "val": 2}
     for name, options in (("field", {}), ("slides", {"schema": "slides", "size": 40})):
@@ -30,7 +30,7 @@ def packed(photos: Photos, tmp_path_factory):
 
 @pytest.fixture
 def shards(packed, tmp_path):
-    """A copy of the field's shards that a test may damage."""
+    """A copy of the shards in the usual schema that a test may damage."""
     shutil.copytree(packed / "field", tmp_path / "tfrecord")
     return tmp_path / "tfrecord"
 
@@ -164,7 +164,7 @@ def test_label_maps_that_differ(tmp_path):
 
 
 def test_other_writers_order_their_features_differently(tmp_path):
-    """A map has no order on the wire: the image may stand before the label, as TensorFlow may."""
+    """The order of a map is not defined: TensorFlow may write the image before the label."""
     forward = serialize_example({"image/encoded": b"i" * 3000})
     backward = serialize_example({"image/class/label": 3})
     inner = forward[3:] + backward[2:]  # the entries of both, image first
@@ -182,7 +182,7 @@ def test_other_writers_order_their_features_differently(tmp_path):
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_the_built_in_data_trains_from_shards(roadsigns_small, tmp_path, rn50, monkeypatch):
-    """They are made where they are asked for, and only then."""
+    """The shards are only made on request."""
     shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
     folder = tmp_path / "data" / "roadsigns" / "tfrecord"

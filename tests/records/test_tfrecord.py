@@ -142,7 +142,7 @@ labelled = st.fixed_dictionaries(
 
 
 def side_by_side(records):
-    """The label of each record; -1 if it is left to `parse_example`."""
+    """Return the label of each record; -1 if it is left to `parse_example`."""
     ends = np.cumsum([0, *map(len, records)])
     data = np.frombuffer(b"".join(records), np.uint8)
     return find_numbers(data, ends[:-1], ends[1:], LABEL).tolist()

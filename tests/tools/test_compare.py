@@ -86,7 +86,7 @@ def test_published_figures_come_with_their_source(rn50: Rn50, files: Path) -> No
 
 
 def test_zero_rate_counts_as_not_measured(rn50: Rn50, files: Path) -> None:
-    """Programs that did not measure write 0.0, which must not be divided by."""
+    """Programs that did not measure write 0.0, which must not be a divisor."""
     told = json.loads((files / "a.json").read_text())
     told["metrics"]["train.total_ips"] = [0.0, 0.0, 0.0]
     (files / "zero.json").write_text(json.dumps(told))

@@ -84,7 +84,7 @@ def test_candidates_follow_from_the_bound_and_the_machine() -> None:
 
 
 def test_the_edges_of_an_epoch_are_left_out(tmp_path: Path) -> None:
-    """Batches that were made ahead come too fast, and so do the last ones."""
+    """Batches prepared in advance arrive too fast, and so do the last ones."""
     seconds = {2: 0.1, 4: 0.2, 6: 1.2, 8: 2.2, 10: 2.3, 12: 2.4}
     lines = [
         {"phase": "train", "epoch": epoch, "step": step, "steps": 12, "seconds": 10 * epoch + at}
@@ -122,7 +122,7 @@ def test_bad_input(rn50: Callable[..., Ended], flags: list[str], words: str) -> 
 def test_a_fast_device_in_front_of_a_loader(
     run_cli: Callable, tmp_path: Path, photos: Photos
 ) -> None:
-    """The verb on real runs: files, figure and sentence agree."""
+    """Run the verb for real: file, figure and sentence agree."""
     ended = run_cli(
         *("diagnose", *TINY, "--data-root", photos.records, "--step", "paced:100000"),
         *("--change", "--loader synthetic", "--seconds", "0.3"),

@@ -104,7 +104,7 @@ def ours(prefix: Path) -> Any:
 
 
 def there_and_back(rn50: Run, folder: Path, library: str, suffix: str, model: Any) -> None:
-    """Import a model's weights, and export them again: the same logits, to the bit, both times."""
+    """Import a model's weights and export them again, with bit-identical logits both times."""
     import torch
     from safetensors.torch import load_file, save_file
 

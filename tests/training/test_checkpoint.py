@@ -47,7 +47,7 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
 
 
 def test_other_programs_read_the_arrays(tmp_path: Path) -> None:
-    """The file's layout by its own specification: a length, a JSON header, the bytes."""
+    """Parse the file by its specification: a length, a JSON header, the bytes."""
     import json
 
     data = checkpoint.save(tmp_path / "m", small()).read_bytes()
@@ -133,7 +133,7 @@ def test_a_symbol_file_that_is_missing_or_odd_is_named(tmp_path: Path, content: 
 
 @pytest.fixture
 def small_files_only():
-    """Files may not grow beyond 100 kB: writing on fails, as on a full disk."""
+    """Limit files to 100 kB, so that writing fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     yield

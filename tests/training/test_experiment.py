@@ -55,7 +55,7 @@ words = words.filter(str.strip)  # U+0085 and U+00A0 are white space
 
 
 def values_for(name: str) -> st.SearchStrategy[Any]:
-    """Values that the flag of a field takes."""
+    """Return values that the flag of a field accepts."""
     limits = FIELDS[name].metadata
     if "choices" in limits and name != "profile":
         return st.sampled_from(limits["choices"])
@@ -171,7 +171,7 @@ def stamp(folder: Path, content: dict[str, Any]) -> Path:
 
 
 def test_generator_stamp_selects_the_built_in_recipe(tmp_path: Path) -> None:
-    """A folder's name does not."""
+    """The name of a folder does not."""
 
     def recipe(root: Path) -> str:
         return resolve({"data_root": str(root)}, LAPTOP, 12).experiment.recipe

@@ -28,7 +28,7 @@ BACKENDS = [
 
 @pytest.fixture
 def whole(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[[str], Path]:
-    """A run that is left alone: checkpoints m and report r.json in a folder."""
+    """An uninterrupted run: checkpoints m and report r.json in a folder."""
 
     def train(backend: str) -> Path:
         folder = tmp_path / "whole"

@@ -10,7 +10,7 @@ from rn50lib.metrics import metric_sums
 
 
 class Three(Local):
-    """The third of three workers, of which the others hold 8 and 8 images."""
+    """The third of three workers; the other two have 8 images each."""
 
     size = 3
 

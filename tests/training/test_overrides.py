@@ -21,7 +21,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
-    """Run one epoch with `code` at a seam; returns the folder with r.json and the checkpoint m."""
+    """Run one epoch with `code` as an override; return the folder with r.json and checkpoint m."""
 
     def run(seam: str, code: str, *flags: str) -> Path:
         (tmp_path / "mine.py").write_text(code)

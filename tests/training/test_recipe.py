@@ -83,7 +83,7 @@ def test_cosine_and_poly_after_a_warm_up_of_5_in_90_epochs(
 
 
 def test_the_large_batch_recipes_have_the_rates_that_were_published() -> None:
-    """Goyal et al. 3.2 at 8192; NVIDIA 2.048 at 2048; MLPerf's 17 and 24.699."""
+    """Goyal et al.: 3.2 at 8192; NVIDIA: 2.048 at 2048; MLPerf: 17 and 24.699."""
     peaks = {"goyal2017": 3.2, "nvidia_cosine": 2.048, "mlperf_lars_8k": 17.0,
              "mlperf_lars_64k": 24.699}  # fmt: skip
     assert {r.name for r in recipes.LARGE_BATCH} == set(peaks)

@@ -37,7 +37,7 @@ def arrays(prefix: str | Path, epoch: int) -> dict[str, np.ndarray]:
 
 
 def unchanged(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
-    """Names of the arrays that are the same to the bit."""
+    """Return the names of the arrays that are bit-identical."""
     return {name for name in after if name in before and np.array_equal(before[name], after[name])}
 
 

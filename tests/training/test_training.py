@@ -41,7 +41,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an undisturbed run of 3 epochs: checkpoints m, r.json, progress.jsonl."""
+    """The folder of an uninterrupted run of 3 epochs: checkpoints m, r.json, progress.jsonl."""
     folder = tmp_path_factory.mktemp("trained")
     argv = ["train", "--data-root", str(photos.root), *RUN, "--disp-batches", "2"]
     argv += ["--run-dir", str(folder), "--model-prefix", str(folder / "m")]
@@ -114,14 +114,14 @@ READING = {"phase", "epoch", "step", "steps", "loss", "top1", "ips", "lr", "seco
 
 
 def expected_rate(progress: float) -> float:
-    """0.4 x 8 / 256 = 0.0125, after half an epoch of warm-up, a tenth of it from epoch 2 on."""
+    """Return 0.4 x 8 / 256 = 0.0125 after half an epoch of warm-up, a tenth of it from epoch 2."""
     if progress < 0.5:
         return 0.0125 * progress / 0.5
     return 0.0125 if progress < 2 else 0.00125
 
 
 def test_validation_matches_pillow_and_the_checkpoint(trained: Path, photos: Photos) -> None:
-    """Every image read with Pillow, cropped by hand, counted by hand."""
+    """Every image is read with Pillow, cropped and counted by hand."""
     from rn50lib.distributed import Local
     from rn50lib.torch.train_step import TorchStep
     from tests.support import full
@@ -164,7 +164,7 @@ def test_a_run_can_be_repeated_to_the_last_bit(
 def test_scoring_a_checkpoint_gives_its_validation_exactly(
     rn50: Run, trained: Path, photos: Photos, epoch: int, tmp_path: Path
 ) -> None:
-    """Size, precision and data are the checkpoint's: nothing of it is given here."""
+    """Size, precision and data come from the checkpoint; none is passed."""
     scored = rn50("train", "--only-inference", "--model-prefix", trained / "m", "--load-epoch",
                   str(epoch), "-e", "1", "--data-nthreads", "0", "--threads", "1", "--report",
                   "s.json")  # fmt: skip
@@ -393,7 +393,7 @@ def test_the_profile_is_a_chrome_trace_of_a_few_steps(
 
 @pytest.mark.slow
 def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
-    """It says what it chose and why, and keeps report, progress and model in its folder."""
+    """It prints its choices and reasons, and keeps report, progress and model in its folder."""
     flags = ("--data-root", photos.root, *TINY[:4], "--threads", "1", "-e", "3", "--no-val")
     done = run_cli("run", *flags, "--data-nthreads", "1", "--num-examples", "32")
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from workshop.worker import tell
 
 
 def counter(start: int) -> Callable[[int], int]:
-    """Adds what it is given to what it was given before."""
+    """Add an argument to the sum of the earlier ones."""
     tell("told before it starts")
     print("a framework's own words, which is not an answer")
     total = start

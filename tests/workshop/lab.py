@@ -1,5 +1,4 @@
-"""JupyterLab as a learner has it, in a headless browser: a server over a folder, and what to do in
-it."""
+"""JupyterLab in a headless browser: a server over a folder, and a learner's actions in it."""
 
 from __future__ import annotations
 
@@ -31,8 +30,10 @@ SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"},
 
 @contextmanager
 def serve(folder: Path, home: Path | None = None, **environment: str) -> Iterator[str]:
-    """The address of a JupyterLab over `folder`, on localhost with a token; runs, data and settings
-    go to `home`. It ends with the block, and its kernels with it."""
+    """Start a JupyterLab over `folder`, on localhost with a token, and yield its address.
+
+    Runs, data and settings go to `home`. It ends with the block, and its kernels with it.
+    """
     home = home or folder
     for name, values in SETTINGS.items():
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -65,7 +66,7 @@ def serve(folder: Path, home: Path | None = None, **environment: str) -> Iterato
 
 
 def answering(log: Path) -> str | None:
-    """The address that a server has logged, as soon as it answers there: it logs it before."""
+    """Return the address that a server has logged, as soon as it responds there."""
     found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
     if found is None:
         return None
@@ -77,7 +78,7 @@ def answering(log: Path) -> str | None:
 
 
 class Lab:
-    """A notebook that is open in JupyterLab, through what can be seen and typed."""
+    """A notebook open in JupyterLab, controlled through the page."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.page, self.address = page, address
@@ -115,9 +116,9 @@ class Lab:
         return self.run(code.splitlines()[0])
 
     def run(self, text: str, seconds: float = 120) -> Any:
-        """Run the cell that contains a text, wait until it is through, and return it.
+        """Run the cell that contains a text, wait until it is done, and return it.
 
-        A kernel that has just started drops what it is asked without a word, so it is asked again.
+        A kernel that has just started silently drops requests, so they are repeated.
         """
         cell = self.cell(text)
         prompt = cell.locator(".jp-InputPrompt").first

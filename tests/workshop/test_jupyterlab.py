@@ -42,7 +42,7 @@ def lab(tmp_path) -> Iterator[str]:
 
 @pytest.fixture
 def course(tmp_path, repository, browser_page) -> Iterator[Lab]:
-    """A browser before JupyterLab over a copy of the course's notebooks, in profile ci."""
+    """A browser on JupyterLab with a copy of the course's notebooks, in profile ci."""
     for folder in ("notebooks", "exercises"):
         (tmp_path / "course" / folder).mkdir(parents=True)
         for path in (repository / folder).glob("*.ipynb"):
@@ -57,7 +57,7 @@ def course(tmp_path, repository, browser_page) -> Iterator[Lab]:
 
 
 def run_all(page) -> None:
-    """Run All; again where the kernel was not ready and JupyterLab dropped it without a word."""
+    """Choose Run All, again if the kernel was not ready and JupyterLab silently dropped it."""
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
     begun = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[(\*|\d+)\]"))
@@ -141,7 +141,7 @@ def test_wrong_then_correct_answer_in_jupyterlab(course, tmp_path):
 
 
 def told(cell) -> list[str]:
-    """The lines that a cell shows."""
+    """Return the lines that a cell shows."""
     lines = cell.locator(".jp-OutputArea-output").all_inner_texts()
     return [line.strip() for line in "\n".join(lines).splitlines() if line.strip()]
 

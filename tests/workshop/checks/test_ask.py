@@ -117,7 +117,7 @@ def test_status_counts_what_was_passed(rn50, home, tmp_path):
 
 @pytest.mark.slow
 def test_untouched_notebook_stops_in_two_lines(home, tmp_path):
-    """Executed as it is committed, with papermill alone."""
+    """Execute the committed notebook with papermill."""
     import papermill
 
     with pytest.raises(papermill.PapermillExecutionError):

@@ -66,7 +66,7 @@ def assert_wrong(name: str, answer: Any, diagnosis: str) -> None:
 
 
 def accepting(split):
-    """A test like the solution's that accepts one split, whatever it does."""
+    """Return a test like the solution's that accepts one split in any case."""
     right = changed("ex01.leak")
     return lambda other: None if other is split else right(other)
 
@@ -150,7 +150,7 @@ def test_solutions_and_other_correct_answers_pass(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])
 def test_exercises_that_need_a_framework(name, need):
-    """All in one test, which loads the framework once."""
+    """One test for all loads the framework only once."""
     item = table.find(name)
     for package in {item.needs} | ({"horovod"} if name == "ex04.recipe" else set()):
         need(package.rpartition(".")[2])
@@ -337,7 +337,7 @@ def test_endless_loop_of_ranks_stops_with_its_line():
 
 
 def test_ranks_cannot_start_ranks(monkeypatch):
-    """A cell that the ranks import may call `together`: each rank would start ranks again."""
+    """If the cell that the ranks import calls `together`, each rank would start ranks again."""
     monkeypatch.setenv(process_ranks.IN_RANK, "1")
     with pytest.raises(UserError, match="this is a rank"):
         process_ranks.together(changed("ex03.sums"), "metrics", [{"size": 2}])

@@ -19,7 +19,7 @@ def page(repository: Path) -> str:
 
 
 def rows(page: str, mark: str) -> list[list[str]]:
-    """The cells of the table behind a mark, its head left out."""
+    """Return the cells of the table after a mark, without its header."""
     text = page.split(f"<!-- {mark} -->\n", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
 

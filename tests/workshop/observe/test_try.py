@@ -1,8 +1,7 @@
-"""`rn50 workshop try`: scripts that are right, and the same with changes taken out of them.
+"""`rn50 workshop try`: correct scripts, and the same with changes removed.
 
-The scripts in `scripts/` run on two ranks by their launchers, under the recorder.
-What is right in them, and what is taken out, is known from the text; the verdict comes from what
-they did.
+The scripts in `scripts/` run on two ranks with their launchers, under the recorder. The expected
+verdict follows from their text.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ BY_A_PROGRAM = 'assert subprocess.run("echo other >> tree-large", shell=True).re
 
 
 def snapshot(folder: Path) -> dict[str, object]:
-    """Everything in a folder: contents, modes and times, of links where they lead to."""
+    """Return everything in a folder: contents, modes and times, also of link targets."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         state = path.lstat()
@@ -198,7 +197,7 @@ def snapshot(folder: Path) -> dict[str, object]:
 def test_no_write_reaches_the_folder(
     tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may or may not help to protect it."""
+    """This holds with and without the kernel's protection."""
     if not kernel:
         monkeypatch.setattr(sandbox, "LIBC", None)
     elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
