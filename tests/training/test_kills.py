@@ -122,7 +122,7 @@ def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
 def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """The run is stopped after update 3 and killed after 5; a checkpoint is due every second one."""
+    """The run is stopped after update 3 and killed after 5; every second one has a checkpoint."""
     flags = ("--checkpoint-steps", "2", "--resume")
     stopped = signalled(photos, tmp_path, 15, "train 1 3", *flags)
     assert stopped.returncode == 143, stopped.stderr
