@@ -99,7 +99,7 @@ def test_zero_rate_counts_as_not_measured(rn50: Rn50, files: Path) -> None:
 @pytest.mark.parametrize(
     "args, words",
     [
-        (("old.json",), ("two to compare", "--published DGX-1/mixed")),
+        (("old.json",), ("nothing to compare with", "--published DGX-1/mixed")),
         (("old.json", "none.json"), ("none.json", "cannot be read")),
         (("old.json", "other.json"), ("other.json", "neither a report", "rn50 benchmark")),
         (("old.json", "list.json"), ("list.json", "neither a report")),

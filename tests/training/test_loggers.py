@@ -59,8 +59,8 @@ def test_a_logger_that_fails_does_not_end_the_training(rn50: Run, photos: Photos
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("comet", "there are tensorboard, wandb, mlflow, and FILE.py:FUNCTION"),
-        ("none.py:tell", "there are tensorboard, wandb, mlflow, and FILE.py:FUNCTION"),
+        ("comet", "use tensorboard, wandb, mlflow, or your own FILE.py:FUNCTION"),
+        ("none.py:tell", "use tensorboard, wandb, mlflow, or your own FILE.py:FUNCTION"),
         *(
             (name, f"`pip install {name}`")
             for name in ("wandb", "mlflow")
