@@ -31,11 +31,7 @@ add("--warmup-epochs", type=float, default=1, help="epochs until the rate is ful
 add("--seed", type=int, default=0, help="for the initial weights and the order (0)")
 add("--log-every", type=int, default=10, help="steps between two lines of the log (10)")
 add("--checkpoints", type=Path, help="save here after each epoch, and resume from this folder")
-add(
-    "--seen",
-    type=Path,
-    help="write the names of the images read to this file (.RANK is added for ranks)",
-)
+add("--seen", type=Path, help="write the names of the images read to this file (or FILE.RANK)")
 
 
 def find_images(data, classes):
@@ -141,7 +137,7 @@ def main():
         Path(f"{flags.seen}.{hvd.rank()}").write_text("".join(seen))
     images_per_s = hvd.size() * len(steps) * flags.batch_size / seconds
     if hvd.rank() == 0:
-        print(f"{len(steps)} steps of {hvd.size()} processes, {images_per_s:.1f} images/s")
+        print(f"{len(steps)} steps on {hvd.size()} rank(s), {images_per_s:.1f} images/s")
     print(f"rank {hvd.rank()}: weights {checksum(model)}")
 
 

@@ -29,11 +29,7 @@ add("--lr", type=float, default=0.001, help="learning rate of RMSProp for one pr
 add("--seed", type=int, default=0, help="for the initial weights and the order (0)")
 add("--log-every", type=int, default=10, help="steps between two lines of the log (10)")
 add("--checkpoints", type=Path, help="save here after each epoch, and resume from this folder")
-add(
-    "--seen",
-    type=Path,
-    help="write the names of the images read to this file (.RANK is added for ranks)",
-)
+add("--seen", type=Path, help="write the names of the images read to this file (or FILE.RANK)")
 
 
 def find_images(data, classes):

@@ -121,7 +121,7 @@ def main():
     seconds = time.perf_counter() - begin
     images_per_s = hvd.size() * len(steps) * flags.batch_size / seconds
     if hvd.rank() == 0:
-        print(f"{len(steps)} steps of {hvd.size()} processes, {images_per_s:.1f} images/s")
+        print(f"{len(steps)} steps on {hvd.size()} rank(s), {images_per_s:.1f} images/s")
     print(f"rank {hvd.rank()}: weights {checksum(model)}")
 
 
