@@ -363,13 +363,13 @@ if TF:
 #
 # ### How good is a shuffle buffer?
 #
-# An image leaves the buffer at most one buffer length earlier than its place in the file. That is harmless if the file is shuffled. Below it is sorted by class, as you get it by packing one folder after the other. **Predict:** how many of the classes does a batch of 32 contain with a buffer of 100 images?
+# An image leaves the buffer at most one buffer length earlier than its place in the file. That is harmless if the file is shuffled. Below it is sorted by class, as you get it by packing one folder after the other. **Predict:** how many of the classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
     classes = sorted({path.parent.name for path in paths})
     labels = np.sort([classes.index(path.parent.name) for path in paths])
-    sizes = [1, 100, 500, len(labels)]
+    sizes = [1, len(labels) // 24, len(labels) // 6, len(labels)]
     fig, axes = plt.subplots(len(sizes), 1, figsize=(10, 4.4), layout="constrained")
     mixed = {}
     for ax, size in zip(axes, sizes, strict=True):
@@ -439,10 +439,10 @@ for ax, (name, flipped) in zip(axes, [(n, f) for n in signs for f in (False, Tru
     ax.imshow(image)
     ax.set(xticks=[], yticks=[], title=f"{name}{', upside down' * flipped}")
 fig.suptitle("Two road signs, and the same images flipped upside down")
-workshop.figure(fig, alt="Upside down, a yield sign has the outline of a warning sign")
+workshop.figure(fig, alt="Upside down, yield looks like a warning sign and 50 like 20")
 
 # %% [markdown]
-# Upside down, *yield* has the outline of a warning sign. Leave this flip out for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# Upside down, *yield* has the outline of a warning sign, and a limit of 50 reads like 20. Leave this flip out for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
