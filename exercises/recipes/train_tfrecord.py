@@ -105,7 +105,7 @@ def main():
     steps = range(int(done) * steps_per_epoch, last_step)
     begin = time.perf_counter()
     for step, (images, labels) in zip(steps, batches, strict=False):
-        risen = min(1, step / (flags.warmup_epochs * steps_per_epoch or 1))
+        risen = min(1, (step + 1) / (flags.warmup_epochs * steps_per_epoch + 1))
         optimizer.learning_rate.assign(flags.lr * (1 + (hvd.size() - 1) * risen))  # Change 3
         loss = train_step(images, labels)
         epoch = step // steps_per_epoch + 1

@@ -474,7 +474,7 @@ print(f"Using {script}")
 if os.environ["READY"]:
     tried = workshop.try_script(
         script, "--data", Path(f"two-signs-{os.environ['SHARDS']}").absolute(), "--epochs", 1,
-        "--batch-size", 8, "--log-every", 1, steps=4, seconds=1, single=session.alone,
+        "--batch-size", 8, "--warmup-epochs", 0, steps=4, seconds=1, single=session.alone,
         env={"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     for row in tried.rows:
