@@ -154,8 +154,9 @@ class Watch:
             peak = max(float(rate(2**n)) for n in range(20))
             rate = rate(optimizer.iterations)
         contents = [self.tf.convert_to_tensor(v).numpy().tobytes() for _, v in pairs]
-        sent = [id(v) in self.sent for _, v in pairs]
-        sent += [hash(content) in self.values for content in contents]
+        for (_, variable), content in zip(pairs, contents, strict=True):
+            if hash(content) in self.values:
+                self.sends([variable])
         gpus = [gpu.name for gpu in self.tf.config.get_visible_devices("GPU")]
         return {
             "rates": [float(rate)],
@@ -164,7 +165,7 @@ class Watch:
             "given": [self.few(gradient) for gradient, _ in pairs],
             "local": [None if gradient is None else self.few(gradient) for gradient in found],
             "device": f"{gpus} of {os.environ.get('CUDA_VISIBLE_DEVICES')}" if gpus else "cpu",
-            "sent": sum(sent) > len(pairs) / 2,
+            "sent": sum(id(v) in self.sent for _, v in pairs) > len(pairs) / 2,
             "shards": self.shards,
         }
 
