@@ -1,4 +1,4 @@
-"""Train a small DenseNet to tell two road signs apart: the talk's script in today's TensorFlow.
+"""Train a small DenseNet to recognise two road signs: the talk's script in today's TensorFlow.
 
     python exercises/recipes/train_single.py --data data/roadsigns --classes stop yield
 

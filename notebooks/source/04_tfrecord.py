@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · TFRecord
 #
-# After this notebook you can tell whether the input limits a training run, store images as TFRecord shards, and build a tf.data pipeline stage by stage, for one rank or for many.
+# After this notebook you can measure whether the input limits a training run, store images as TFRecord shards, and build a tf.data pipeline stage by stage, for one rank or for many.
 #
 # **Time:** 35 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -135,7 +135,7 @@ for storage, delay in {
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# That is the whole format. Take the first record apart by hand. The checksum is CRC-32C, rotated and shifted ("masked").
+# That is the whole format. Read the first record by hand. The checksum is CRC-32C, rotated and shifted ("masked").
 
 # %%
 shards = sorted(str(path) for path in Path(os.environ["SHARDS"]).glob("train-*"))
@@ -186,7 +186,7 @@ if TF:
 #
 # tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. For each, write your prediction into the cell first: how many times as fast as the stage before?
 #
-# Any machine can stand in for a fast device: `measure` sleeps after each batch for as long as a V100 would compute. The input before it is real.
+# Any machine can imitate a fast device: `measure` sleeps after each batch for as long as a V100 would compute. The input before it is real.
 
 # %%
 stages, predicted = {"Python loop": PythonLoop()}, {}
@@ -212,7 +212,7 @@ def measure(name, guess):
 
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` takes it apart. All of it happens in one thread, in turn with the device. Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of it happens in one thread, in turn with the device. Is it faster than Python?
 
 # %%
 if TF:
