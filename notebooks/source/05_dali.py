@@ -573,9 +573,9 @@ if HERE:
 # The library's reader asks for more. What it promises is what tf.data's streams promise: in an epoch no picture comes twice, on whichever rank; all ranks make equally many steps; and the same seed gives the same order again. Class folders promise more, because they are read by number: exactly the order of PyTorch's loader. The cell asks DALI's readers, for two ranks.
 
 # %%
-from workshop.lessons.tfrecord.data import make_shards
+from data_prep.tfrecord import ensure_tfrecord
 
-data = make_shards(session.data_root, scratch)
+ensure_tfrecord(data := session.data_root)
 roots = {"files": session.data_root, "recordio": session.data_root, "tfrecord": data}
 if lesson.here(session, "dali.twice"):
     rows = []
