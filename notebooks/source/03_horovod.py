@@ -458,7 +458,7 @@ if session.profile != "ci":
 from rn50lib.data import sampler
 
 workshop.show(sampler.shard)
-workshop.show("rn50lib.torch.parallel:HorovodExchange")
+workshop.show("rn50lib.torch.gradient_sync:HorovodSync")
 
 # %% [markdown]
 # Look at *when* the exchange begins. A gradient is ready long before the backward pass is over, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for. See for yourself in which order they become ready:

@@ -28,7 +28,7 @@ from rn50lib.data.shard_scan import HEIGHT, IMAGE, LABEL, RAW, RAW_LABEL, WIDTH
 from rn50lib.data.shards import ShardSource
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
-from rn50lib.tensorflow import PythonCalls, tf
+from rn50lib.tf import PythonCalls, tf
 
 BATCHES_AHEAD = 4
 

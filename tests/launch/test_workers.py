@@ -19,7 +19,7 @@ import pytest
 
 from rn50 import checks, launch
 from rn50lib import checkpoint
-from rn50lib.distributed import launch_env, slurm
+from rn50lib.distributed import launch_env
 from rn50lib.distributed.launch_env import LaunchEnv
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Photos, full, strict_json, timeless
@@ -174,12 +174,12 @@ def test_who_a_worker_is_comes_from_what_started_it(env: dict, wanted: Any) -> N
      ("r[1-2]n[04,06]", "r1n04"), ("n[9,11-12]", "n9"), ("", "")],
 )  # fmt: skip
 def test_the_first_of_slurm_s_hosts(hosts: str, first: str) -> None:
-    assert slurm.first_host(hosts) == first
+    assert launch_env.first_host(hosts) == first
 
 
 def test_the_tasks_of_a_step_meet_at_one_port() -> None:
     told = [
-        slurm.torch_environment(LaunchEnv("srun", r, 4, r % 2, 2),
+        launch_env.torch_environment(LaunchEnv("srun", r, 4, r % 2, 2),
                                 {"SLURM_JOB_NODELIST": "gpu[03-04]", "SLURM_JOB_ID": "4711",
                                  "SLURM_STEP_ID": "0"})
         for r in range(4)
