@@ -37,6 +37,7 @@ os.environ |= {
     "CORES": str(max(1, cores // workers)),  # of each worker
     "ITERATIONS": str(iterations or session.iterations),
     "EPOCHS": str(session.epochs),
+    "NETWORK": session.network,
     "IPS": str(ips),
     "GPU_BATCH": str(gpu_batch),
     "PRICE": str(price),
@@ -178,6 +179,7 @@ fig, ax = plt.subplots(figsize=(10, 3), layout="constrained")
 ax.bar(np.arange(len(took)) + 1, 1000 * took)
 ax.axhline(1000 * np.median(took[half:]), color="black", ls="--", label="median, second half")
 ax.set(title="The first steps of a fresh process", xlabel="step", ylabel="milliseconds")
+ax.xaxis.get_major_locator().set_params(integer=True)
 ax.legend()
 finding = (
     f"The first step takes {took[0] / np.median(took[half:]):.1f} times as long as a warm one;"
@@ -244,25 +246,26 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 #
 # ## The same, hardened
 #
-# `rn50 benchmark` does all this and takes the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and compute together, without the first iteration of an epoch, and then the harmonic mean over the epochs.
+# `rn50 benchmark` does all this and has the same flags as `benchmark.py`, NVIDIA's program: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and compute together, without the first iteration of an epoch, and then the harmonic mean over the epochs.
 #
 # The published tables are Total IPS on *real* records. So measure real images, and show synthetic ones as a second column. Each worker gets the same number of cores. The last batch of the first sweep is impossible on purpose. **Predict:** how much faster is synthetic than real, and what should the file say about the impossible batch?
 
 # %% language="bash" magic_args="-e"
 # common="-n $SWEEP -i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
-# common="$common --num-layers 50 --threads $CORES --data-nthreads $CORES"
+# common="$common $NETWORK --threads $CORES --data-nthreads $CORES"
 # rn50 benchmark $common -b $SMALL,$BIG,100000 --data-root "$DATA" -o real.json 2>&1 ||
 #   echo "exit status $?"
 # rn50 benchmark $common -b $SMALL,$BIG --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %%
+sweeps = {kind: json.loads(Path(f"{kind}.json").read_text()) for kind in ("real", "synthetic")}
 cells = {
     kind: {
         (int(n), int(b)): cell["train.total_ips"]
-        for n, row in json.loads(Path(f"{kind}.json").read_text())["metrics"].items()
+        for n, row in sweep["metrics"].items()
         for b, cell in row.items()
     }
-    for kind in ("real", "synthetic")
+    for kind, sweep in sweeps.items()
 }
 real = cells["real"]
 rows = [
@@ -270,7 +273,9 @@ rows = [
     for (n, b), rate in real.items()
 ]
 columns = ["workers", "batch", "real images", "synthetic", "weak scaling, real"]
-workshop.table(rows, columns, f"Your Total IPS in images/s: ResNet-50, {session.size} px, float32")
+workshop.table(
+    rows, columns, f"Total IPS, images/s: {sweeps['real']['model']}, {session.size} px, float32"
+)
 gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
 print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthetic ones")
 
@@ -301,7 +306,7 @@ print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthet
 # %%
 rates = [rate for (n, _), rate in real.items() if n == 1]
 measured = [rate for rate in rates if rate is not None]
-print(json.loads(Path("real.json").read_text())["env"]["cells"]["1"]["100000"]["reason"])
+print(sweeps["real"]["env"]["cells"]["1"]["100000"]["reason"])
 print(f"harmonic mean of what was measured: {1 / np.mean([1 / r for r in measured]):8.1f} img/s")
 print(f"arithmetic mean with 0 for the gap: {sum(measured) / len(rates):8.1f} img/s")
 
@@ -321,7 +326,7 @@ print(f"arithmetic mean with 0 for the gap: {sum(measured) / len(rates):8.1f} im
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
-# In the commands above, `--num-examples 25600` sets the length of DALI's iterator. How many of the 100 timed iterations does that last?
+# In the commands above, `--num-examples 25600` sets the length of the DALI iterator. How many of the 100 timed iterations does that last?
 
 # %%
 for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
@@ -329,7 +334,7 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
     print(precision, *(f"{n} GPUs: {it:5.1f} iterations;" for n, it in lasts.items()))
 
 # %% [markdown]
-# With one GPU the data outlasts the 100 iterations. With eight it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; nobody has published what a reset costs.** It may be part of the loss that the table shows as weak scaling.
+# With one GPU the data outlasts the 100 iterations. With eight it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; what a reset costs has not been published.** It may be part of the loss that the table shows as weak scaling.
 #
 # What does a restart cost here? The same 30 batches from PyTorch's `DataLoader`, first with images for 10 batches, then with enough. (A different loader, so this shows the effect and not its size on a DGX-1.)
 
@@ -444,7 +449,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
     print(f"{name:13} {mean:4.1f} % off in the mean, {worst:4.1f} % at most")
 
 # %% [markdown]
-# The wires alone explain almost nothing of the loss. Both fitted causes come within a few per cent, and they contradict each other: the rows give images per second, so they cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input alone.
+# The wires alone explain almost nothing of the loss. Both fitted causes come within a few per cent, although they contradict each other: the rows give images per second, so they cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input alone.
 #
 # ## What would my training do?
 #
@@ -465,11 +470,11 @@ for cause, style in causes.items():
     axes[1].plot(many[3:], strong_n, style, label=f"if all loss is {cause}: {strong_n[-1]:.0f} %")
 axes[0].set_title(f"Weak scaling: {gpu_batch} images per GPU")
 axes[1].set_title(f"Strong scaling: {8 * gpu_batch:,} images in all")
-for ax in axes:
+for ax, place in zip(axes, ("lower left", "upper right"), strict=True):
     ax.set(xlabel="GPUs", ylabel="% of perfect speed", xscale="log", ylim=(0, 105))
     ax.set_xticks(many[::3], many[::3])
     ax.minorticks_off()
-    ax.legend(loc="lower left", title="at 512 GPUs")
+    ax.legend(loc=place, title="at 512 GPUs")
 finding = ", ".join(
     f"{100 * nb08.efficiency(512, cause, gpu_batch, ips):.0f} % by {cause}" for cause in causes
 )
