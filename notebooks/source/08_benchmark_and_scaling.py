@@ -248,14 +248,14 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 #
 # `rn50 benchmark` does all this and has the same flags as `benchmark.py`, NVIDIA's program: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and compute together, without the first iteration of an epoch, and then the harmonic mean over the epochs.
 #
-# The published tables are Total IPS on *real* records. So measure real images, and show synthetic ones as a second column. Each worker gets the same number of cores. The last batch of the first sweep is impossible on purpose. **Predict:** how much faster is synthetic than real, and what should the file say about the impossible batch?
+# The published tables are Total IPS on *real* records. So measure real images, and show synthetic ones (of one worker) as a second column. Each worker gets the same number of cores. The last batch of the first sweep is impossible on purpose. **Predict:** how much faster is synthetic than real, and what should the file say about the impossible batch?
 
 # %% language="bash" magic_args="-e"
-# common="-n $SWEEP -i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
+# common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
 # common="$common $NETWORK --threads $CORES --data-nthreads $CORES"
-# rn50 benchmark $common -b $SMALL,$BIG,100000 --data-root "$DATA" -o real.json 2>&1 ||
+# rn50 benchmark $common -n $SWEEP -b $SMALL,$BIG,100000 --data-root "$DATA" -o real.json 2>&1 ||
 #   echo "exit status $?"
-# rn50 benchmark $common -b $SMALL,$BIG --loader synthetic --num-classes 12 -o synthetic.json 2>&1
+# rn50 benchmark $common -n 1 -b $SMALL,$BIG --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %%
 sweeps = {kind: json.loads(Path(f"{kind}.json").read_text()) for kind in ("real", "synthetic")}
@@ -542,8 +542,10 @@ ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung b
 ranks = min(workers, gpus or workers)
 sizes = {"image_size": session.size, "batch_size": session.rung_batch}
 sizes |= {"steps": session.rung_steps, "warm_up": session.rung_warm_up, "workers": 1}
-rungs = {}
-for rung in ladder.RUNGS:
+rungs, dali = {}, workshop.has("nvidia.dali")
+for rung in session.rungs.split():
+    if rung >= "3" and not dali:
+        break
     path = None if rung == "5_tuned" else ladder.finished(rung)
     rungs[rung] = ladder.climb(rung, ranks=1 if rung == "1_single" else ranks, path=path, **sizes)
 print("rung          img/s    ms per step: input, compute, communication")
