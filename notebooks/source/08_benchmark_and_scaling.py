@@ -525,7 +525,7 @@ print(f"76.6 % with another recipe: {ffcv.value} minutes on {ffcv.hardware} ({ff
 #
 # ## The ladder
 #
-# Back to your own script. The last rung, `5_tuned.py`, changes no mathematics except the bits on the wire: threads per process, memory layout, kernel choice, a deeper queue of prepared batches, gradients sent in 16 bits on a GPU.
+# Back to your own script. The last rung, `5_tuned.py`, trains the same network. It changes the threads per process, the memory layout, the choice of kernels, the queue of prepared batches and, on a GPU, the gradients on the wire, which become 16 bits.
 
 # %%
 from workshop import ladder
@@ -541,11 +541,12 @@ ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung b
 # %%
 ranks = min(workers, gpus or workers)
 sizes = {"image_size": session.size, "batch_size": session.rung_batch}
-sizes |= {"steps": session.rung_steps, "warm_up": session.rung_warm_up, "workers": 1}
+sizes |= {"steps": session.rung_steps, "warm_up": session.rung_warm_up}
+sizes |= {"workers": max(1, cores // ranks)}
 rungs, dali = {}, workshop.has("nvidia.dali")
 for rung in session.rungs.split():
-    if rung >= "3" and not dali:
-        break
+    if (rung == "2_ddp" and ranks == 1) or (rung >= "3" and not dali):
+        continue
     path = None if rung == "5_tuned" else ladder.finished(rung)
     rungs[rung] = ladder.climb(rung, ranks=1 if rung == "1_single" else ranks, path=path, **sizes)
 print("rung          img/s    ms per step: input, compute, communication")
@@ -555,7 +556,7 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions from notebooks 02 to 08. How many were within a fifth? The largest part of the top bars is where your time goes *now*; the next change has to attack that part. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
+# Black diamonds are your predictions from notebooks 02 to 08. How many were within a fifth? The largest part of the last bar is where your time goes *now*; the next change has to attack that part. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
 # The two figures cannot be compared bar by bar: on a V100 Tensor Cores bring 3.6 times, and 8 GPUs have 8 memories; your processor's workers share one.
 #
