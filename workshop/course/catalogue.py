@@ -46,7 +46,7 @@ COURSE = (
            "compute", "How few bits are enough?"),
     Lesson("07", "07_inference", "Inference", 25, 60,
            "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 35, 90,
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 30, 90,
            "everything", "What will more hardware bring?"),
 )  # fmt: skip
 
