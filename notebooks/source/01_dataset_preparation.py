@@ -842,7 +842,7 @@ print(f"Your data set delivers {own_rate:,.0f} pictures a second at 224 × 224."
 # And the library's, which decodes no more than the crop needs. `--test-io` runs the real input pipeline with the published recipe's crops, and no model behind it.
 
 # %%
-from workshop.lessons.single_gpu.reading import input_speed
+from workshop.lessons.nb02 import input_speed
 
 run = workshop.train(
     name="input", test_io=True, loader="native", recipe="reference", batch_size=32, num_epochs=1
