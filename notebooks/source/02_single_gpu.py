@@ -30,7 +30,7 @@ os.environ |= {
 # %% [markdown]
 # ## One script
 #
-# From here to notebook 08 you work on one script, `train.py`. It starts with plain PyTorch on one device. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format and 08 tunes it. After every change the course asks the same question: **where is the time going now?**
+# From here to notebook 08 you work on one script, `train.py`. It starts with plain PyTorch on one device. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format and 08 tunes it. After every change the question is the same: **where is the time going now?**
 #
 # First write the parts of the script. A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one cuts a random square out of each photo, so that the network rarely sees the same pixels twice.
 
@@ -133,7 +133,7 @@ print(f"loss {unshuffled[0]:.2f} at the start, {np.mean(unshuffled[-5:]):.2f} in
 print(f"top-1 {top1(model.eval()):.1f} %")
 
 # %% [markdown]
-# The network learned to answer with the class of the last few batches. Its loss is the better one; its accuracy is that of guessing. Two more to try in the cells above: leave out `optimizer.zero_grad()`, or pass `lr=1`.
+# The network learned to answer with the class of the last few batches. Its loss is the better one; its accuracy is that of guessing. Two more to try: leave out `optimizer.zero_grad()`, or pass `lr=1`.
 #
 # ## The whole script
 #
@@ -164,7 +164,7 @@ waiting = 100 * rung["input_ms"] / step_ms
 print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.0f} % of the time")
 
 # %% [markdown]
-# The images are decoded by two worker processes *while* the model computes, so you only see the part of the decoding that is not hidden behind it. **Predict** `input_ms` with `--workers 0`, where the loop has to decode its own images.
+# Two worker processes decode the images *while* the model computes, so you only see the part that is not hidden behind it. **Predict** `input_ms` with `--workers 0`, where the loop has to decode its own images.
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" --image-size $SIZE --batch-size $BATCH --steps $STEPS --workers 0
@@ -172,7 +172,7 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 # %% [markdown]
 # With overlap, the slower of the two parts decides: making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
 #
-# **Your turn.** Open `train.py` (right-click the path above, or use the file browser: `runs/train.py`). After `Image.open(...)`, let the JPEG decoder skip pixels that the resize would throw away:
+# **Your turn.** Open the file named above, `runs/train.py`, in the file browser. After `Image.open(...)`, let the JPEG decoder skip pixels that the resize would throw away:
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -184,7 +184,7 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 #
 # ## How long will it take?
 #
-# Data sets and demands grow: more images, and larger ones. The estimate is a multiplication: images × epochs ÷ images per second, and the work per image grows with its area.
+# Data sets grow: more images, and larger ones. The hours are images × epochs ÷ images per second, and the work per image grows with its area.
 
 # %%
 imagenet, training = 1_281_167, 90  # images, epochs
@@ -200,7 +200,7 @@ for name, ips in speeds.items():
           f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
 
 # %% [markdown]
-# NVIDIA published 82.0 h (FP32) and 22.9 h (FP16) for the two V100 lines, with validation and start-up included. That a fleet of cars needs a new model sooner than in 40 × 22.9 hours is the reason for everything that follows.
+# NVIDIA published 82.0 h (FP32) and 22.9 h (FP16) for the two V100 lines, with validation and start-up included. A fleet of cars needs its new model sooner than in 40 × 22.9 hours: the reason for everything that follows.
 #
 # ### Minibatching is memory-bound
 #
@@ -231,7 +231,7 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
 
 # %% [markdown]
-# The weights are a small part. The images decide, and the published batches of 96 and 208 are what was left after work space and copies. Half the bytes per number allow twice the batch; that is one reason for notebook 06. How much is a larger batch worth on this machine?
+# The weights are a small part. The published batches of 96 and 208 are below these limits, because work space and copies need memory too. Half the bytes per number allow twice the batch: one reason for notebook 06. How much is a larger batch worth here?
 
 # %%
 import time
@@ -276,7 +276,7 @@ workshop.figure(
 # %% [markdown]
 # ## The recipe
 #
-# Two people who train "ResNet-50" and get different accuracies mostly use different recipes. Here it is data, in one place, and every loader and framework in this project reads it there.
+# Two people who train "ResNet-50" and get different accuracies mostly use different recipes. Here the recipe is data, in one place.
 
 # %%
 workshop.show("rn50lib.recipe:REFERENCE")
@@ -331,7 +331,7 @@ workshop.show(recipe.learning_rate)
 #
 # ## v1 and v1.5
 #
-# Between two stages the maps shrink to half their width and height by a convolution with a stride of 2. The original network, now called v1, does this in the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The gradient shows the difference: where it is zero, nobody looked.
+# Between two stages the maps shrink to half their width and height by a convolution with a stride of 2. The original network, now called v1, does this in the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The gradient shows the difference: pixels with a gradient of zero are never used.
 
 # %%
 from torch import nn
@@ -347,7 +347,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. The accuracy you have to believe: half a per cent needs ImageNet, 90 epochs and several runs of each. The time you can measure. Two runs one after the other would compare two moments of this machine, so the two networks take turns.
+# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. You cannot check the accuracy here: half a per cent needs ImageNet, 90 epochs and several runs of each. The time you can. Two runs one after the other would compare two moments of this machine, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -369,8 +369,6 @@ print(
 )
 
 # %% [markdown]
-# More work does not have to be as much more time, which is why one measures both.
-#
 # ## What your script lacks
 #
 # Your script trains. For days on many GPUs it lacks nearly everything else:
@@ -383,7 +381,7 @@ print(
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`, and it takes everything that you leave out from the recipe. On a CPU this run is shorter than the recipe; its schedule shrinks with it.
+# The library's command is `rn50 run`. It takes everything that you leave out from the recipe. On a CPU this run is shorter than the recipe; its schedule shrinks with it.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -391,7 +389,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# A run that leaves no report did not happen, because nobody can compare with it. This report has the keys of the published one, in its order, so that tools for one read the other. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` leaves out the first iteration of an epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. Under `env` is what NVIDIA's report does not have: every setting with the reason for it.
+# You cannot compare with a run that leaves no report. This one has the keys of the published report, in the same order. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` leaves out the first iteration of an epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. Under `env` is every setting with the reason for it.
 
 # %%
 import json
@@ -423,7 +421,7 @@ session.expect(yours)
 # %% [markdown]
 # ## Kill it, and continue
 #
-# Machines fail, queues end, somebody trips over a cable. A run of days must survive that without a change to its result. What has to be saved? The next cell saves after two steps, continues undisturbed, and compares with two ways to restore.
+# Machines fail and queues end. A run of days must survive that without a change to its result. What has to be saved? The next cell saves after two steps, continues undisturbed, and compares with two ways to restore.
 
 # %%
 import copy
@@ -448,8 +446,8 @@ saved = two_steps(start)
 undisturbed, _ = two_steps(*saved)
 for what, state in {"weights": saved[:1], "weights and momentum": saved}.items():
     resumed, _ = two_steps(*state)
-    apart = max((resumed[name] - undisturbed[name]).abs().max().item() for name in start)
-    print(f"{what} restored: the weights differ by up to {apart:.2g}")
+    gap = max((resumed[name] - undisturbed[name]).abs().max().item() for name in start)
+    print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
 # If you save the weights alone, you get a different run: the optimizer has a memory too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, to a new file that is then renamed, so that there is a whole checkpoint at any moment.
