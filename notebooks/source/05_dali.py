@@ -542,7 +542,7 @@ if lesson.HERE:
 # What notebook 04 said about streams holds here too: **shard first, then shuffle.** DALI's readers do both, and like most of DALI they have defaults that one should know: no shuffle unless you ask for it, then a buffer of 1,024 pictures, shards that rotate from epoch to epoch, and a last batch that is filled up with pictures of the next round. This is what the library passes instead:
 
 # %%
-workshop.show("rn50lib.data.dali_readers:Stream.read")
+workshop.show("rn50lib.data.dali:Stream.read")
 
 # %% [markdown]
 # First ask DALI yourself. As "label" each file gets its own number, so that the batch says which pictures a rank reads; two ranks, first as DALI does it by itself and then shuffled:

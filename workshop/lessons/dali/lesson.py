@@ -12,8 +12,7 @@ import numpy as np
 from rn50.checks import has_dali
 from rn50lib import recipe
 from rn50lib.config import TrainConfig
-from rn50lib.data.decode import crop, open_image
-from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.decode import crop, eight_bits, open_image
 from rn50lib.recipe import MEAN, STD
 from workshop import output, paths
 from workshop.programs import program

@@ -19,8 +19,8 @@ from PIL import Image
 from rn50 import launch
 from rn50lib import recipe
 from rn50lib.config import TrainConfig
-from rn50lib.data import order
-from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data import sampler
+from rn50lib.data.decode import eight_bits
 from rn50lib.data.sampler import Plan
 from rn50lib.data.source import Source, open_source
 from workshop import session
@@ -135,12 +135,12 @@ def encoded(
     experiment: TrainConfig, source: Source, epoch: int, rank: int, ranks: int
 ) -> list[int]:
     """The checksums of the encoded images that a rank reads in an epoch, in its order."""
-    from rn50lib.data.dali_readers import Numbered, Stream
+    from rn50lib.data.dali import Numbered, Stream
     from workshop.lessons.dali import steps
 
     plan = Plan(experiment, source, "train", rank, ranks)
     reader = (Numbered if source.format == "files" else Stream)(source, plan)
-    seed = order.image_seed(experiment.seed, epoch, rank) % 2**31
+    seed = sampler.image_seed(experiment.seed, epoch, rank) % 2**31
     graph = steps.graph(lambda: reader.read(epoch)[0], plan.batch_size, seed)
     found = []
     for _ in range(len(reader)):
