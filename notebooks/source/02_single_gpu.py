@@ -8,7 +8,7 @@
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the library's run
-batch: int | None = None  # images per training step
+batch: int | None = None  # images per step of the loop and of the library's run
 pairs: int | None = None  # timed pairs of v1 and v1.5
 seed: int = 0  # start of all randomness
 
@@ -23,7 +23,9 @@ os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root), "TRAIN": str(session.runs / "train.py"), "SEED": str(seed),
     "SIZE": str(session.image_size), "BATCH": str(batch), "EPOCHS": str(epochs),
-    "IMAGES": str(session.images), "STEPS": str(session.steps),
+    "IMAGES": str(session.images),
+    "FLAGS": f"--image-size {session.image_size} --batch-size {session.rung_batch}"
+    f" --steps {session.steps}",
     "TINY": f"--network tiny --image-shape 32 --no-val -b 8 -e {session.tiny_epochs}",
 }  # fmt: skip
 
@@ -156,7 +158,10 @@ import psutil
 
 psutil.cpu_percent()  # start the measurement
 rung = workshop.ladder.climb(
-    "1_single", image_size=session.image_size, batch_size=batch, steps=session.steps
+    "1_single",
+    image_size=session.image_size,
+    batch_size=session.rung_batch,
+    steps=session.steps,
 )
 busy = psutil.cpu_percent()
 step_ms = rung["input_ms"] + rung["compute_ms"]
@@ -167,7 +172,7 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 # Two worker processes decode the images *while* the model computes, so you only see the part that is not hidden behind it. **Predict** `input_ms` with `--workers 0`, where the loop has to decode its own images.
 
 # %% language="bash" magic_args="-e"
-# python "$TRAIN" --data "$DATA" --image-size $SIZE --batch-size $BATCH --steps $STEPS --workers 0
+# python "$TRAIN" --data "$DATA" $FLAGS --workers 0
 
 # %% [markdown]
 # With overlap, the slower of the two parts decides: making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
@@ -508,6 +513,6 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # - v1.5 moves one stride: the same parameters, more work, and no pixel skipped.
 # - With everything restored, a killed run ends as if nothing had happened.
 #
-# **Try it:** run the notebook with `batch = 16` or `batch = 64` in its second cell, and predict the speed first.
+# **Try it:** run the notebook with `batch = 16` or `batch = 64` in its second cell, and predict the learning rate and the speed of the library's run first.
 #
 # If computing is the bottleneck, more processors are the next idea. They must agree on one model, and that takes time as well: notebook 03.

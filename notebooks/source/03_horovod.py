@@ -14,29 +14,36 @@ seed: int = 0  # start of all randomness
 
 # %%
 import os
+from importlib.util import find_spec
+from pathlib import Path
 
+import rn50lib
 import workshop
-from rn50.checks import horovod_serves
 
 profile = workshop.hide_single_gpu(profile)
 session = workshop.start("03", profile)
 workers = workers or max(2, min(8, len(session.machine.gpus)))
 batch = batch or session.batch
-rung = "2_horovod" if horovod_serves("torch") else "2_ddp"
-sizes = {"image_size": session.image_size, "batch_size": batch, "steps": session.steps}
+horovod = find_spec("horovod") is not None
+rung = "2_horovod" if horovod else "2_ddp"
+launcher = f"horovodrun -np {workers} --gloo -H localhost:{workers} --network-interface lo"
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
-    "DATA": str(session.data_root), "WORKERS": str(workers), "SEED": str(seed),
-    "LADDER": str(workshop.ladder.finished(rung).parent), "LARGE": session.large,
+    "DATA": str(session.data_root),
+    "LADDER": str(Path(rn50lib.__file__).parents[1] / "exercises" / "ladder"),
+    "WORKERS": str(workers),
+    "HOROVODRUN": launcher if horovod else "echo Horovod is not installed here, so not run:",
+    "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
     "FLAGS": f"--image-size {session.image_size} --batch-size {batch} --steps {session.steps}",
-    "TINY": "--recipe roadsigns --profile cpu --network tiny --image-shape 32 --dtype float32"
-    f" --threads 1 -n 1 --num-examples {session.large_images} -e {session.large_epochs}"
-    f" --lr-step-epochs {session.large_epochs} --no-val",
-}  # fmt: skip
+    "LARGE": session.large,
+    "TINY": f"--seed {seed} --recipe roadsigns --profile cpu --network tiny --image-shape 32"
+    f" --dtype float32 --threads 1 -n 1 --num-examples {session.large_images} --no-val"
+    f" -e {session.large_epochs} --lr-step-epochs {session.large_epochs}",
+}
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. Most of its time is computation, so more processors are the obvious remedy. But workers that train one model must agree about it after every step, and while they talk, they may not compute. A step gets a third part, the **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. Most of its time is computation, so more processors are the obvious remedy. But workers that train one model must agree after every step, and while they talk, they may not compute. A step gets a third part, the **communication**. Where will the time go now?
 #
 # ## Data parallelism
 #
@@ -75,10 +82,12 @@ for name, norm in {
 # If all workers sent everything to worker 0, its link would carry everything. In a ring all-reduce no link is busier than another. Every worker cuts its gradients into as many chunks as there are workers, and only sends to its neighbour. First the *scatter-reduce*: chunks travel around and are added up. Then the *all-gather*: the finished sums travel around once more. Follow chunk 0, then set the workers to 8 and compare the megabytes.
 
 # %%
+import inspect
+
 from workshop.lessons import nb03
 
 nb03.explore_ring()
-workshop.show(nb03.all_reduce)
+print(inspect.getsource(nb03.all_reduce))
 
 # %% [markdown]
 # Each worker sends `2 (n − 1) / n` times the gradients: less than twice their size, for any number of workers. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network adds for them. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)); NCCL and Gloo, which carry the messages, know other patterns too.
@@ -97,16 +106,14 @@ workshop.show(nb03.all_reduce)
 #
 # **Step two: five changes.** Before you make them: what happens if a launcher starts the *unchanged* script twice?
 
-# %%
-single = workshop.ladder.finished("1_single")
-flags = [word for name, value in sizes.items() for word in (f"--{name.replace('_', '-')}", value)]
-nb03.horovodrun(single, "--data", session.data_root, *flags, np=workers)
+# %% language="bash" magic_args="-e"
+# $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
 # Every process trains its own model on all the images, and each prints its own report. Nothing failed, and nothing got faster. Now the five changes, as a diff:
 
-# %%
-workshop.ladder.changes("2_horovod", before="1_single")
+# %% language="bash" magic_args="-e"
+# diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
 
 # %% [markdown]
 # 1. **Start, and take a device.** After `hvd.init()` a process knows its **rank** and the **size**, the number of processes. The *local* rank counts on one machine and chooses the GPU. If all took the first one, NCCL would refuse ("Duplicate GPU detected").
@@ -121,24 +128,25 @@ workshop.ladder.changes("2_horovod", before="1_single")
 
 # %%
 workshop.ladder.predict(rung, factor)
-found = workshop.ladder.climb(rung, ranks=workers, **sizes)
+found = workshop.ladder.climb(
+    rung, ranks=workers, image_size=session.image_size, batch_size=batch, steps=session.steps
+)
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU both workers share the cores that one had before, so do not expect twice the speed here. The point of a CPU run is that it is *right*. Is it? The next cell starts your script again, watches what its ranks really do, and names the changes that are missing.
+# On a CPU both workers share the cores that one had before, so do not expect twice the speed here. The point of a CPU run is that it is *right*. Is it? The next cell watches what the ranks of your script do, and names the changes that are missing.
 
 # %%
-short = [*flags[:-1], 3, "--warm-up", 0]
-workshop.try_script(
-    workshop.ladder.script(rung), "--data", session.data_root, *short, np=workers, steps=3
-)
+script = workshop.ladder.script(rung)
+flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]
+workshop.try_script(script, "--data", session.data_root, *flags, np=workers, steps=3)
 
 # %% [markdown]
-# `rn50 workshop try SCRIPT -n 2` asks the same of any script of yours.
+# `rn50 workshop try SCRIPT -n 2` does the same in a terminal.
 #
 # ### Each change removed once
 #
-# **Predict** which of these mistakes you would notice from the loss: no share, no scaled rate, no broadcast, no average. The script below makes each of them in turn and measures three things that should be checked in every parallel script: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. (ResNet-18 and random images, so that this takes seconds.)
+# **Predict** which of these you would notice from the loss: no share, no scaled rate, no broadcast, no average. The script makes each mistake in turn and measures what to check in every parallel script: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. (ResNet-18 and random images, so that this takes seconds.)
 
 # %%
 # %%writefile without.py
@@ -183,8 +191,8 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
         print(f"without {without:9} {seen:3} images seen, weights moved by {moved:.2f}"
               f" and differ by {gap:.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")  # fmt: skip
 
-# %%
-nb03.horovodrun("without.py", np=workers)
+# %% language="bash" magic_args="-e"
+# $HOROVODRUN python without.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
 # - Without the **share**, all ranks see the same images and compute the same gradient: of eight GPUs, seven are paid for nothing.
@@ -198,10 +206,8 @@ nb03.horovodrun("without.py", np=workers)
 #
 # PyTorch has its own form, `DistributedDataParallel`, and its own launcher. The five changes are the same; wrapping the model does two of them.
 
-# %%
-workshop.ladder.changes("2_ddp", before="1_single")
-
 # %% language="bash" magic_args="-e"
+# diff --unified=0 "$LADDER/1_single.py" "$LADDER/2_ddp.py" || test $? = 1
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
@@ -263,12 +269,16 @@ for numbers in (1_000, 1_000_000, 5_000_000, 10_000_000, 25_557_032):
     if hvd.rank() == 0:
         print(f"{4 * numbers / 1e6:.3f} MB: {1000 * min(times[1:]):.3f} ms")
 
+# %% language="bash" magic_args="-e"
+# set -o pipefail
+# $HOROVODRUN python allreduce.py 2> errors.txt | tee allreduce.txt || (cat errors.txt; exit 1)
+
 # %%
 import re
 
 import numpy as np
 
-lines = "\n".join(nb03.horovodrun("allreduce.py", np=workers))
+lines = Path("allreduce.txt").read_text()
 measured = np.array(re.findall(r"([\d.]+) MB: ([\d.]+) ms", lines), float).reshape(-1, 2)
 if len(measured):
     beta, alpha = np.polyfit(*measured.T, 1)
@@ -328,7 +338,7 @@ workshop.figure(
 # run() {  # name, then flags
 #   case " $LARGE " in *" $1 "*) ;; *) return 0 ;; esac
 #   echo "$1: ${*:2}"
-#   rn50 run --data-root "$DATA" $TINY --seed $SEED --report "$1.json" "${@:2}" 2>&1 | tail -n 2
+#   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" 2>&1 | tail -n 2
 # }
 # set -o pipefail
 # rm -f ./*.json
@@ -339,7 +349,6 @@ workshop.figure(
 
 # %%
 import json
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 
@@ -361,7 +370,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; in the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# In the recorded runs the full rate throws the weights off in the first steps, and six epochs later they have hardly recovered. The small rate is safe and gets nowhere. With the warm-up the large batch comes close to the small one, with an eighth of the steps. This is a demonstration of seconds with a tiny network; the result that counts is [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): ResNet-50 on ImageNet reaches the same accuracy at a batch of 8,192 as at 256, and beyond 8,192 it falls.
+# In the recorded runs the full rate throws the weights off in the first steps, and six epochs later they have hardly recovered. The small rate is safe and gets nowhere. With the warm-up the large batch comes close to the small one, with an eighth of the steps. This is a tiny network; the result that counts is [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): ResNet-50 on ImageNet reaches the same accuracy at a batch of 8,192 as at 256, and beyond 8,192 it falls.
 #
 # ## Does it learn as well?
 #

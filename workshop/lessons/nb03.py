@@ -1,31 +1,18 @@
-"""Notebook 03: the ring all-reduce, the way of images and gradients, and Horovod's launcher."""
+"""Notebook 03: the ring all-reduce, and how images and gradients reach the GPUs."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50 import plot
-from rn50.checks import horovod_serves
-from workshop import output, programs
+from workshop import output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GRADIENTS_MB = 102  # of ResNet-50 in float32
-
-
-def horovodrun(script: str | os.PathLike, *arguments: object, np: int) -> list[str]:
-    """Run `horovodrun -np NP python SCRIPT ARGUMENTS...`; return the lines that it printed.
-
-    Print a note and return no lines if Horovod is not built for PyTorch here.
-    """
-    if not horovod_serves("torch"):
-        print("Horovod is not built for PyTorch here (`make horovod` builds it): not run.")
-        return []
-    return programs.run_script(script, *arguments, np=np)
 
 
 # --- the ring -------------------------------------------------------------------------------------
