@@ -110,7 +110,7 @@ print(inspect.getsource(nb03.all_reduce))
 # $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# Every process trains its own model on all the images, and each prints its own report. Nothing failed, and nothing got faster. Now the five changes, as a diff:
+# Both report the same loss, to the last digit: every process does the whole training again. Nothing failed, and nothing got faster. Now the five changes:
 
 # %% language="bash" magic_args="-e"
 # diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
@@ -139,7 +139,7 @@ print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 # %%
 script = workshop.ladder.script(rung)
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]
-workshop.try_script(script, "--data", session.data_root, *flags, np=workers, steps=3)
+workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, steps=3)
 
 # %% [markdown]
 # `rn50 workshop try SCRIPT -n 2` does the same in a terminal.
