@@ -206,7 +206,7 @@ for name, ips in speeds.items():
           f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
 
 # %% [markdown]
-# NVIDIA published 82.0 h (FP32) and 22.9 h (FP16) for the two V100 lines, with validation and start-up included. A fleet of cars needs its new model sooner than in 40 × 22.9 hours: the reason for everything that follows.
+# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, with validation included. (If you compare a newer GPU in "float32": PyTorch's convolutions use TF32 there by default, its matrix products do not.) A fleet of cars needs its new model sooner than in 40 × 22.9 hours: the reason for everything that follows.
 #
 # ### Minibatching is memory-bound
 #
@@ -292,7 +292,7 @@ workshop.show("rn50lib.recipe:REFERENCE")
 #
 # The argument needs weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it falls to a tenth three times.
 #
-# PyTorch has schedulers for this. The next cell chains two of them, and once more with an easy mistake. The third line is the library's function.
+# The next cell chains two of PyTorch's schedulers for this, and once more with an easy mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -492,7 +492,7 @@ print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 #
 # ## The ladder
 #
-# Every notebook from here on ends with this figure. It has one rung so far. The length of a bar is the speed, its colours are the shares of a step. On the right is how far the published rungs go.
+# Every notebook from here on ends with this figure. It has one rung so far. Bars are speeds, colours the shares of a step; the published rungs are on the right.
 
 # %%
 workshop.ladder.figure()
