@@ -458,9 +458,10 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 # %% [markdown]
 # If you save the weights alone, you get a different run: the optimizer has a memory too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, to a new file that is then renamed, so that there is a whole checkpoint at any moment.
 #
-# Its promise: on a CPU, a run that was killed and resumed ends with the *same bits* as an undisturbed one. The test needs both. The network is `tiny` here, because the promise is about bits, not accuracy. `kill()` sends SIGKILL, which no program can catch: this is what a power cut looks like to software.
+# Its promise: on a CPU, a run that was killed and resumed ends with the *same bits* as an undisturbed one. The test needs both. The network is `tiny` here, because the promise is about bits, not accuracy. SIGKILL cannot be caught: this is what a power cut looks like to software. It comes in the middle of an epoch; see in the log where the resumed run begins.
 
 # %%
+import signal
 import subprocess
 
 for file in [*Path().glob("calm-*"), *Path().glob("killed-*")]:
@@ -469,10 +470,10 @@ command = ["rn50", "run", "--data-root", os.environ["DATA"], *os.environ["TINY"]
 command += ["--seed", str(seed)]
 log = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 subprocess.run([*command, "--model-prefix", "calm"], check=True, **log)
-process = subprocess.Popen([*command, "--model-prefix", "killed"], **log)
+process = subprocess.Popen([*command, "--model-prefix", "killed"], start_new_session=True, **log)
 while not list(Path().glob("killed-0001*")) and process.poll() is None:
     time.sleep(0.02)
-process.kill()
+os.killpg(process.pid, signal.SIGKILL)
 print(f"exit status {process.wait()}; files: {sorted(p.name for p in Path().glob('killed-*'))}")
 
 # %% language="bash" magic_args="-e"
