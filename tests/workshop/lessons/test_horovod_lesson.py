@@ -76,7 +76,6 @@ def write_scripts(notebook: str, folder: Path) -> None:
         ("ladder/2_ddp.py", LADDER),
         ("08_benchmark_and_scaling/bench.py", ["--tiny", "--size", "32", "--steps", "2"]),
         ("08_benchmark_and_scaling/allreduce.py", []),
-        ("peer_parallel.py", ["ddp", "--size", "32", "--batch", "2", "--steps", "1"]),
     ],
 )
 def test_ddp_script_ends_without_threads_of_its_group(
@@ -86,11 +85,8 @@ def test_ddp_script_ends_without_threads_of_its_group(
     notebook, _, name = script.rpartition("/")
     if notebook == "ladder":
         shutil.copy(ROOT / "exercises" / script, tmp_path)
-    elif notebook:
-        write_scripts(notebook, tmp_path)
     else:
-        for file in (name, "peers.py"):
-            shutil.copy(ROOT / "benchmarks" / file, tmp_path)
+        write_scripts(notebook, tmp_path)
     (tmp_path / "data").symlink_to(roadsigns_small.folder)
     (tmp_path / "sitecustomize.py").write_text(AT_EXIT)
     places = os.pathsep.join([str(tmp_path), str(ROOT)])
