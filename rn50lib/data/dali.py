@@ -235,7 +235,7 @@ class Numbered:
         return self.plan.rows(epoch)[0][step : step + 2 * BATCHES_AHEAD + 2].ravel().tolist()
 
     def close(self) -> None:
-        """Do nothing: there are no temporary files."""
+        """Do nothing, as no temporary files exist."""
 
 
 class Stream:

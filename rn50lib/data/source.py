@@ -135,7 +135,7 @@ def _check_root(root: str | os.PathLike) -> Path:
 
 
 def _record_folder(root: Path) -> Path | None:
-    """The folder with train.rec and val.rec: the root itself, or `records` in it."""
+    """Return the folder with train.rec and val.rec: the root itself, or `records` in it."""
     for folder in (root, root / "records"):
         if any((folder / f"{split}.rec").exists() for split in SPLITS):
             return folder

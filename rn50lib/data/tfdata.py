@@ -2,12 +2,12 @@
 
     read → shuffle → choose crops → decode → batch → prefetch
 
-Files and RecordIO are read by image number, in the order of `sampler`: images and crops are those
-of PyTorch's loader. TFRecord shards are read as streams, several at once. The order of a stream is
-a shuffle buffer's; it still promises that no image comes twice in an epoch, on any rank, that all
-ranks make the same number of steps, and that (seed, epoch) gives the same batches again.
+Files and RecordIO are read by image number, in the order of `sampler`: images and crops equal
+those of the PyTorch loader. TFRecord shards are read as streams, several at once, shuffled by a
+buffer. A stream still promises that no image occurs twice in an epoch on any rank, that all ranks
+make the same number of steps, and that (seed, epoch) gives the same batches again.
 
-The crops are those of `recipe.augment` or a learner's own, drawn in Python for a batch at a time.
+The crops come from `recipe.augment` or a learner's function, in Python for a batch at a time.
 Decoding, which is nearly all of the work, runs in tf.data's threads, without Python.
 """
 
