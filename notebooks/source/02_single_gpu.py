@@ -292,7 +292,7 @@ workshop.show("rn50lib.recipe:REFERENCE")
 #
 # The argument needs weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it falls to a tenth three times.
 #
-# The next cell chains two of PyTorch's schedulers for this, and once more with an easy mistake.
+# The next cell chains two schedulers from PyTorch for this, and once more with an easy mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
