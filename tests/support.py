@@ -24,7 +24,7 @@ from PIL import Image
 
 from rn50 import cli
 from rn50.autoconfig import resolve
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.hardware import Machine
 
@@ -146,7 +146,7 @@ def run_here(capsys: Any, *args: str | os.PathLike[str]) -> Ended:
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
     finally:
-        overrides.install(())
+        hooks.install(())
     shown = capsys.readouterr()
     return Ended(status, shown.out, shown.err)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.data import Batch
 from rn50lib.distributed import Local
 from rn50lib.errors import UserError
@@ -88,12 +88,12 @@ class TestSeams:
     @pytest.fixture(autouse=True)
     def undo(self) -> Any:
         yield
-        overrides.install(())
+        hooks.install(())
 
     def install(self, folder: Path, seam: str, code: str) -> None:
         file = folder / "mine.py"
         file.write_text(code)
-        overrides.install((f"{seam}={file}:{seam}",))
+        hooks.install((f"{seam}={file}:{seam}",))
 
     def test_learners_exchange_feeds_the_update(self, step: Any, tmp_path: Path) -> None:
         code = "def exchange_gradients(gradients, comm):\n    return [2 * g for g in gradients]\n"

@@ -22,7 +22,7 @@ from PIL import Image
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.data import Batch, open_pipeline, sampler
 from rn50lib.data.source import Source, open_source
 from rn50lib.data.tfrecord import index_path
@@ -323,8 +323,8 @@ def shard(order, rank, size, batch):
 @pytest.fixture
 def learner(tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "mine.py").write_text(MINE)
-    yield lambda seam, name: overrides.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
-    overrides.install(())
+    yield lambda seam, name: hooks.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
+    hooks.install(())
 
 
 @every_loader
