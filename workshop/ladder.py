@@ -151,7 +151,6 @@ def figure() -> None:
     there.set(title="Published, DGX-1 with V100s", xlabel="images/s (Total IPS)")
     there.set_xlim(0, 1.2 * max(values.values()))
     there.invert_yaxis()
-    fig.tight_layout()
     steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))
     output.figure(fig, alt=f"The ladder in images/s. This machine: {steps or 'nothing yet'}.")
 
