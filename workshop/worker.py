@@ -1,6 +1,6 @@
 """Measurements in processes of their own: their memory, and the frameworks, go with the process.
 
-    found = ask("workshop.lessons.precision.worker:gradients", env, prefix="model", epoch=2)
+    found = ask("package.module:function", env, prefix="model", epoch=2)
 
     with Worker("workshop.lessons.dali.loaders:timer", env, experiment=pack(config)) as worker:
         worker.ask("alone")                                     # as often as one likes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rn50lib import memory
 from rn50lib.resnet import Network
-from workshop.lessons.precision.roofline import Work, conv_inputs
+from workshop.lessons.nb06 import Work, conv_inputs
 
 # Times that an element of a layer's output is read or written where every layer goes to memory: a
 # batch norm reads and writes, a rectifier too, an addition reads two and writes one. Where they are
