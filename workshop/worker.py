@@ -2,7 +2,7 @@
 
     found = ask("package.module:function", env, prefix="model", epoch=2)
 
-    with Worker("workshop.lessons.dali.loaders:timer", env, experiment=pack(config)) as worker:
+    with Worker("package.module:function", env, experiment=pack(config)) as worker:
         worker.ask("alone")                                     # as often as one likes
 
 The process calls the function with these arguments, which are JSON, as is the answer. Where the

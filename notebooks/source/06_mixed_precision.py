@@ -219,7 +219,7 @@ workshop.figure(
 #
 # The third run is a **silent failure**. Every update is skipped, nothing is learnt, and no error appears: only a loss that does not fall. Without the test, the fourth run writes infinity into the weights and prints NaN from then on, which at least is noticed.
 #
-# The run without a scale looks as good as yours: the largest gradients matter most in so few steps. You cannot see in a loss curve what share of the gradients is missing. That is why one counts them, as above.
+# The run without a scale looks no worse than yours, which spent its first steps on finding the scale: in so few steps only the largest gradients matter. A loss curve does not show what share of the gradients is missing. That is why you counted them.
 #
 # ## Master weights
 #
