@@ -22,9 +22,9 @@ from pathlib import Path
 
 from rounds import stated_machine
 
+from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib.data.framing import pack_header
 from rn50lib.data.tfrecord import index_path, shard_name
 
 SHARDS = 16

@@ -60,7 +60,7 @@ def tfrecord():
     with open(listing) as file:
         images = [line.rstrip("\n").split("\t") for line in file]
     if who == "ours":
-        from data_prep.shardwriter import prepare
+        from data_prep.tfrecordwriter import prepare
 
         os.makedirs(f"{output}/index", exist_ok=True)
         write = prepare({"out": output, "schema": "imagenet", "size": 0, "records": {},

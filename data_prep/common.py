@@ -1,7 +1,4 @@
-"""What the data preparation programs share: errors as one line, disk room, and progress.
-
-It imports little, so that a program that only prints its help starts at once.
-"""
+"""Shared parts of the data preparation programs: errors as one line, free space, and progress."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rn50lib.errors import TERMINATED, UserError, status_of
-from rn50lib.files import FULL, flush_output, whole_output
+from rn50lib.files import whole_output
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program's ``main`` and exit with its status; bad input is one line on stderr, status 2.
 
-    A termination signal is turned into an exception first, so that unfinished files are removed.
+    SIGTERM becomes an exception first, so that unfinished files are removed.
     """
     ended = False
 
@@ -32,28 +29,26 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     signal.signal(signal.SIGTERM, end)
     with whole_output():
         try:
-            code = _status(main)
+            code = status_of(lambda: _refuse_denied(main))
         except Exception:
             if not ended:
                 raise
-    # In the middle of an import Python makes another exception of the one that `end` raises.
+    # In the middle of an import, Python replaces the exception that `end` raises.
     sys.exit(TERMINATED if ended else code)
 
 
-def _status(main: Callable[[], int | None]) -> int:
-    """Run a program's ``main``; its exit status."""
+def _refuse_denied(main: Callable[[], int | None]) -> int:
+    """Run ``main``; raise UserError if the system denies access to a file."""
     try:
-        return status_of(lambda: main() or 0)
+        return main() or 0
     except OSError as error:
-        flush_output(error)  # says so and ends, where it was what we printed
-        if error.errno not in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
-        return 2
+        raise UserError(f"{error.filename}: {error.strerror}") from error
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in words: 1,234 bytes, 12.3 MB, 140.1 GB (powers of ten)."""
+    """Return a size in words: 1,234 bytes, 12.3 MB, 140.1 GB (powers of ten)."""
     if count < 1e6:
         return f"{int(count):,} bytes"
     for unit, size in (("MB", 1e6), ("GB", 1e9)):
@@ -108,7 +103,7 @@ class Progress:
             if now - self._last >= 2:
                 self._last = now
                 rate = self.count / (now - self._start)
-                left = int((self.total - self.count) / rate) if rate else 0
+                left = max(0, int((self.total - self.count) / rate)) if rate else 0
                 print(
                     f"{self.what}: {self.count:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
                     f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left",

@@ -1,6 +1,6 @@
-"""ImageNet's development kit: the classes with their words, and which validation image is of which.
+"""ImageNet's development kit: the classes with their words, and the class of each val image.
 
-`data/meta.mat` holds the classes (the leaves of its tree), and a text the class number of each
+`data/meta.mat` holds the classes (the leaves of its tree), and a text file the class number of each
 validation image, in the devkit's own order.
 """
 
@@ -29,19 +29,19 @@ class Devkit:
     truth: list[str]  # the class of validation image 1, 2, …
 
     def class_of_val(self, name: str, where: Path) -> str:
-        """The class of ILSVRC2012_val_00000001.JPEG. Raises UserError if the list lacks it."""
+        """Return the class of ILSVRC2012_val_00000001.JPEG. Raises UserError if it is missing."""
         match = _VAL_NUMBER.fullmatch(name)
         if not match or not 1 <= int(match[1]) <= len(self.truth):
             raise UserError(
-                f"{where}: {name!r} is none of the {len(self.truth):,} images of the devkit's list"
+                f"{where}: {name!r} is not one of the {len(self.truth):,} images in the devkit"
             )
         return self.truth[int(match[1]) - 1]
 
 
 def read_devkit(source: Path, given: Path | None) -> Devkit | None:
-    """The devkit, as the archive or the folder unpacked from it; None where there is none.
+    """Read the devkit from its archive or the folder unpacked from it; None if there is none.
 
-    Raises UserError if it is damaged, or ``given`` and not there.
+    Raises UserError if it is damaged, or ``given`` and missing.
     """
     candidates = (
         [given] if given else [source / f"{DEVKIT}.tar.gz", source / DEVKIT, source / "devkit"]

@@ -1,8 +1,8 @@
-"""Turn a folder of images into the record files that MXNet, DALI and `rn50` read, byte for byte as
-MXNet 1.9.1's own im2rec writes them: first list the images, then pack them.
+r"""Turn a folder of images into the record files that MXNet, DALI and `rn50` read.
 
-Beside them stands PREFIX.crc, a checksum for each record, by which `data_prep.verify` and training
-see damage that still decodes; MXNet and DALI pass it over.
+They are equal, byte for byte, to those of MXNet 1.9.1's im2rec: first list the images, then pack
+them. PREFIX.crc is added, a checksum for each record, by which `data_prep.verify` and training see
+damage that still decodes; MXNet and DALI ignore it.
 
     python -m data_prep.im2rec --list --recursive data/roadsigns/records/train data/roadsigns/train
     python -m data_prep.im2rec --pass-through --num-thread 2 data/roadsigns/records/train \\
@@ -25,11 +25,11 @@ from typing import Any
 
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
-from data_prep.packing import Bad, Packer, check_files, describe, record_bytes
-from data_prep.recordwriter import Writer
+from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
 from rn50lib import hooks as overrides
 from rn50lib.argparser import Parser
-from rn50lib.data.framing import checksum_path, crc32c, unpack_header
+from rn50lib.data.recordfile import crc32c
+from rn50lib.data.recordio import checksum_path, unpack_header
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
@@ -44,12 +44,12 @@ def make_list(
     extensions: tuple[str, ...] = EXTENSIONS,
     split: Split | None = None,
 ) -> None:
-    """Write PREFIX.lst (or several, after ``split``), and say what it holds."""
+    """Write PREFIX.lst (or several, after ``split``), and print what it holds."""
     found = find_images(root, recursive, extensions)
     for folder in found.empty:
         note(
             f"{folder} holds no images and gets no label, so the labels after it are one lower "
-            "than in a split where it holds some"
+            "than in a split that has images of it"
         )
     for folder in found.classes:
         if any(name.startswith(".") and name != "." for name in folder.split("/")):
@@ -64,14 +64,13 @@ def make_list(
 
 
 def note(message: str) -> None:
-    """Say what may be as it should be."""
+    """Print what may or may not be intended."""
     print(f"note: {message}", file=sys.stderr)
 
 
 def find_lists(prefix: str) -> list[Path]:
-    """Every list whose path starts with ``prefix``, sorted; all lists in it if it is a folder."""
-    folder = Path(prefix) if os.path.isdir(prefix) else None
-    found = sorted(folder.glob("*.lst")) if folder else []
+    """Return the lists whose path starts with ``prefix``, sorted; of a folder, all lists in it."""
+    found = sorted(Path(prefix).glob("*.lst")) if os.path.isdir(prefix) else []
     parent = Path(os.path.abspath(prefix)).parent
     if not found and parent.is_dir():
         stem = os.path.basename(os.path.abspath(prefix))
@@ -90,16 +89,16 @@ def pack_list(
     skip_bad: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Write the .rec, .idx and .crc beside a list; returns the number of records.
+    """Write the .rec, .idx and .crc next to a list; return the number of records.
 
-    ``transform`` None packs the files as they are; else it is ``Transform.apply``. Raises UserError
+    ``transform`` None packs the files unchanged; else it is ``Transform.apply``. Raises UserError
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out.
     """
     bad_files: Bad = []
     bad_images: Bad = []
     entries, sizes = check_files(read_list(path_lst), root, bad_files)
-    _judge(bad_files, path_lst, skip_bad, "nothing was packed")
+    _report_bad(bad_files, path_lst, skip_bad, "nothing was packed")
     if not entries:
         raise UserError(f"{path_lst}: it lists no image that can be packed")
     path_rec = path_lst.with_suffix(".rec")
@@ -109,7 +108,7 @@ def pack_list(
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
         packer = Packer(writer, root, pack_label, transform, bad_images)
         packer.pack(entries, sizes, threads, progress)
-        _judge(bad_images, path_lst, skip_bad, "the record file was not put in place")
+        _report_bad(bad_images, path_lst, skip_bad, "the record file was not put in place")
         seconds = progress.seconds
     if not quiet:
         print(
@@ -119,17 +118,21 @@ def pack_list(
     return writer.count
 
 
-def _judge(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
-    """Report bad images: an error, unless they are to be left out."""
+def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
+    """Raise UserError for bad images; only note them if they are to be left out."""
     if not bad:
         return
+    lines = [f"  {path}: {reason}" for path, reason in sorted(bad)[:10]]
+    if len(bad) > 10:
+        lines.append(f"  … and {len(bad) - 10:,} more")
+    names = "\n".join(lines)
     images = f"{len(bad):,} image{'s' if len(bad) > 1 else ''}"
     if skip_bad:
-        note(f"left out {images} of {path_lst}:\n{describe(bad)}")
+        note(f"left out {images} of {path_lst}:\n{names}")
         return
     raise UserError(
-        f"{path_lst}: {images} cannot be packed, so {outcome}:\n{describe(bad)}\n"
-        "Put them right, or give --skip-bad to leave them out"
+        f"{path_lst}: {images} cannot be packed, so {outcome}:\n{names}\n"
+        "Repair them, or pass --skip-bad to leave them out"
     )
 
 
@@ -151,10 +154,9 @@ def pack_all(prefix: str, root: str, **settings: Any) -> None:
 
 
 def rebuild_index(prefix: str) -> None:
-    """Write PREFIX.idx anew from the ids in PREFIX.rec.
+    """Rewrite PREFIX.idx from the ids in PREFIX.rec.
 
-    Where the ids do not tell the records apart, they are numbered from 0 on, as MXNet's rec2idx
-    does.
+    If an id repeats, the records are numbered from 0, as MXNet's rec2idx does.
     """
     from rn50lib.data.recordio import Reader
 
@@ -168,10 +170,7 @@ def rebuild_index(prefix: str) -> None:
 
 
 def rebuild_checksums(prefix: str) -> None:
-    """Write PREFIX.crc anew for the records as they are in PREFIX.rec.
-
-    Raises RecordError if the record file is damaged.
-    """
+    """Write PREFIX.crc for the records in PREFIX.rec. Raises RecordError if that is damaged."""
     from rn50lib.data.recordio import Reader
 
     extend = crc32c()
@@ -184,7 +183,7 @@ def rebuild_checksums(prefix: str) -> None:
 def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
     """Make ROOT/records/{train,val}.{lst,rec,idx} from ROOT/{train,val} unless they are there.
 
-    Several processes may call this at once: one works, the others wait. Returns the folder.
+    If several processes call this at once, one works and the others wait. Returns the folder.
     """
     folder = Path(root) / "records"
     marker = folder / ".complete"
@@ -199,9 +198,8 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
         for split in ("train", "val"):
             prefix, images = str(folder / split), str(Path(root) / split)
             make_list(prefix, images)
-            counts[split] = pack_list(
-                Path(f"{prefix}.lst"), images, threads=threads or usable_cores()
-            )
+            path_lst = Path(f"{prefix}.lst")
+            counts[split] = pack_list(path_lst, images, threads=threads or usable_cores())
         made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write_file(marker, json.dumps({"images": counts, "made": made}) + "\n")
         with contextlib.suppress(OSError):
@@ -210,8 +208,7 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags, which are MXNet's, and five more: --index, --checksums, --skip-bad, --quiet and
-    --override."""
+    """Parse the flags: MXNet's, --index, --checksums, --skip-bad, --quiet and --override."""
     parser = Parser(
         prog="python -m data_prep.im2rec",
         description="List the images of a folder (--list), then pack them into record files.",
@@ -220,15 +217,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("prefix", metavar="PREFIX", help="path of the .lst, .rec and .idx, without the ending")
     add("root", metavar="ROOT", nargs="?", help="folder that holds the images")
     add("--quiet", action="store_true", help="no progress and no summary")
-    add("--index", action="store_true", help="write PREFIX.idx anew from PREFIX.rec, and stop")
-    add(
-        "--checksums",
-        action="store_true",
-        help="write PREFIX.crc, by which damage is seen, for PREFIX.rec as it is now, and stop",
-    )
+    add("--index", action="store_true", help="rewrite PREFIX.idx from PREFIX.rec, and stop")
+    add("--checksums", action="store_true", help="write PREFIX.crc for PREFIX.rec, and stop")
     add = parser.add_argument_group("making the list").add_argument
     add("--list", action="store_true", help="write PREFIX.lst, and stop")
-    add("--recursive", action="store_true", help="each folder is a class of its own")
+    add("--recursive", action="store_true", help="each folder is a class")
     add("--exts", nargs="+", default=EXTENSIONS, metavar="EXT", help=" ".join(EXTENSIONS))
     add("--chunks", type=int, default=1, metavar="N", help="divide into N lists")
     add("--train-ratio", type=float, default=1.0, metavar="R", help="share for training")
@@ -242,7 +235,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add(
         "--override",
         metavar="NAME=FILE:FUNCTION",
-        help="frame the records with a function of your own: record_framing=mine.py:frame",
+        help="frame the records with your function: record_framing=mine.py:frame",
     )
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--center-crop", action="store_true", help="cut out the square in the middle")
@@ -258,7 +251,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The program."""
+    """Run the program."""
     arguments = parse(argv)
     prefix = arguments.prefix.rstrip("/")
     if arguments.index:
@@ -284,7 +277,7 @@ def main(argv: list[str] | None = None) -> None:
     if not arguments.pass_through:
         from data_prep.transform import Transform
 
-        # Pillow warns of corrupt EXIF blocks and the like, image by image; the pixels are fine.
+        # Pillow warns of each corrupt EXIF block and the like; the pixels are fine.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         transform = Transform(
             arguments.resize,

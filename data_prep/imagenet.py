@@ -1,13 +1,12 @@
-"""Turn ImageNet (ILSVRC 2012), in any form that people have it in, into class folders.
+"""Turn ImageNet (ILSVRC 2012), in any of its usual forms, into class folders.
 
     python -m data_prep.imagenet /downloads /data/imagenet --jobs 8
 
-The form is found out: the original archives with the devkit, folders train-jpeg and val-jpeg,
-Kaggle's ILSVRC tree, or Hugging Face's parquet shards; the labels are the same from all of them. It
-writes OUT/train/WNID/, OUT/val/WNID/ and OUT/classes.txt (index, WNID, words). The folder appears
-whole; a run that was killed goes on where it was. Nothing is downloaded: access to ImageNet needs
-one's own registration at image-net.org, whose terms allow research and teaching that is not
-commercial.
+The form is detected: the original archives with the devkit, folders train-jpeg and val-jpeg,
+Kaggle's ILSVRC tree, or Hugging Face's parquet shards; the labels are the same from all of them.
+The output is OUT/train/WNID/, OUT/val/WNID/ and OUT/classes.txt (index, WNID, words). The folder
+appears whole; a killed run can be continued. Nothing is downloaded: access to ImageNet needs your
+own registration at image-net.org, whose terms allow non-commercial research and teaching.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ def unpack(
     jobs: int | None = None,
     quiet: bool = False,
 ) -> bool:
-    """Make the class folders; returns whether every expected image is there.
+    """Make the class folders; return True if every expected image is there.
 
-    Files that are there already are linked, not copied, unless ``copy`` (or the disk cannot).
-    ``jobs`` is the number of processes, all usable cores unless given; 0 works in this one.
-    Raises UserError if the source is none of the forms, is damaged or unsafe, if the disk has too
-    little room, or if ``out`` is there and was made from something else.
+    Files are linked, not copied, unless ``copy`` is set or the file system cannot. ``jobs`` is the
+    number of processes, by default all usable cores; 0 works in this one. Raises UserError if the
+    source is none of the forms, is damaged or unsafe, if the disk has too little room, or if
+    ``out`` exists and was made from something else.
     """
     plan = make_plan(source, devkit)
     if md5:
@@ -71,17 +70,11 @@ def unpack(
         if not folder.resumed:
             check_room(out.parent, _needed(plan, out.parent, copy), f"unpacking {plan.form}")
         elif not quiet:
-            print("going on where an interrupted run was", file=sys.stderr)
+            print("continuing an interrupted run", file=sys.stderr)
         settings = {"out": str(folder.part), "copy": copy, "wnids": plan.wnids}
-        total = sum(plan.images.values())
-        size = 0
+        total, size = sum(plan.images.values()), 0
         with Progress(total, f"unpacking {plan.form}", quiet=quiet) as progress:
-            for number, answer in processes.run(unpacking.prepare, settings, plan.tasks, jobs):
-                if isinstance(answer, processes.Died):
-                    raise UserError(
-                        f"a process that unpacked was {answer.reason}; the same command goes on "
-                        "from here"
-                    )
+            for number, answer in processes.run_all(unpacking.prepare, settings, plan.tasks, jobs):
                 done[plan.tasks[number][1]] += answer[0]
                 size += answer[1]
                 progress.add(answer[0])
@@ -113,18 +106,17 @@ def _stamp(path: Path) -> list:
 
 
 def _needed(plan: Plan, folder: Path, copy: bool) -> int:
-    """Bytes that the images will take: those of archives, and those of files that are copied."""
-    paths = [path for task in plan.tasks if task[0] == "links" for _, path in task[3]]
+    """Return the bytes that the images will take: archives, and files that must be copied."""
+    items = [item for task in plan.tasks if task[0] == "items" for item in task[3]]
+    paths = [item[1] for item in items if len(item) == 2]
     if paths and (copy or os.stat(paths[0]).st_dev != os.stat(folder).st_dev):
         return plan.size + sum(os.stat(path).st_size for path in paths)
     return plan.size
 
 
 def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
-    """Say where the numbers are not those of the devkit, or of ILSVRC 2012."""
-    expected = dict(plan.expected)
-    if len(plan.wnids) == 1000:
-        expected = {split: KNOWN[split] for split in plan.images}
+    """Compare the counts with the devkit's, or with ILSVRC 2012's; return True if they agree."""
+    expected = KNOWN if len(plan.wnids) == 1000 else plan.expected
     good = True
     for split, count in expected.items():
         if split not in plan.images or not count:
@@ -132,23 +124,20 @@ def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
         if done[split] == count:
             print(f"{split}: {count:,} images, as it should be")
         else:
-            print(
-                f"warning: {split} has {done[split]:,} images, not {count:,}; the source is not "
-                "whole",
-                file=sys.stderr,
-            )
+            found = f"{split} has {done[split]:,} images, not {count:,}"
+            print(f"warning: {found}; the source is incomplete", file=sys.stderr)
             good = False
     return good
 
 
 def _check_md5(plan: Plan, devkit: Path | None, quiet: bool) -> None:
-    """Compare the archives' checksums with those published. Raises UserError at a difference."""
+    """Raise UserError if an archive's checksum is not the published one."""
     archives = list(plan.archives)
     kit = devkit or (archives[0].parent / f"{DEVKIT}.tar.gz" if archives else None)
     if kit and kit.is_file():
         archives.append(kit)
     if not archives:
-        raise UserError("--md5: only the original archives have checksums that are known")
+        raise UserError("--md5: only the original archives have known checksums")
     total = sum(path.stat().st_size for path in archives)
     with Progress(total >> 20, "checking md5", "MB", quiet) as progress:
         for path in archives:
@@ -157,19 +146,17 @@ def _check_md5(plan: Plan, devkit: Path | None, quiet: bool) -> None:
                 while block := file.read(1 << 20):
                     digest.update(block)
                     progress.add(1)
-            if digest.hexdigest() != MD5.get(path.name):
-                raise UserError(
-                    f"{path}: its md5 is {digest.hexdigest()}, not {MD5.get(path.name)}; download "
-                    "it again"
-                )
+            found, wanted = digest.hexdigest(), MD5.get(path.name)
+            if found != wanted:
+                raise UserError(f"{path}: its md5 is {found}, not {wanted}; download it again")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags."""
+    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.imagenet",
-        description="Turn ImageNet, in any form that people have it in, into class folders.",
-        epilog="Nothing is downloaded: access to ImageNet needs one's own registration at "
+        description="Turn ImageNet, in any of its usual forms, into class folders.",
+        epilog="Nothing is downloaded: access to ImageNet needs your own registration at "
         "image-net.org.",
     )
     add = parser.add_argument
@@ -187,18 +174,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; status 1 where images are missing."""
-    flags = parse(argv)
-    whole = unpack(
-        flags.source,
-        flags.out,
-        devkit=flags.devkit,
-        md5=flags.md5,
-        copy=flags.copy,
-        jobs=flags.jobs,
-        quiet=flags.quiet,
-    )
-    return 0 if whole else 1
+    """Run the program; return 1 if images are missing."""
+    return 0 if unpack(**vars(parse(argv))) else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""im2rec's `.lst` files: find the images of a folder, number and shuffle them, write and read the
-list.
-
-A list has one line `index <tab> label <tab> relative/path` for each image, as MXNet 1.9.1 writes
-it.
-"""
+"""im2rec's `.lst` files: one line `index <tab> label <tab> relative/path` per image."""
 
 from __future__ import annotations
 
@@ -40,24 +35,27 @@ class Found:
 def find_images(root: str, recursive: bool, extensions: Sequence[str] = EXTENSIONS) -> Found:
     """List the images below ``root`` in the order in which MXNet's im2rec numbers them.
 
-    With ``recursive``, the folders are walked sorted, and each folder that holds an image gets the
-    next label; without, only the root's own images count, with label 0. Raises UserError if the
-    root is missing, holds no images, has a link that leads back into itself, or a name that no list
-    can hold.
+    With ``recursive``, folders are walked in sorted order, and each folder that holds an image gets
+    the next label; without, only the root's own images count, with label 0. Raises UserError if the
+    root is missing, holds no images, contains itself by a link, or has a name with a tab.
     """
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
     found = Found([], {}, [])
-    if recursive:
-        for relative, files, subfolders in _walk(root, extensions):
-            if files:
-                label = found.classes[relative or "."] = len(found.classes)
-                _add(found, relative, files, label)
-            elif not subfolders:
-                found.empty.append(relative or ".")
-    else:
-        _, files, _ = next(_walk(root, extensions))
-        _add(found, "", files, 0)
+    for relative, files, subfolders in _walk(root, extensions):
+        if files and recursive:
+            found.classes[relative or "."] = len(found.classes)
+        elif recursive and not subfolders:
+            found.empty.append(relative or ".")
+        for name in files:
+            path = f"{relative}/{name}" if relative else name
+            if "\t" in path or "\n" in path or "\r" in path:
+                raise UserError(
+                    f"{path!r}: a list cannot hold tabs or line breaks; rename the file"
+                )
+            found.images.append((len(found.images), path, max(0, len(found.classes) - 1)))
+        if not recursive:
+            break
     if not found.images:
         deeper = "" if recursive else " itself (--recursive looks into its subfolders, too)"
         raise UserError(
@@ -66,18 +64,8 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = EXTENSIO
     return found
 
 
-def _add(found: Found, relative: str, files: list[str], label: int) -> None:
-    for name in files:
-        path = f"{relative}/{name}" if relative else name
-        if "\t" in path or "\n" in path or "\r" in path:
-            raise UserError(
-                f"{path!r}: a list cannot hold a name with a tab or a line break; rename the file"
-            )
-        found.images.append((len(found.images), path, label))
-
-
 def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(relative folder, sorted image files, sorted subfolders), parents before children."""
+    """Yield (relative folder, sorted image files, sorted subfolders), parents first."""
     stack: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(root),))]
     while stack:
         relative, above = stack.pop()
@@ -103,7 +91,7 @@ def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, list[str]
 
 @dataclass(frozen=True)
 class Split:
-    """How a list is divided: into ``chunks``, each by ratio into train, val and test."""
+    """The division of a list into ``chunks``, and of each by ratio into train, val and test."""
 
     chunks: int = 1
     train_ratio: float = 1.0
@@ -113,7 +101,7 @@ class Split:
         if self.chunks < 1:
             raise UserError(f"--chunks {self.chunks}: there must be at least one chunk")
         if not 0 <= self.train_ratio <= 1:
-            raise UserError(f"--train-ratio {self.train_ratio}: a ratio lies from 0 to 1")
+            raise UserError(f"--train-ratio {self.train_ratio}: use a ratio from 0 to 1")
         if not 0 <= self.test_ratio <= 1 or self.train_ratio + self.test_ratio > 1 + 1e-9:
             raise UserError(
                 f"--test-ratio {self.test_ratio}: with --train-ratio {self.train_ratio} this is "
@@ -121,7 +109,7 @@ class Split:
             )
 
     def divide(self, prefix: str, images: list) -> dict[Path, list]:
-        """The lists to write, by path; sizes and names are those of MXNet's im2rec."""
+        """Return the lists to write, by path; sizes and names are those of MXNet's im2rec."""
         size = (len(images) + self.chunks - 1) // self.chunks
         lists: dict[Path, list] = {}
         for i in range(self.chunks):
@@ -142,9 +130,9 @@ class Split:
 def write_lists(
     prefix: str, found: Found, shuffle: bool = True, split: Split | None = None
 ) -> dict[Path, int]:
-    """Write the list or lists of the found images; returns how many images each path holds.
+    """Write the list or lists of the images found; return the number of images by path.
 
-    Shuffled as ``random.seed(100)`` shuffles them; an image keeps the number from before.
+    The order is ``random.seed(100)``'s; an image keeps its number from before the shuffling.
     """
     images = list(found.images)
     if shuffle:
@@ -158,7 +146,7 @@ def write_lists(
 
 
 def read_list(path: str | os.PathLike) -> list[Entry]:
-    """Read a list whole. Raises UserError with file and line number where a line is no entry."""
+    """Read a whole list. Raises UserError, with the line's number, if a line is not an entry."""
     entries = []
     seen = set()
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
@@ -178,8 +166,8 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
                 ) from None
             if entry.key in seen:
                 raise UserError(
-                    f"{path}: line {number} has the index {entry.key}, which stands there "
-                    "before; every image needs an index of its own"
+                    f"{path}: line {number} has the index {entry.key} of an earlier line; "
+                    "give every image its own"
                 )
             seen.add(entry.key)
             entries.append(entry)

@@ -1,7 +1,7 @@
-"""Reads an array of structs from a MATLAB 5 file, as ImageNet's `meta.mat` is one; nothing more.
+"""Read an array of structs from a MATLAB 5 file such as ImageNet's `meta.mat`.
 
-The format is described in MathWorks' "MAT-File Format", version 5: elements of type, size and
-bytes, of which a matrix nests others and a compressed one is a zlib stream.
+The format is MathWorks' "MAT-File Format", version 5: elements of type, size and bytes. A matrix
+nests elements, and a compressed element is a zlib stream. (SciPy would be a large dependency.)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _TEXT = {1: "latin-1", 2: "latin-1", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
 
 
 def read_structs(data: bytes, name: str) -> list[dict[str, Any]]:
-    """The variable ``name`` of a MATLAB 5 file: one dictionary for each struct of the array.
+    """Return the variable ``name`` of a MATLAB 5 file: one dictionary per struct of the array.
 
-    Text comes as str, a single number as int or float, several as a list. Raises ValueError if the
-    bytes are no such file, are damaged, or do not hold the variable.
+    Text becomes str, a single number int or float, several a list. Raises ValueError if the bytes
+    are not such a file, are damaged, or lack the variable.
     """
     if len(data) < 128 or data[126:128] not in (b"IM", b"MI"):
-        raise ValueError("this is no MATLAB 5 file")
+        raise ValueError("this is not a MATLAB 5 file")
     order = "<" if data[126:128] == b"IM" else ">"
     try:
         at = 128
@@ -36,16 +36,16 @@ def read_structs(data: bytes, name: str) -> list[dict[str, Any]]:
                 if found == name:
                     if isinstance(value, list) and all(isinstance(v, dict) for v in value):
                         return value
-                    raise ValueError(f"{name} is no array of structs")
+                    raise ValueError(f"{name} is not an array of structs")
     except (struct.error, zlib.error, IndexError, KeyError, UnicodeError) as error:
         raise ValueError(f"the file is damaged ({error})") from None
     raise ValueError(f"there is no variable {name} in it")
 
 
 def _element(data: bytes, at: int, order: str) -> tuple[int, bytes, int]:
-    """(type, bytes, where the next element starts)."""
+    """Return (type, bytes, offset of the next element)."""
     (first,) = struct.unpack_from(order + "I", data, at)
-    if first >> 16:  # up to four bytes, packed beside the type
+    if first >> 16:  # up to four bytes, packed next to the type
         size = first >> 16
         return first & 0xFFFF, data[at + 4 : at + 4 + size], at + 8
     (size,) = struct.unpack_from(order + "I", data, at + 4)
@@ -57,7 +57,7 @@ def _element(data: bytes, at: int, order: str) -> tuple[int, bytes, int]:
 
 
 def _matrix(data: bytes, order: str) -> tuple[str, Any]:
-    """(name, value) of a matrix element."""
+    """Return (name, value) of a matrix element."""
     if not data:
         return "", []
     _, flags, at = _element(data, 0, order)

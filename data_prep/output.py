@@ -1,4 +1,4 @@
-"""Outputs that appear whole: several files at once, or a folder that a later run can go on with."""
+"""Outputs that appear whole: several files at once, or a folder that a later run can continue."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from rn50lib.files import FULL, check_file, replacing, sync
 STAMP = ".made-from"
 COMPLETE = ".complete"
 BUFFER_BYTES = 64 << 10
-"""Bytes in one call of the system. Measured on Linux 6.18 and ext4, which takes large pieces of
-memory for large writes: 400 MB cost 0.1 s in pieces of 64 KB, and 0.4 to 1.0 s in larger ones."""
+"""Bytes per write. On ext4, 400 MB took 0.1 s so, and 0.4 to 1.0 s in larger writes."""
 
 
 @contextlib.contextmanager
 def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
-    """New files that take the places of ``paths`` when the block ends well; see
-    ``rn50lib.files.replacing``.
+    """Open new files that replace ``paths`` if the block succeeds; see ``rn50lib.files.replacing``.
 
-    Raises UserError if the folder is missing or cannot be written to, or if the disk becomes full.
+    Raises UserError if the folder is missing or cannot be written to, or if the disk is full.
     """
     targets = [Path(path) for path in paths]
     folder, first = targets[0].parent, targets[0].name
@@ -43,19 +41,19 @@ def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
                 check_file(target)
                 _remove_drafts(target)
                 drafts.append(stack.enter_context(replacing(target)))
-            # opened after all of them, so that all are closed before the first is put in place
+            # Opened last, so that all are closed before the first is put in place.
             yield [stack.enter_context(open(draft, "wb", BUFFER_BYTES)) for draft in drafts]
     except OSError as error:
         if error.errno not in FULL:
             raise
         raise UserError(
-            f"{folder}: the disk is full, so {first} was not written; what was there before is "
-            "untouched. Make room and run the command again"
+            f"{folder}: the disk is full, so {first} was not written; an earlier one is untouched. "
+            "Make room and run the command again"
         ) from error
 
 
 def _remove_drafts(target: Path) -> None:
-    """Remove what killed processes had written of a file: of a record file that may be much."""
+    """Remove the drafts of killed processes: those of a record file may be large."""
     pattern = re.compile(rf"\.{re.escape(target.stem)}\.(\d+)\.tmp{re.escape(target.suffix)}")
     for name in os.listdir(target.parent):
         match = pattern.fullmatch(name)
@@ -64,15 +62,14 @@ def _remove_drafts(target: Path) -> None:
 
 
 class OutputFolder:
-    """A context manager that gives the folder to fill (``part``) and at its end puts it in place.
+    """A context manager with a folder to fill, ``part``, that takes its place at the end.
 
-    ``stamp`` says what the folder is made from, as JSON can hold it. If a killed or failed run left
-    a part with the same stamp, its files stay there to be used again (``resumed`` is True); files
-    are to be written under other names and renamed when they are whole. An error keeps a part that
-    holds any.
+    ``stamp`` identifies, as JSON, what the folder is made from. If a killed or failed run left a
+    part with the same stamp, its files are kept (``resumed`` is True), so write files under other
+    names and rename them when they are whole. An error keeps a part that holds files.
 
-    If another process fills the same folder, that raises UserError; or, with ``wait``, its end is
-    awaited, and ``finished`` is True where it has made the same: then there is nothing to do.
+    If another process fills the same folder, that raises UserError. With ``wait`` this one waits
+    instead, and ``finished`` is True if the other has made the same: nothing is left to do.
     """
 
     def __init__(self, path: str | os.PathLike, stamp: Any, wait: bool = False) -> None:
@@ -84,7 +81,7 @@ class OutputFolder:
         self._lock = -1
 
     def is_complete(self) -> bool:
-        """Whether the folder is in place and made from the same."""
+        """Return True if the folder is in place and has the same stamp."""
         finish_swap(self.path)
         mark = self.path / COMPLETE
         return mark.exists() and mark.read_text() == self.stamp
@@ -117,11 +114,11 @@ class OutputFolder:
             os.close(self._lock)
 
     def has_files(self) -> bool:
-        """Whether there is anything in the part that a later run could go on from."""
+        """Return True if the part holds files that a later run could use."""
         return any(entry.is_file() and entry.name != STAMP for entry in self.part.rglob("*"))
 
     def _lock_part(self) -> int:
-        """Hold the part by a lock that ends with this process; it goes along when it is renamed."""
+        """Lock the part. The lock ends with this process, and stays when the part is renamed."""
         while True:
             self.part.mkdir(exist_ok=True)
             descriptor = os.open(self.part, os.O_RDONLY)
@@ -131,8 +128,8 @@ class OutputFolder:
                 if not self.wait:
                     os.close(descriptor)
                     raise UserError(
-                        f"{self.path}: another process is writing this folder just now; wait until "
-                        "it has finished"
+                        f"{self.path}: another process is writing this folder; wait until it "
+                        "has finished"
                     ) from None
                 message = f"{self.path}: another process is writing this folder; waiting for it"
                 print(message, file=sys.stderr, flush=True)
@@ -146,14 +143,14 @@ class OutputFolder:
 
 
 def _followed(path: str | os.PathLike) -> Path:
-    """The folder itself where `path` is a symlink to it, so that the link stays."""
+    """Return the folder itself if `path` is a symlink to it, so that the link stays."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
 def finish_swap(path: str | os.PathLike) -> None:
-    """Finish what a killed process had begun: put a complete part in place, remove the old folder.
+    """Finish a killed process's swap: put a complete part in place, remove the old folder.
 
-    Called by every writer and reader of the folder.
+    Every writer and reader of the folder calls this first.
     """
     path = _followed(path)
     part, old = path.with_name(path.name + ".part"), path.with_name(path.name + ".old")

@@ -1,24 +1,40 @@
-"""Writes a record file with index and checksums; they appear together, complete, or not at all."""
+"""Write record files: single records, or the images of a list with several threads."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
+from data_prep.common import Progress
+from data_prep.encoding import frame, pack_header
+from data_prep.lists import Entry
 from data_prep.output import new_files
-from rn50lib.data.framing import checksum_path, crc32c, frame
+from rn50lib.data.folder import LFS_POINTER
+from rn50lib.data.recordfile import crc32c
+from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
 from rn50lib.errors import UserError
+
+RUN_BYTES = 512 << 10
+"""Bytes of images that a thread reads and frames at a time."""
+
+FIRST_RUNS = 16
+"""The first runs show if reading waits for the disk. If not, one thread is faster than several."""
+
+Bad = list[tuple[str, str]]
+"""Images that cannot be packed: path and reason."""
 
 
 class Writer:
-    """Writes `PREFIX.rec`, `.idx` and, with the usual framing, `.crc`; they appear, complete, when
-    the `with` block ends well.
+    """A context manager that writes PREFIX.rec and .idx and, with the usual framing, .crc.
 
-    ``framing`` is the function that frames one payload (a seam for the notebooks); what it writes
-    may be what no reader gives back, so it gets no checksums. Raises UserError if a key comes
-    twice, if the folder cannot be written to, or if the disk becomes full.
+    The files appear, complete, if the ``with`` block succeeds. ``framing`` is the function that
+    frames one payload; a reader may be unable to undo another one, so it gets no checksums.
+    Raises UserError if a key occurs twice, the folder cannot be written to, or the disk is full.
     """
 
     def __init__(
@@ -26,13 +42,11 @@ class Writer:
     ) -> None:
         self.path_rec = Path(f"{os.fspath(prefix)}.rec")
         self.path_crc = checksum_path(self.path_rec)
-        self.count = self.size = 0  # of the records so far, and of their bytes
+        self.count = self.size = 0  # records and bytes written so far
         self.framing = framing
         self._extend = crc32c() if framing is frame else None
         paths = [self.path_rec, Path(f"{os.fspath(prefix)}.idx")]
-        if self._extend:
-            paths.append(self.path_crc)
-        self._outputs = new_files(*paths)
+        self._outputs = new_files(*paths, *([self.path_crc] if self._extend else []))
         self._keys: set[int] = set()
 
     def __enter__(self) -> Writer:
@@ -40,21 +54,21 @@ class Writer:
         return self
 
     def write(self, key: int, payload: bytes) -> None:
-        """Append one record (``pack_header``'s header and the image) under a key of its own."""
+        """Append one record (``pack_header``'s header and the image) under a new key."""
         if key in self._keys:
             raise UserError(
-                f"{self.path_rec.with_suffix('.idx')}: the key {key} comes twice; every record "
-                "needs its own"
+                f"{self.path_rec.with_suffix('.idx')}: the key {key} comes twice; give "
+                "every record its own"
             )
         self._keys.add(key)
         self.append(key, *self.frame(payload))
 
     def frame(self, payload: bytes) -> tuple[bytes, int]:
-        """The framed record, and the checksum of its payload (0 where none are written)."""
+        """Return the framed record and the checksum of its payload (0 if none is written)."""
         return self.framing(payload), self._extend(0, payload) if self._extend else 0
 
     def append(self, key: int, record: bytes, checksum: int) -> None:
-        """Append what ``frame`` gave."""
+        """Append what ``frame`` returned."""
         self._files[0].write(record)
         self._files[1].write(b"%d\t%d\n" % (key, self.size))
         if self._extend:
@@ -62,12 +76,148 @@ class Writer:
         self.size += len(record)
         self.count += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._outputs.__exit__(kind, error, trace)
-        if error is None and not self._extend:  # those of a file that was there before
+    def __exit__(self, *error: object) -> None:
+        self._outputs.__exit__(*error)  # type: ignore[arg-type]
+        if error[0] is None and not self._extend:  # those of a file that was there before
             self.path_crc.unlink(missing_ok=True)
+
+
+def check_files(entries: list[Entry], root: str, bad: Bad) -> tuple[list[Entry], list[int]]:
+    """Return the good entries and their sizes in bytes, without reading the files.
+
+    Files that are missing, empty, too large for a record, or git-LFS pointers are added to ``bad``.
+    """
+    good, sizes = [], []
+    for entry in entries:
+        path = f"{root}/{entry.path}"
+        try:
+            size = os.stat(path).st_size
+            reason = _reason_against(path, size)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if reason:
+            bad.append((path, reason))
+        else:
+            good.append(entry)
+            sizes.append(size)
+    return good, sizes
+
+
+def _reason_against(path: str, size: int) -> str | None:
+    if size == 0:
+        return "the file is empty"
+    if size > MAX_PAYLOAD - 4096:
+        return f"{size:,} bytes are more than a record holds"
+    if size >= 1024:
+        return None
+    with open(path, "rb") as file:
+        is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
+    return "a git-LFS pointer, not the image (`git lfs pull` fetches it)" if is_pointer else None
+
+
+def record_bytes(entries: list[Entry], sizes: list[int], pack_label: bool) -> int:
+    """Return at most how many bytes the images take in the record file."""
+    fixed = PART.size + HEADER.size + 4  # 4: padding, rounded up
+    labels = sum(len(entry.labels) for entry in entries) if pack_label else 0
+    return sum(sizes) + fixed * len(entries) + 4 * labels
+
+
+class Packer:
+    """Packs the images of a list, unchanged or through a function such as ``Transform.apply``.
+
+    ``bad`` receives the images on which that function fails; they are left out.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        root: str,
+        pack_label: bool,
+        transform: Callable[[bytes], bytes] | None,
+        bad: Bad,
+    ) -> None:
+        self.writer, self.root, self.pack_label = writer, root, pack_label
+        self.transform, self.bad = transform, bad
+
+    def pack(
+        self, entries: list[Entry], sizes: list[int], threads: int, progress: Progress
+    ) -> None:
+        """Append all images. The file does not depend on the number of threads.
+
+        Raises UserError if an image file changed since its size was taken.
+        """
+        runs = list(_cut(entries, sizes))
+        first = 0
+        if self.transform is None and threads > 1:
+            first = FIRST_RUNS
+            start, start_busy = time.perf_counter(), time.thread_time()
+            self._append(runs[:first], 1, progress)
+            busy = time.thread_time() - start_busy
+            if busy > (time.perf_counter() - start) / 2:
+                threads = 1
+        self._append(runs[first:], threads, progress)
+
+    def _append(
+        self, runs: list[list[tuple[Entry, int]]], threads: int, progress: Progress
+    ) -> None:
+        def frame_run(images: list[tuple[Entry, int]]) -> list[tuple[bytes, int]]:
+            return [self._frame(entry, size) for entry, size in images]
+
+        for images, records in zip(runs, in_order(frame_run, runs, threads), strict=True):
+            for (entry, _), (record, checksum) in zip(images, records, strict=True):
+                if record:
+                    self.writer.append(entry.key, record, checksum)
+            progress.add(len(images))
+
+    def _frame(self, entry: Entry, size: int) -> tuple[bytes, int]:
+        """Return the framed record and its checksum; b"" for an image that does not decode."""
+        path = f"{self.root}/{entry.path}"
+        with open(path, "rb", buffering=0) as file:
+            image = file.read()
+        if len(image) != size:
+            raise UserError(f"{path}: the file was changed while it was being packed; start again")
+        if self.transform is not None:
+            try:
+                image = self.transform(image)
+            except Exception as error:  # Pillow raises many types for damaged images
+                self.bad.append((path, f"it does not decode ({error})"))
+                return b"", 0
+        several = self.pack_label and len(entry.labels) > 1
+        payload = pack_header(entry.labels if several else entry.labels[0], entry.key, image)
+        framing = getattr(self.writer.framing, "__name__", "the framing")  # may be a learner's
+        try:
+            record, checksum = self.writer.frame(payload)
+        except Exception as error:
+            raise UserError(f"{path}: {framing} fails on this image: {error!r}") from error
+        if not isinstance(record, bytes | bytearray) or not record:
+            raise UserError(f"{path}: {framing} gives {record!r:.40} for this image, not a record")
+        return record, checksum
+
+
+def _cut(entries: list[Entry], sizes: list[int]) -> Iterator[list[tuple[Entry, int]]]:
+    """Yield the images in runs of RUN_BYTES at most, or of one image."""
+    run: list[tuple[Entry, int]] = []
+    total = 0
+    for entry, size in zip(entries, sizes, strict=True):
+        if run and total + size > RUN_BYTES:
+            yield run
+            run, total = [], 0
+        run.append((entry, size))
+        total += size
+    yield run
+
+
+def in_order(function: Callable, items: Iterable, threads: int) -> Iterator:
+    """Map with several threads that are at most two items each ahead of the consumer."""
+    if threads == 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads) as pool, contextlib.ExitStack() as stack:
+        stack.callback(pool.shutdown, cancel_futures=True)  # if an error ends the loop early
+        ahead: deque = deque()
+        for item in items:
+            ahead.append(pool.submit(function, item))
+            if len(ahead) > 2 * threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()

@@ -1,17 +1,17 @@
-"""Draws the built-in data set: JPEG pictures of twelve classes of road signs, in ImageNet's layout.
+"""Draw the built-in data set: JPEG images of twelve classes of road signs, in ImageNet's layout.
 
     python -m data_prep.roadsigns data/roadsigns --train 2400 --val 1200 --seed 0
     python -m data_prep.roadsigns data/roadsigns --records --tfrecord
 
-It writes OUT/train/CLASS/*.jpg, OUT/val/CLASS/*.jpg and OUT/classes.txt, one line per class in
-label order with tabs between its columns index, id and words (0, bicycle, bicycle lane), like a
-list of ImageNet's classes. Picture i of a split follows from (seed, split, i) alone: any number of
+It writes OUT/train/CLASS/*.jpg, OUT/val/CLASS/*.jpg and OUT/classes.txt, which has one line per
+class in label order with tabs between its columns index, id and words (0, bicycle, bicycle lane),
+like ImageNet's lists. Image i of a split follows from (seed, split, i) alone: any number of
 processes draws the same bytes (on one machine, with the same Pillow and NumPy), and a larger set
-contains the smaller one. Its class is i modulo 12, so that classes are balanced.
+contains the smaller one. Its class is i modulo 12, so the classes are balanced.
 
-The set appears when it is whole, marked OUT/.complete. A run that was killed goes on where it was;
-a second run finds the set and does nothing. `--records` and `--tfrecord` also pack the pictures,
-where that is not done yet; several processes may ask for all this at once.
+The set appears when it is whole, marked by OUT/.complete. A killed run can be continued; a second
+run finds the set and does nothing. `--records` and `--tfrecord` also pack the images, unless that
+is done; several processes may ask for all this at once.
 """
 
 from __future__ import annotations
@@ -21,38 +21,43 @@ import json
 import os
 import shutil
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.output import COMPLETE, OutputFolder, finish_swap
-from data_prep.signs import drawing
-from data_prep.signs.classes import IDS, class_list
-from data_prep.signs.drawing import picture_path
+from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
 from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
 from rn50lib.hardware import usable_cores
 
 TRAIN, VAL, SEED = 2400, 1200, 0
-FILE_BYTES = 104_000  # mean size of a picture on disk, rounded up to blocks
-BATCH = 8  # pictures that a worker is given at a time
+FILE_BYTES = 104_000  # mean size of an image on disk, rounded up to blocks
+BATCH = 8  # images in one task of a worker
 SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a set follows from: pictures per split, seed, version of the drawing."""
+    """The parameters of a set: images per split, seed, version of the drawing."""
 
-    train: int
-    val: int
-    seed: int
+    train: int = TRAIN
+    val: int = VAL
+    seed: int = SEED
     version: int = VERSION
 
     def __str__(self) -> str:
         return f"--train {self.train} --val {self.val} --seed {self.seed} (drawing {self.version})"
+
+    def changed(self, train: int | None, val: int | None, seed: int | None) -> Parameters:
+        """Return these parameters with the numbers that are not None."""
+        return Parameters(
+            self.train if train is None else train,
+            self.val if val is None else val,
+            self.seed if seed is None else seed,
+        )
 
 
 def ensure(
@@ -64,23 +69,19 @@ def ensure(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Path:
-    """The data set in `root`, drawn only if it is missing.
+    """Draw the data set in ``root`` unless it is there; return its path.
 
-    A number that is None takes what a complete set in `root` has, or the default. `jobs` is the
-    number of processes, all usable cores unless given; `quiet` shows no progress.
+    A number that is None is that of a complete set in ``root``, or the default. ``jobs`` is the
+    number of processes, by default all usable cores; ``quiet`` shows no progress.
 
-    Raises UserError if `root` holds a set of other numbers (without `overwrite`) or something else,
-    cannot be written, or has too little room.
+    Raises UserError if ``root`` holds a set of other numbers (without ``overwrite``) or other
+    files, cannot be written, or has too little room.
     """
     out = Path(os.path.realpath(root))
     _check(train, val, seed, jobs)
     try:
         if overwrite or not _is_there(out, train, val, seed):
-            wanted = Parameters(
-                TRAIN if train is None else train,
-                VAL if val is None else val,
-                SEED if seed is None else seed,
-            )
+            wanted = Parameters().changed(train, val, seed)
             _make(out, wanted, jobs or usable_cores(), overwrite, quiet)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -90,8 +91,8 @@ def ensure(
 
 def _check(train: int | None, val: int | None, seed: int | None, jobs: int | None) -> None:
     for flag, value, least, why in (
-        ("--train", train, len(IDS), "one picture of each class"),
-        ("--val", val, len(IDS), "one picture of each class"),
+        ("--train", train, len(IDS), "one image of each class"),
+        ("--val", val, len(IDS), "one image of each class"),
         ("--seed", seed, 0, "seeds are not negative"),
         ("--jobs", jobs, 1, "the number of processes that draw"),
     ):
@@ -100,9 +101,9 @@ def _check(train: int | None, val: int | None, seed: int | None, jobs: int | Non
 
 
 def read_complete(out: Path) -> Parameters | None:
-    """The parameters of the complete set in `out`, None if there is none.
+    """Return the parameters of the complete set in ``out``, None if there is none.
 
-    Raises UserError if the mark cannot be read, or if what it stands for is gone.
+    Raises UserError if the mark cannot be read, or if a part of the set is missing.
     """
     finish_swap(out)
     try:
@@ -123,15 +124,11 @@ def read_complete(out: Path) -> Parameters | None:
 
 
 def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -> bool:
-    """Whether the set asked for is complete. Raises UserError if another one is."""
+    """Return True if the set asked for is complete. Raises UserError if a different one is."""
     found = read_complete(out)
     if found is None:
         return False
-    wanted = Parameters(
-        found.train if train is None else train,
-        found.val if val is None else val,
-        found.seed if seed is None else seed,
-    )
+    wanted = found.changed(train, val, seed)
     if found != wanted:
         raise UserError(
             f"{out}: holds a set drawn with {found}, not {wanted}; "
@@ -153,16 +150,14 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
                 (folder.part / split / id_).mkdir(parents=True, exist_ok=True)
         missing = _missing(folder.part, wanted)
         _check_room(folder, len(missing), wanted.train + wanted.val, quiet)
-        start = time.monotonic()
         settings = folder.part, drafts, wanted.seed
-        written = _draw(out, settings, missing, jobs, quiet)
-        seconds = time.monotonic() - start
+        written, seconds = _draw(out, settings, missing, jobs, quiet)
         shutil.rmtree(drafts)
         (folder.part / "classes.txt").write_text(class_list(), encoding="utf-8")
     if not quiet:
         mean = f", mean {written / len(missing) / 1000:.0f} KB" if missing else ""
         print(
-            f"{out}: {wanted.train:,} train and {wanted.val:,} val pictures of {len(IDS)} classes"
+            f"{out}: {wanted.train:,} train and {wanted.val:,} val images of {len(IDS)} classes"
             f"{mean}; drew {len(missing):,} in {seconds:.1f} s, "
             f"{len(missing) / max(seconds, 1e-9):.0f} images/s with {jobs} "
             f"process{'es' if jobs > 1 else ''}",
@@ -171,20 +166,20 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
 
 
 def _refuse_others(out: Path, overwrite: bool) -> None:
-    """Raises UserError if `out` holds something that is not a complete set of this program."""
+    """Raise UserError if ``out`` holds files of another program."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file; name a folder to draw the set into")
     if not out.exists() or (out / COMPLETE).exists() and overwrite:
         return
     if entry := min(out.iterdir(), default=None):
         raise UserError(
-            f"{entry}: is there already and was not drawn by this program (no .complete beside "
+            f"{entry}: exists and was not drawn by this program (there is no .complete next to "
             "it); choose another folder, or move it away"
         )
 
 
 def _missing(folder: Path, wanted: Parameters) -> list[tuple[str, int]]:
-    """The pictures that are still to be drawn, as (split, index)."""
+    """Return the images still to be drawn, as (split, index)."""
     counts = zip(SPLITS, (wanted.train, wanted.val), strict=True)
     there = {
         f"{split}/{id_}/{entry.name}"
@@ -197,16 +192,15 @@ def _missing(folder: Path, wanted: Parameters) -> list[tuple[str, int]]:
 
 
 def _check_room(folder: OutputFolder, count: int, total: int, quiet: bool) -> None:
-    """Say what the disk must hold, or raise UserError if it cannot."""
+    """Print what the disk must hold; raise UserError if it cannot."""
     needed = count * FILE_BYTES
-    check_room(folder.part, needed, f"drawing {count:,} pictures")
+    check_room(folder.part, needed, f"drawing {count:,} images")
     if quiet or not count:
         return
-    status = os.statvfs(folder.part)
-    goes_on = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
+    there = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
     print(
-        f"{folder.path}: drawing {count:,} pictures{goes_on}; needs about {format_bytes(needed)}, "
-        f"{format_bytes(status.f_bavail * status.f_frsize)} are free",
+        f"{folder.path}: drawing {count:,} images{there}; needs about {format_bytes(needed)}, "
+        f"{format_bytes(shutil.disk_usage(folder.part).free)} are free",
         file=sys.stderr,
         flush=True,
     )
@@ -218,43 +212,39 @@ def _draw(
     missing: list[tuple[str, int]],
     jobs: int,
     quiet: bool,
-) -> int:
-    """Draw what is missing; returns the bytes written. Raises UserError if a process fails."""
-    again = "run the same command again to go on from here"
-    batches, written = _batched(missing), 0
+) -> tuple[int, float]:
+    """Draw what is missing; return bytes and seconds. Raises UserError if a process fails."""
+    from data_prep.signs.compose import prepare  # with Pillow and NumPy
+
+    written = 0
+    batches = []
+    for split in SPLITS:
+        numbers = [index for part, index in missing if part == split]
+        batches += [(split, numbers[i : i + BATCH]) for i in range(0, len(numbers), BATCH)]
     with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
         try:
-            for number, answer in processes.run(drawing.prepare, settings, batches, jobs):
-                if isinstance(answer, processes.Died):
-                    raise UserError(f"{out}: a drawing process was {answer.reason}; {again}")
+            for number, answer in processes.run_all(prepare, settings, batches, jobs):
                 written += answer
                 progress.add(len(batches[number][1]))
         except processes.Failed as error:
-            raise UserError(f"{out}: {error}; put that right, then {again}") from error
-    return written
-
-
-def _batched(todo: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-    batches: list[tuple[str, list[int]]] = []
-    for split, index in todo:
-        if not batches or batches[-1][0] != split or len(batches[-1][1]) == BATCH:
-            batches.append((split, []))
-        batches[-1][1].append(index)
-    return batches
+            raise UserError(
+                f"{out}: {error}; run the same command again, after fixing that, to continue"
+            ) from error
+        return written, progress.seconds
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags."""
+    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.roadsigns",
-        description="Draw the built-in data set: JPEG pictures of road signs in ImageNet's layout."
-        " A number that is left out is that of the set in OUT, if there is one.",
+        description="Draw the built-in data set: JPEG images of road signs in ImageNet's layout."
+        " A number that you omit is that of the set in OUT, if there is one.",
     )
     add = parser.add_argument
     add("out", metavar="OUT", help="the folder of the data set")
-    add("--train", type=int, metavar="N", help=f"training pictures ({TRAIN})")
-    add("--val", type=int, metavar="N", help=f"validation pictures ({VAL})")
-    add("--seed", type=int, metavar="S", help=f"what all is drawn from ({SEED})")
+    add("--train", type=int, metavar="N", help=f"training images ({TRAIN})")
+    add("--val", type=int, metavar="N", help=f"validation images ({VAL})")
+    add("--seed", type=int, metavar="S", help=f"seed of the drawing ({SEED})")
     add("--jobs", type=int, metavar="J", help="drawing processes (all usable cores)")
     add(
         "--overwrite",
@@ -269,18 +259,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; returns the exit status."""
+    """Run the program; return the exit status."""
     flags = parse(argv)
     try:
         _prepare(flags)
     except KeyboardInterrupt:
-        print("error: interrupted; run the same command again to go on from here", file=sys.stderr)
+        print(
+            "error: interrupted; run the same command again to continue from here", file=sys.stderr
+        )
         return 130
     return 0
 
 
 def _prepare(flags: argparse.Namespace) -> None:
-    """Draw the set, and pack it as asked for, each unless that is done."""
+    """Draw the set and pack it, each unless that is done."""
     out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
     if not flags.overwrite and _is_there(out, *numbers):
         print(f"{flags.out}: already complete ({read_complete(out)})")

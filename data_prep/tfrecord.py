@@ -1,4 +1,4 @@
-"""Write TFRecord shards, with an index for DALI beside each, from class folders or record files.
+r"""Write TFRecord shards, with an index for DALI next to each, from class folders or record files.
 
     python -m data_prep.tfrecord data/roadsigns
     python -m data_prep.tfrecord /data/imagenet /data/imagenet/tfrecord --train-shards 1024 \\
@@ -17,30 +17,22 @@ import os
 import re
 from pathlib import Path
 
-from data_prep import processes, shardwriter
+from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.encoding import image_info, write_sidecar
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
-from data_prep.shardwriter import describe_images
-from data_prep.tfrecordwriter import format_index
+from data_prep.tfrecordwriter import describe_images, format_index, prepare
 from rn50lib.argparser import Parser
 from rn50lib.data.folder import read_class_rows
-from rn50lib.data.imageinfo import image_info
-from rn50lib.data.order import epoch_order
 from rn50lib.data.recordio import Reader
-from rn50lib.data.shards import write_sidecar
+from rn50lib.data.sampler import epoch_order
 from rn50lib.data.source import Source, open_source
-from rn50lib.data.tfrecord import (
-    SPLIT_PREFIX,
-    TFRecordReader,
-    find_shards,
-    index_path,
-    shard_name,
-)
+from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 
-SHARD_BYTES = 128e6  # about the size of a shard where no number is given
+SHARD_BYTES = 128e6  # about the size of a shard if no number is given
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
 SCHEMAS = ("imagenet", "slides")
 _OURS = re.compile(r"(train|validation)(-\d{5}-of-\d{5}|\.labels)$|index$|classes\.txt$")
@@ -59,18 +51,105 @@ def convert(
     quiet: bool = False,
     wait: bool = False,
 ) -> Path:
-    """Write all splits of the data set ``root`` to ``out`` (ROOT/tfrecord); returns ``out``.
+    """Write all splits of a data set as shards; return the folder.
 
-    ``shards`` is the number for "train" and "val". With the schema "slides" the images are decoded
-    to raw bytes, ``size`` × ``size`` pixels if that is not 0. ``jobs`` is the number of processes,
-    all usable cores unless given; 0 works in this one. ``wait`` waits for another process that
-    writes the same. Raises UserError if the data set cannot be read, an image is bad, the disk has
-    too little room, or ``out`` holds anything else.
+    Args:
+        root: The data set: class folders or record files.
+        out: The folder for the shards, ROOT/tfrecord by default.
+        shards: The number for "train" and "val".
+        schema: "imagenet", or "slides" for images decoded to raw RGB bytes.
+        size: Width and height in pixels for "slides"; 0 keeps each image's.
+        seed: The seed of the shuffling.
+        jobs: The number of processes, by default all usable cores; 0 works in this one.
+        data_format: What to read: "auto", "files" or "recordio".
+        quiet: Print no progress and no summary.
+        wait: Wait for another process that writes the same.
+
+    Raises:
+        UserError: The data set cannot be read, an image is bad, the disk has too little room, or
+            ``out`` holds something else.
     """
     root = Path(root)
     out = Path(out) if out else root / "tfrecord"
-    jobs = usable_cores() if jobs is None else jobs
     _refuse_others(out)
+    sources = _open_sources(root, data_format, quiet)
+    sizes = {split: image_bytes(source) for split, source in sources.items()}
+    counts = {
+        split: min(len(source), (shards or {}).get(split) or _shard_count(sizes[split]))
+        for split, source in sources.items()
+    }
+    stamp = {"root": str(root.resolve()), "schema": schema, "size": size, "seed": seed}
+    stamp |= {"shards": counts, "images": {s: fingerprint(sources[s], sizes[s]) for s in sources}}
+    folder = OutputFolder(out, stamp, wait)
+    if folder.is_complete():
+        print(f"{out}: already complete")
+        return out
+    folder.path.parent.mkdir(parents=True, exist_ok=True)
+    total = sum(sum(s) for s in sizes.values()) + EXAMPLE_BYTES * sum(map(len, sources.values()))
+    needed = _raw_bytes(sources, size) if schema == "slides" else total
+    check_room(folder.path.parent, needed, f"writing {out}")
+    with folder:
+        if folder.finished:
+            return out
+        (folder.part / "index").mkdir(exist_ok=True)
+        words = {row[1]: row[2] for row in read_class_rows(root) or [] if len(row) > 2}
+        orders = {split: epoch_order(len(source), seed, 0) for split, source in sources.items()}
+        tasks = []
+        for split, source in sources.items():
+            for number in range(counts[split]):
+                path = folder.part / shard_name(split, number, counts[split])
+                first, last = (len(source) * n // counts[split] for n in (number, number + 1))
+                if not (index_path(path).exists() and path.exists()):
+                    images = describe_images(source, orders[split][first:last])
+                    tasks.append([split, path.name, images])
+        classes = sources["train"].classes
+        settings = {
+            "out": str(folder.part),
+            "schema": schema,
+            "size": size,
+            "classes": classes,
+            "words": words,
+            "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
+        }
+        total, written = sum(len(task[2]) for task in tasks), 0
+        with Progress(total, "writing shards", quiet=quiet) as progress:
+            for number, answer in processes.run_all(
+                prepare, settings, tasks, usable_cores() if jobs is None else jobs
+            ):
+                written += answer
+                progress.add(len(tasks[number][2]))
+            seconds = max(progress.seconds, 1e-9)
+        for draft in folder.part.rglob(".*.tmp*"):  # of a killed run
+            draft.unlink()
+        (folder.part / "classes.txt").write_text(
+            "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
+        )
+        for split, source in sources.items():
+            named = classes if schema == "imagenet" else ()
+            labels = source.labels[orders[split]]
+            write_sidecar(folder.part, split, labels, named, schema == "slides")
+    if not quiet:
+        print(
+            f"{out}: {', '.join(f'{len(v):,} {s}' for s, v in sources.items())} images in "
+            f"{', '.join(f'{n:,} {SPLIT_PREFIX[s]}' for s, n in counts.items())} shards; wrote "
+            f"{total:,} images, {format_bytes(written)} in {seconds:.1f} s "
+            f"({total / seconds:,.0f} images/s)"
+        )
+    return out
+
+
+def ensure_tfrecord(root: str | os.PathLike) -> Path:
+    """Make ROOT/tfrecord from ROOT if it is missing; return the folder.
+
+    If several processes call this at once, one works and the others wait.
+    """
+    root = Path(root)
+    out = root / "tfrecord"
+    finish_swap(out)
+    return out if (out / COMPLETE).exists() else convert(root, out, quiet=True, wait=True)
+
+
+def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source]:
     sources = {"train": open_source(root, "train", data_format)}
     if sources["train"].format == "tfrecord":
         raise UserError(
@@ -83,92 +162,11 @@ def convert(
             f"note: {root} has no val, so only training shards are written; training on them needs "
             "--no-val"
         )
-    sizes = {split: image_bytes(source) for split, source in sources.items()}
-    total = sum(sum(s) for s in sizes.values()) + EXAMPLE_BYTES * sum(map(len, sources.values()))
-    if schema == "slides":
-        total = _raw_bytes(sources, size)
-    counts = {
-        split: min(len(source), (shards or {}).get(split) or _shard_count(source, sizes[split]))
-        for split, source in sources.items()
-    }
-    stamp = {"root": str(root.resolve()), "schema": schema, "size": size, "seed": seed}
-    stamp |= {"shards": counts, "images": {s: fingerprint(sources[s], sizes[s]) for s in sources}}
-    folder = OutputFolder(out, stamp, wait)
-    if folder.is_complete():
-        print(f"{out}: already complete")
-        return out
-    folder.path.parent.mkdir(parents=True, exist_ok=True)
-    check_room(folder.path.parent, total, f"writing {out}")
-    with folder:
-        if folder.finished:
-            return out
-        (folder.part / "index").mkdir(exist_ok=True)
-        words = {row[1]: row[2] for row in read_class_rows(root) or [] if len(row) > 2}
-        tasks = []
-        for split, source in sources.items():
-            order = epoch_order(len(source), seed, 0)
-            for number in range(counts[split]):
-                name = shard_name(split, number, counts[split])
-                first, last = (len(source) * n // counts[split] for n in (number, number + 1))
-                done = index_path(folder.part / name).exists() and (folder.part / name).exists()
-                if not done:
-                    tasks.append([split, name, describe_images(source, order[first:last])])
-        classes = sources["train"].classes
-        settings = {
-            "out": str(folder.part),
-            "schema": schema,
-            "size": size,
-            "classes": classes,
-            "words": words,
-            "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
-        }
-        written = _run(tasks, settings, jobs, quiet)
-        (folder.part / "classes.txt").write_text(
-            "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
-        )
-        for split, source in sources.items():
-            labels = source.labels[epoch_order(len(source), seed, 0)]
-            named = classes if schema == "imagenet" else ()
-            write_sidecar(folder.part, split, labels, named, schema == "slides")
-        images = sum(len(task[2]) for task in tasks)
-    if not quiet:
-        print(
-            f"{out}: {', '.join(f'{len(v):,} {s}' for s, v in sources.items())} images in "
-            f"{', '.join(f'{n:,} {SPLIT_PREFIX[s]}' for s, n in counts.items())} shards; wrote "
-            f"{images:,} images, {format_bytes(written[0])} in {written[1]:.1f} s "
-            f"({images / max(written[1], 1e-9):,.0f} images/s)"
-        )
-    return out
-
-
-def ensure_tfrecord(root: str | os.PathLike) -> Path:
-    """Make ROOT/tfrecord from ROOT unless it is there; returns the folder.
-
-    Several processes may call this at once: one works, the others wait.
-    """
-    root = Path(root)
-    out = root / "tfrecord"
-    finish_swap(out)
-    return out if (out / COMPLETE).exists() else convert(root, out, quiet=True, wait=True)
-
-
-def _run(tasks: list, settings: dict, jobs: int, quiet: bool) -> tuple[int, float]:
-    """Write the shards; returns bytes and seconds."""
-    total = 0
-    with Progress(sum(len(task[2]) for task in tasks), "writing shards", quiet=quiet) as progress:
-        for number, answer in processes.run(shardwriter.prepare, settings, tasks, jobs):
-            if isinstance(answer, processes.Died):
-                raise UserError(
-                    f"a process that wrote shards was {answer.reason}; the same command goes on "
-                    "from here"
-                )
-            total += answer
-            progress.add(len(tasks[number][2]))
-        return total, progress.seconds
+    return sources
 
 
 def _refuse_others(out: Path) -> None:
-    """Raise UserError if the output folder holds what this program did not write."""
+    """Raise UserError if the output folder holds files of another program."""
     finish_swap(out)
     if not out.exists():
         return
@@ -183,7 +181,7 @@ def _refuse_others(out: Path) -> None:
 
 
 def image_bytes(source: Source) -> list[int]:
-    """The size of each encoded image."""
+    """Return the size of each encoded image."""
     if source.format == "files":
         return [os.stat(source.name(i)).st_size for i in range(len(source))]
     reader = Reader(source.path)
@@ -193,7 +191,7 @@ def image_bytes(source: Source) -> list[int]:
 
 
 def _raw_bytes(sources: dict[str, Source], size: int) -> int:
-    """What the images take as raw pixels, from the headers of at most 200 of each split."""
+    """Estimate the size of the raw pixels from the headers of at most 200 images of each split."""
     total = 0
     for source in sources.values():
         pixels = size * size
@@ -206,13 +204,13 @@ def _raw_bytes(sources: dict[str, Source], size: int) -> int:
     return total
 
 
-def _shard_count(source: Source, sizes: list[int]) -> int:
-    """About SHARD_BYTES a shard, at least 4, so that readers have something to interleave."""
+def _shard_count(sizes: list[int]) -> int:
+    """Return how many shards to write: at least 4, which readers can interleave."""
     return min(1024, max(4, round(sum(sizes) / SHARD_BYTES)))
 
 
 def fingerprint(source: Source, sizes: list[int]) -> str:
-    """A hash of names, sizes and labels: what a resumed run must find unchanged."""
+    """Return a hash of what a resumed run must find unchanged: names, sizes and labels."""
     digest = hashlib.sha256(source.labels.tobytes())
     digest.update(repr(sizes).encode())
     status = os.stat(source.path)
@@ -220,11 +218,8 @@ def fingerprint(source: Source, sizes: list[int]) -> str:
     return digest.hexdigest()
 
 
-# -- the program ---------------------------------------------------------------------------------
-
-
 def rebuild_indexes(folder: str | os.PathLike) -> int:
-    """Write index/SHARD.idx anew for all shards in a folder; returns the number of records."""
+    """Rewrite index/SHARD.idx for all shards in a folder; return the number of records."""
     folder = Path(folder)
     (folder / "index").mkdir(exist_ok=True)
     total = 0
@@ -246,7 +241,7 @@ def rebuild_indexes(folder: str | os.PathLike) -> int:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags."""
+    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.tfrecord",
         description="Write TFRecord shards and DALI's indexes from class folders or record files.",
@@ -254,13 +249,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("root", metavar="ROOT", help="data root: train/ and val/, or train.rec and val.rec")
     add("out", metavar="OUT", nargs="?", help="folder for the shards (ROOT/tfrecord)")
-    add("--train-shards", type=int, metavar="N", help="(one for about 128 MB, at least 4)")
-    add("--val-shards", type=int, metavar="N", help="(likewise)")
+    add("--train-shards", type=int, metavar="N", help="(one per 128 MB, at least 4)")
+    add("--val-shards", type=int, metavar="N", help="(the same)")
     add("--schema", choices=SCHEMAS, default="imagenet", help="features of an example")
     add("--size", type=int, default=0, metavar="PX", help="slides: crop and resize to PX x PX")
-    add("--seed", type=int, default=0, metavar="S", help="of the shuffling (0)")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the shuffling (0)")
     add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
-    add("--data-format", choices=("auto", "files", "recordio"), default="auto", help="to read")
+    add("--data-format", choices=("auto", "files", "recordio"), default="auto", help="what to read")
     add("--index", action="store_true", help="ROOT holds shards: write their indexes, and stop")
     add("--quiet", action="store_true", help="no progress and no summary")
     arguments = parser.parse_args(argv)
@@ -276,7 +271,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The program."""
+    """Run the program."""
     flags = parse(argv)
     if flags.index:
         rebuild_indexes(flags.root)

@@ -1,8 +1,4 @@
-"""im2rec without --pass-through: decode an image, crop and resize it, encode it again, with Pillow.
-
-Pillow is imported here and nowhere else in im2rec, so that passing files through does not wait for
-it.
-"""
+"""im2rec without --pass-through: decode, crop, resize and re-encode an image with Pillow."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
-from rn50lib.data.imageinfo import eight_bits
+from rn50lib.data.decode import eight_bits
 from rn50lib.errors import UserError
 
-Image.preinit()  # its formats now: they do not belong to the work on the first image
+Image.preinit()  # loads its formats now, not while the first image is timed
 
 COLOR, GREY, AS_IS = 1, 0, -1
 """The values of --color, as OpenCV numbers them."""
@@ -22,9 +18,9 @@ COLOR, GREY, AS_IS = 1, 0, -1
 
 @dataclass(frozen=True)
 class Transform:
-    """What happens to each image. ``resize`` 0 keeps the size; ``quality`` None is the usual one.
+    """The changes to each image. ``resize`` 0 keeps the size.
 
-    ``quality`` is 1–100 for JPEG (usual: 95) and the compression 1–9 for PNG (usual: 6).
+    ``quality`` is 1–100 for JPEG (default 95) and the compression 1–9 for PNG (default 6).
     """
 
     resize: int = 0
@@ -36,11 +32,9 @@ class Transform:
     def __post_init__(self) -> None:
         most = 9 if self.encoding == ".png" else 100
         if self.quality is not None and not 1 <= self.quality <= most:
-            raise UserError(
-                f"--quality {self.quality}: for {self.encoding} it goes from 1 to {most}"
-            )
+            raise UserError(f"--quality {self.quality}: use 1 to {most} for {self.encoding}")
         if self.resize < 0:
-            raise UserError(f"--resize {self.resize}: give the shorter side's length in pixels")
+            raise UserError(f"--resize {self.resize}: pass the shorter side's length in pixels")
 
     def apply(self, data: bytes) -> bytes:
         """Transform one encoded image. Raises whatever Pillow raises if it is damaged."""
@@ -66,10 +60,10 @@ class Transform:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn the image as its EXIF block says, as OpenCV does; a corrupt block is passed over."""
+    """Rotate the image as its EXIF block says, as OpenCV does; ignore a corrupt block."""
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # Pillow raises many kinds here; the pixels are fine without the block
+    except Exception:  # Pillow raises many types here; the pixels are fine without the block
         image.load()
         return image
 
@@ -86,7 +80,7 @@ def _square(image: Image.Image) -> Image.Image:
 
 
 def _shorter_side(size: tuple[int, int], target: int) -> tuple[int, int]:
-    """MXNet's rule: the shorter side becomes ``target``, the other is rounded down."""
+    """Apply MXNet's rule: the shorter side becomes ``target``, the other is rounded down."""
     width, height = size
     if height > width:
         return target, height * target // width

@@ -1,19 +1,18 @@
-"""Read a whole data set and say what is wrong with it: folders, record files, shards, lists,
-indexes.
+"""Read a whole data set and report what is wrong with it.
 
     python -m data_prep.verify data/roadsigns
     python -m data_prep.verify train.rec val.rec --json > report.json
     python -m data_prep.verify /data/imagenet --fix /data/imagenet-fixed
 
-Exit status 0 means that nothing was found on which training would fail or learn something wrong
-(there may be notes and warnings), 1 that something was, 2 that the command was wrong.
+It reads folders, record files, shards, lists and indexes, and decodes every image. Exit status 0
+means that training will neither fail on the data nor learn something wrong (there may be notes and
+warnings), 1 that it would, 2 that the command was wrong.
 
-Every image is decoded. That its bytes are those that were once written is known of TFRecord shards
-and of record files with checksums (PREFIX.crc, by im2rec), and where the same images lie there in a
-second form, with which they are compared: give both, `verify ROOT /elsewhere/records`. Of others it
-cannot be known: a changed byte that still decodes is another picture. The report says which they
-are. `--fix` writes a copy in which CMYK images and PNG images
-named as JPEG are RGB JPEG of quality 100, and everything else is as it was, byte for byte.
+A changed byte that still decodes is found in TFRecord shards, in record files with checksums
+(PREFIX.crc, by im2rec), and if the same images are there in a second form: pass both, `verify ROOT
+/elsewhere/records`. Elsewhere it cannot be found, and the report says so. `--fix` writes a copy in
+which CMYK images and PNG images named as JPEG are RGB JPEG of quality 100, and everything else is
+unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -21,18 +20,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_prep import processes
-from data_prep.checks import compare, images, shards
+from data_prep.checks import compare, shards
 from data_prep.checks.folders import Part, read_split
-from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problem, count_levels
+from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.checks.recordfiles import read_record_file
+from data_prep.checks.worker import prepare
 from data_prep.common import Progress, run_program
 from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
@@ -43,23 +40,23 @@ SPLITS = ("train", "val")
 
 @dataclass
 class Report:
-    """What was read and what is wrong with it."""
+    """The parts that were read and their problems."""
 
     parts: list[Part] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
     seconds: float = 0.0
 
     @property
     def good(self) -> bool:
-        """Whether nothing was found on which training would fail or learn something wrong."""
+        """Return True if training will neither fail on the data nor learn something wrong."""
         return not any(problem.level == ERROR for problem in self.problems)
 
     def as_json(self) -> dict[str, Any]:
-        """The report for programs."""
+        """Return the report for programs."""
         return {
             "good": self.good,
             "seconds": round(self.seconds, 3),
-            "levels": count_levels(self.problems),
+            "levels": self.problems.count_levels(),
             "parts": [
                 {
                     "form": part.form,
@@ -76,19 +73,18 @@ class Report:
 
 
 def counts_per_class(part: Part) -> dict[str, int]:
-    """Class name (or number) → images."""
-    counts = np.bincount(part.labels[part.labels >= 0], minlength=len(part.classes or ()))
+    """Return class name (or number) → images."""
     names = part.classes or ()
     return {
         names[label] if label < len(names) else str(label): int(count)
-        for label, count in enumerate(counts)
+        for label, count in enumerate(part.class_counts(len(names)))
     }
 
 
 def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> Report:
-    """Read everything under the paths and report. Raises UserError if a path is not there.
+    """Read everything under the paths and report. Raises UserError if a path does not exist.
 
-    ``jobs`` is the number of processes, all usable cores unless given; 0 reads in this process.
+    ``jobs`` is the number of processes, by default all usable cores; 0 reads in this process.
     """
     report = Report()
     for path in paths:
@@ -102,7 +98,11 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
                 f"{path}: neither class folders, nor record files (.rec), nor TFRecord shards "
                 "(train-00000-of-00004); give the folder or file that holds the data"
             )
-        _read_images(parts, report, usable_cores() if jobs is None else jobs, quiet)
+        work = [(part, first, task) for part in parts for first, task in part.runs]
+        total = sum(_count_images(task) for _, _, task in work)
+        with Progress(total, "verifying", quiet=quiet) as progress:
+            _read_images(work, report, usable_cores() if jobs is None else jobs, progress)
+            report.seconds += progress.seconds
         report.parts += parts
         compare.compare_classes(parts, path if path.is_dir() else path.parent, report.problems)
     compare.compare_forms(report.parts, report.problems)
@@ -112,89 +112,68 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
     return report
 
 
-def _find_parts(path: Path, problems: list[Problem]) -> list[Part]:
-    """The splits and forms that a path holds, with their structure read."""
+def _find_parts(path: Path, problems: Problems) -> list[Part]:
+    """Return the splits and forms that a path holds, with their structure read."""
+    split = "val" if path.name.startswith("val") else "train"
     if path.is_file():
-        split = "val" if path.name.startswith("val") else "train"
         if path.suffix in (".idx", ".lst", ".crc") and path.with_suffix(".rec").exists():
             path = path.with_suffix(".rec")
         if path.suffix == ".rec":
             return [read_record_file(path, split, problems)]
-        if "-of-" in path.name:
-            part = Part("tfrecord", split, path, contents="checksums")
-            shards.add_shard(part, shards.single_shard(path), problems)
-            return [part]
-        return []
+        return [shards.read_shards(path, split, problems)] if "-of-" in path.name else []
     parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
     for folder in (path, path / "records"):
-        for split in SPLITS:
-            if (folder / f"{split}.rec").exists():
-                parts.append(read_record_file(folder / f"{split}.rec", split, problems))
-            elif (folder / f"{split}.idx").exists():
-                text = "its record file is missing"
-                problems.append(Problem("index", str(folder / f"{split}.idx"), text))
+        for name in SPLITS:
+            if (folder / f"{name}.rec").exists():
+                parts.append(read_record_file(folder / f"{name}.rec", name, problems))
+            elif (folder / f"{name}.idx").exists():
+                problems.add("index", folder / f"{name}.idx", "its record file is missing")
     for folder in (path, path / "tfrecord"):
-        for split, pattern in (("train", "train-*-of-*"), ("val", "validation-*-of-*")):
+        for name, pattern in (("train", "train-*-of-*"), ("val", "validation-*-of-*")):
             if folder.is_dir() and any(folder.glob(pattern)):
-                parts.append(shards.read_shards(folder, split, problems))
+                parts.append(shards.read_shards(folder, name, problems))
     if not parts:
         parts = [
             read_record_file(rec, "val" if rec.name.startswith("val") else "train", problems)
             for rec in sorted(path.glob("*.rec"))
         ]
     if not parts and any(entry.is_dir() for entry in path.iterdir()):
-        split = "val" if path.name == "val" else "train"
-        part = read_split(path, split, problems)
+        part = read_split(path, "val" if path.name == "val" else "train", problems)
         parts = [part] if len(part) else []
     return parts
 
 
-def _read_images(parts: list[Part], report: Report, jobs: int, quiet: bool) -> None:
-    """Hand every image to the workers and gather what they find."""
-    work = [(part, first, task) for part in parts for first, task in part.runs]
-    encoded = [entry for entry in work if entry[2][0] != "shard"]
-    total = sum(len(task[2]) for _, _, task in encoded)
-    files = [entry for entry in work if entry[2][0] == "shard"]
-    total += sum(shards.expected_images(task) for _, _, task in files)
-    with Progress(total, "verifying", quiet=quiet) as progress:
-        _run(images.prepare, encoded, report, jobs, progress)
-        _run(shards.prepare, files, report, jobs, progress)
-        report.seconds += progress.seconds
+def _count_images(task: list) -> int:
+    return shards.expected_images(*task[1:]) if task[0] == "shard" else len(task[2])
 
 
-def _run(
-    prepare: Callable,
-    work: list[tuple[Part, int, list]],
-    report: Report,
-    jobs: int,
-    progress: Progress,
+def _read_images(
+    work: list[tuple[Part, int, list]], report: Report, jobs: int, progress: Progress
 ) -> None:
+    """Pass every image to the workers and gather what they find."""
+    problems = report.problems
     again: list[tuple[Part, int, list]] = []
-    for number, answer in processes.run(prepare, {}, [task for _, _, task in work], jobs):
+    for number, answer in processes.run(prepare, None, [task for _, _, task in work], jobs):
         part, first, task = work[number]
         form, where, items = task
-        if form == "shard":
-            if isinstance(answer, processes.Died):
-                report.problems.append(Problem("crash", where, answer.reason))
-            else:
-                shards.add_answer(part, task, answer, report.problems)
-            progress.add(shards.expected_images(task))
-        elif isinstance(answer, processes.Died) and len(items) > 1:
+        if isinstance(answer, processes.Died) and form != "shard" and len(items) > 1:
             again += [(part, first + i, [form, where, [item]]) for i, item in enumerate(items)]
-        elif isinstance(answer, processes.Died):
-            report.problems.append(Problem("crash", part.names[first], answer.reason))
-            progress.add(1)
+            continue
+        progress.add(_count_images(task))
+        if isinstance(answer, processes.Died):
+            problems.add("crash", where if form == "shard" else part.names[first], answer.reason)
+        elif form == "shard":
+            shards.add_answer(part, where, answer, problems)
         else:
             part.digests[first : first + len(items)] = answer["digests"]
             for i, kind, text in answer["found"]:
-                report.problems.append(Problem(kind, part.names[first + i], text))
-            progress.add(len(items))
-    if again:  # one of these images ends its worker: which?
-        _run(prepare, again, report, jobs, progress)
+                problems.add(kind, part.names[first + i], text)
+    if again:  # one of these images ends its worker
+        _read_images(again, report, jobs, progress)
 
 
 def print_report(report: Report, every: bool = False) -> None:
-    """The report for people."""
+    """Print the report for people."""
     for part in report.parts:
         counts = [count for count in counts_per_class(part).values() if count]
         each = ""
@@ -212,46 +191,40 @@ def print_report(report: Report, every: bool = False) -> None:
             print(f"  {problem.line()}")
         if len(found) > len(shown):
             print(f"  … and {len(found) - len(shown):,} more (--all shows them)")
-    levels = count_levels(report.problems)
+    levels = report.problems.count_levels()
     images = sum(map(len, report.parts))
     rate = images / report.seconds if report.seconds else 0
     print(
         f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): "
         f"{levels['error']:,} errors, {levels['warning']:,} warnings, {levels['note']:,} notes"
     )
-    print(
-        _praise(report.parts)
-        if report.good
-        else "Training cannot trust this data: put the errors right first."
-    )
-
-
-def _praise(parts: list[Part]) -> str:
-    """What is known of data in which nothing wrong was found."""
-    unknown = [f"{part.path} ({part.form})" for part in parts if part.contents == "decoded"]
-    if not unknown:
-        return "Training can trust this data."
-    return (
-        "Training can use this data: every image decodes. Whether a byte was changed since it was "
-        f"written cannot be known of {', '.join(unknown)}: there are neither checksums nor a "
-        "second form of the same images to compare with."
-    )
+    unknown = [f"{p.path} ({p.form})" for p in report.parts if p.contents == "decoded"]
+    if not report.good:
+        print("Training cannot trust this data: fix the errors first.")
+    elif not unknown:
+        print("Training can trust this data.")
+    else:
+        print(
+            "Training can use this data: every image decodes. A byte that changed since it was "
+            f"written would not be found in {', '.join(unknown)}: there are neither checksums nor "
+            "a second form of the same images to compare with."
+        )
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags."""
+    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.verify",
-        description="Read a whole data set and say what is wrong with it: structure, indexes, "
-        "lists and labels, and every image decoded. Bytes that were changed and still decode are "
-        "seen where there are checksums (TFRecord, and PREFIX.crc beside record files) or a second "
-        "form of the same images; where there are neither, the report says so.",
+        description="Read a whole data set and report what is wrong with it: structure, indexes, "
+        "lists, labels, and images that do not decode. A changed byte that still decodes is found "
+        "if there are checksums (TFRecord, and PREFIX.crc next to record files) or a second form "
+        "of the same images; if there are neither, the report says so.",
     )
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")
     add("--json", action="store_true", help="print the report as JSON")
     add("--all", action="store_true", help="show every problem, not ten of a kind")
-    add("--fix", type=Path, metavar="OUT", help="write a copy with CMYK and PNG images put right")
+    add("--fix", type=Path, metavar="OUT", help="write a copy with CMYK and PNG images repaired")
     add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress")
     arguments = parser.parse_args(argv)
@@ -263,10 +236,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; returns the exit status."""
+    """Run the program; return the exit status."""
     flags = parse(argv)
     if flags.fix:
-        from data_prep.checks.fix import check_target
+        from data_prep.checks.fix import check_target, write_fixed
 
         check_target(flags.paths[0], flags.fix)
     report = verify(flags.paths, flags.jobs, flags.quiet)
@@ -276,14 +249,9 @@ def main(argv: list[str] | None = None) -> int:
     else:
         print_report(report, flags.all)
     if flags.fix:
-        from data_prep.checks.fix import FIXED, check_records, write_fixed
-
-        check_records(report.parts, report.problems)
-        broken = {p.where for p in report.problems if p.kind in ("undecodable", "crash")}
-        wrong = {p.where for p in report.problems if p.kind in FIXED} - broken
-        count = write_fixed(flags.paths[0], flags.fix, report.parts, wrong, flags.quiet)
+        count = write_fixed(flags.paths[0], flags.fix, report.parts, report.problems, flags.quiet)
         print(
-            f"{flags.fix}: a copy with {count:,} images re-encoded as RGB JPEG, all else as it was",
+            f"{flags.fix}: a copy with {count:,} images re-encoded as RGB JPEG, the rest unchanged",
             file=sys.stderr if flags.json else sys.stdout,
         )
     return 0 if report.good else 1

@@ -1,4 +1,4 @@
-"""Lists of numbers, text tables and JSON outputs, shared by several verbs."""
+"""Lists of numbers, text tables, JSON outputs and which runs leave a model, for several verbs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rn50.parser import positive
+from rn50lib.config import TrainConfig
 from rn50lib.files import read_json
 
 
 def counts(text: str) -> list[int]:
     """Return the distinct numbers of '1,4,8' in order. Raise ValueError for anything else."""
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
+def makes_a_model(config: TrainConfig) -> bool:
+    """Return True if a run leaves weights that you would want to keep or to resume from."""
+    if config.max_restarts or config.checkpoint_steps:
+        return True
+    if config.benchmark_iters or config.no_metrics or config.test_io:
+        return False  # it is timed only
+    return not (config.only_inference or config.step or config.loader == "synthetic")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

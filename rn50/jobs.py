@@ -11,9 +11,9 @@ import shlex
 from pathlib import Path
 
 from rn50.autoconfig import Given
+from rn50.common import makes_a_model
 from rn50.description import anywhere
 from rn50.launch import SAVE_S, program, run_folder
-from rn50lib import checkpoint
 from rn50lib.config import flag_name, flags_of, slots
 from rn50lib.errors import UserError
 
@@ -49,7 +49,7 @@ def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
     args |= {"data_root": str(data)} if "data_root" in given else {}
     alone = {k: v for k, v in args.items() if k not in ("comm", "bind", "timeline")}
     config = anywhere(alone)[0].experiment
-    if checkpoint.makes_a_model(config) and config.load_epoch is None:
+    if makes_a_model(config) and config.load_epoch is None:
         args = {"model_prefix": str(folder / "model"), "keep": 2, **args, "resume": True}
     for name in PATHS if engine != "slurm" else ():
         path = args.get(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
+from rn50.common import makes_a_model
 from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
@@ -62,7 +63,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     launch.check_hosts(config)
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
-    if config.model_prefix is None and checkpoint.makes_a_model(config):
+    if config.model_prefix is None and makes_a_model(config):
         resolved = with_model(resolved, folder)
         config = resolved.experiment
     if checkpoint.saves(config):

@@ -1,9 +1,8 @@
 """Checkpoints: `<prefix>-NNNN.safetensors` after epoch NNNN, whole or absent, for both backends.
 
-`<prefix>-NNNN-IMAGES.safetensors` was written within the next epoch, after IMAGES images of its
-order. A file holds float32 arrays under their canonical names (convolutions OIHW, fully-connected
-(out, in)), the velocity without the learning rate, and in its metadata what a resumed run needs.
-The network is in `<prefix>-symbol.json`.
+`<prefix>-NNNN-IMAGES.safetensors` is written within the next epoch, after IMAGES of its images.
+A file holds float32 arrays by canonical name (convolutions OIHW, fully-connected (out, in)), the
+velocity without the learning rate, and metadata. `<prefix>-symbol.json` holds the network.
 """
 
 from __future__ import annotations
@@ -26,10 +25,12 @@ import numpy as np
 
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, check_file, lock, read_json, write_file
+from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import TrainConfig
+    from rn50lib.data import Pipeline
     from rn50lib.distributed import Comm
     from rn50lib.progress import Progress
     from rn50lib.report import Report
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT = "rn50-checkpoint-1"
 BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
-SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and the flags that set it
+SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and its flags
     "model": "--network, --num-layers and --resnet-version",
     "num_classes": "--num-classes (or the data set)",
     "seed": "--seed",
@@ -51,24 +52,27 @@ SAME_FLAGS = {  # what a run and the checkpoint it resumes have in common, and t
 
 @dataclass
 class TrainProgress:
-    """The position of a run within an epoch: `images` of its order are done.
+    """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` is what they have added up (`metrics.SUMS`, over all ranks). `repeated` counts images
-    that were trained on twice because a process died after the last checkpoint, `tails` by epoch
-    the images that filled no global batch; `changes` has an entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks. `repeated` counts images trained on twice
+    after a crash, `tails` the images per epoch that filled no global batch, and `changes` has an
+    entry for each resume.
     """
 
     images: int = 0
-    sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
     repeated: int = 0
     tails: dict[str, int] = field(default_factory=dict)
     changes: list[dict[str, int]] = field(default_factory=list)
 
+    def begin_epoch(self) -> None:
+        """Set the position to the beginning of an epoch."""
+        self.images, self.sums = 0, list(NO_SUMS)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint. `epoch` counts finished epochs, `metrics` are the report's up to there, and
-    `position` is how far the next epoch has come."""
+    """One checkpoint after `epoch` finished epochs, with the report's metrics up to there."""
 
     epoch: int
     arrays: dict[str, np.ndarray]
@@ -76,49 +80,47 @@ class Checkpoint:
     experiment: dict[str, Any]
     metrics: dict[str, list]
     loss_scale: dict[str, float] = field(default_factory=dict)  # `TrainStep.loss_scale_state`
-    position: TrainProgress = field(default_factory=TrainProgress)
+    position: TrainProgress = field(default_factory=TrainProgress)  # within the next epoch
 
 
 class CheckpointManager:
-    """The checkpoints of a run: the one that it resumes from, and those that it writes.
+    """The checkpoints that a run resumes from and writes; `state` is its position in the epoch.
 
-    `state` is how far the run has come. A run with --resume continues from the newest checkpoint
-    that verifies, within an epoch too, and with any number of workers: the rest of the epoch's
-    order is dealt out again.
+    A run with --resume continues from the newest checkpoint that verifies, with any number of
+    workers.
     """
 
     def __init__(
-        self, experiment: TrainConfig, net: Network, comm: Comm, fingerprint: dict[str, Any]
+        self, config: TrainConfig, net: Network, comm: Comm, fingerprint: dict[str, Any]
     ) -> None:
-        self.experiment, self.net, self.comm = experiment, net, comm
-        self.prefix = experiment.model_prefix or ""
-        self.enabled = saves(experiment)
+        self.config, self.net, self.comm = config, net, comm
+        self.prefix = config.model_prefix or ""
+        self.enabled = saves(config)
         self.fingerprint = fingerprint
-        self.frozen = net.up_to(experiment.freeze_until)
+        self.frozen = net.up_to(config.freeze_until)
         self.state = TrainProgress()
 
-    def restore(self, step: TrainStep, report: Report, progress: Progress, examples: int) -> int:
-        """Load what the run continues from or begins with; return the first epoch to do.
-
-        An epoch uses `examples` images.
-        """
-        experiment, prefix, found = self.experiment, self.prefix, None
-        if prefix and experiment.resume:
+    def restore(
+        self, step: TrainStep, report: Report, progress: Progress, pipelines: dict[str, Pipeline]
+    ) -> int:
+        """Load the initial weights or a checkpoint; return the first epoch to do."""
+        config, prefix, found = self.config, self.prefix, None
+        if prefix and config.resume:
             found, passed_over = newest(prefix)
             none = f"nothing to resume under {prefix}: starting from the first epoch"
             for line in passed_over if found else [*passed_over, none]:
                 progress.say(line)
-        elif prefix and experiment.load_epoch is not None:
-            found = load(prefix, experiment.load_epoch)
+        elif prefix and config.load_epoch is not None:
+            found = load(prefix, config.load_epoch)
         if found is None:
-            if experiment.init_from is not None:
-                text = self.init_from_checkpoint(step, Path(experiment.init_from))
+            if config.init_from is not None:
+                text = self.init_from_checkpoint(step, Path(config.init_from))
                 report.env["start"] = text
                 progress.say(text)
             return 0
         file = path(prefix, found.epoch, found.position.images)
         report.env["checkpoint"] = str(file)
-        scored = experiment.only_inference  # any data, by any seed
+        scored = config.only_inference  # any data, by any seed
         keys = ("model", "num_classes") if scored else tuple(SAME_FLAGS)
         check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
         check_shapes(found.arrays, self.net, file)
@@ -133,14 +135,17 @@ class CheckpointManager:
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
         if progress.earlier is not None:
             epoch, images = progress.earlier
-            state.repeated += max(0, (epoch - found.epoch) * examples + images - state.images)
+            images += (epoch - found.epoch) * pipelines["train"].examples
+            state.repeated += max(0, images - state.images)
         change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
         state.changes.append(change)
         return found.epoch
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
-        """Load the weights of a checkpoint, and its last layer if the classes are as many; return a
-        line that says so."""
+        """Load the weights of a checkpoint and return a line about them.
+
+        The last layer is loaded only if the number of classes is the same.
+        """
         there = load(*parts(file)).arrays
         classes, wanted = len(there["fc.bias"]), self.net.num_classes
         arrays = {name: array for name, array in there.items() if name in self.net.arrays()}
@@ -153,20 +158,18 @@ class CheckpointManager:
         return f"begins with the weights of {file} ({classes} classes): {head}"
 
     def is_due(self, finished: int) -> bool:
-        """Return True if a checkpoint is due after so many epochs."""
-        experiment = self.experiment
-        last = finished == experiment.num_epochs
-        return self.enabled and (last or finished % experiment.save_period == 0)
+        """Return True if a checkpoint is due after this many epochs."""
+        last = finished == self.config.num_epochs
+        return self.enabled and (last or finished % self.config.save_period == 0)
 
     def save(self, epoch: int, step: TrainStep, report: Report) -> None:
-        """Write the checkpoint of `epoch` finished epochs and `state`, and remove those that it
-        replaces. All ranks call this."""
+        """Write a checkpoint and remove those that it replaces. All ranks call this."""
         arrays = step.state()
         if self.state.images:
             arrays = self.with_bn_stats_of_ranks(arrays)
         if self.comm.rank == 0:
             metrics = {key: values[:epoch] for key, values in report.metrics.items()}
-            given, scale = self.experiment.to_dict(), step.loss_scale_state()
+            given, scale = self.config.to_dict(), step.loss_scale_state()
             written = Checkpoint(epoch, arrays, self.fingerprint, given, metrics, scale, self.state)
             save(self.prefix, written)
             self.prune((epoch, self.state.images))
@@ -174,23 +177,22 @@ class CheckpointManager:
 
     def prune(self, written: tuple[int, int]) -> None:
         """Remove older checkpoints from within an epoch, and all but the newest --keep epochs."""
-        keep = self.experiment.keep
+        keep = self.config.keep
         old = epochs(self.prefix)[:-keep] if keep else []
         for epoch, images in positions(self.prefix):
             if (epoch, images) < written if images else epoch in old:
                 path(self.prefix, epoch, images).unlink(missing_ok=True)
 
-    # Training batch norm is per rank. The mean of all ranks' running statistics is for validation
-    # and for a later score in one process; a resume within an epoch is exact with each rank's own.
+    # Each rank has its own batch-norm statistics in training. Validation uses their mean; a resume
+    # within an epoch is exact only with each rank's own.
 
     def reduce_bn_stats(self, step: TrainStep) -> None:
         """Give every rank the mean of all ranks' running statistics."""
-        if self.comm.size > 1 and self.experiment.step is None:
+        if self.comm.size > 1 and self.config.step is None:
             step.load(self.with_bn_stats_of_ranks(step.state()))
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the arrays with the mean of the ranks' running statistics, and each rank's own as
-        rows of BN_STATS_OF_RANKS."""
+        """Return the arrays with the ranks' mean statistics, and a table with a row per rank."""
         names = self.bn_stats(arrays)
         if self.comm.size == 1 or not names:
             return arrays
@@ -201,8 +203,7 @@ class CheckpointManager:
         return arrays | split(names, arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
 
     def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the arrays with this rank's own running statistics in place of the mean, if they
-        have them for as many ranks as there are now."""
+        """Return the arrays with this rank's own statistics, if the number of ranks is the same."""
         table = arrays.get(BN_STATS_OF_RANKS)
         if table is None or len(table) != self.comm.size:
             return arrays
@@ -216,24 +217,24 @@ class CheckpointManager:
 def split(
     names: list[str], arrays: dict[str, np.ndarray], vector: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the parts of a vector by name, each as long as the array of that name."""
+    """Split a vector into parts by name, each as long as the array of that name."""
     ends = np.cumsum([len(arrays[name]) for name in names])[:-1]
     return dict(zip(names, np.split(vector, ends), strict=True))
 
 
 def resume_fingerprint(
-    experiment: TrainConfig, net: Network, sources: dict[str, Any]
+    config: TrainConfig, net: Network, sources: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what a checkpoint and a run that resumes it must have in common."""
+    """Return the values that a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
     fields = ("seed", "optimizer", "label_smoothing", "freeze_until")
-    found: dict[str, Any] = {name: getattr(experiment, name) for name in fields}
+    found: dict[str, Any] = {name: getattr(config, name) for name in fields}
     found |= {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
     if source is not None:
         labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
         found["data"] = f"{len(source)} images, labels {labels:08x}"
-    if experiment.init_from:
-        file = Path(experiment.init_from)
+    if config.init_from:
+        file = Path(config.init_from)
         metadata, _ = read(file, with_arrays=False)
         found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
     return found
@@ -242,8 +243,8 @@ def resume_fingerprint(
 def check_fingerprint(
     found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: tuple[str, ...]
 ) -> None:
-    """Raise UserError if a checkpoint is of a different model, seed or data set than this run."""
-    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # what older files do not say
+    """Raise UserError if a checkpoint has a different model, seed or data set than this run."""
+    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # missing in older files
     if "seed" in keys and "seed" not in found:
         raise UserError(
             f"{file} holds weights but no training state to resume: pass it as --init-from {file}"
@@ -317,15 +318,22 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return f"{value:08x}"
 
 
+_verified: set[tuple[int, ...]] = set()  # file versions whose checksum this process has compared
+
+
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
-    """Read and verify one checkpoint. Raise UserError if it is missing or damaged."""
+    """Read and verify a checkpoint. Raise UserError if it is missing or damaged."""
     file = path(prefix, epoch, images)
     metadata, arrays = read(file, with_arrays=True)
-    if checksum(arrays, metadata) != metadata.get("crc32"):
-        raise UserError(
-            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
-            " earlier epoch"
-        )
+    stat = file.stat()
+    version = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if version not in _verified:
+        if checksum(arrays, metadata) != metadata.get("crc32"):
+            raise UserError(
+                f"checkpoint {file} is damaged: its content does not match its checksum; use an"
+                " earlier epoch"
+            )
+        _verified.add(version)
     return Checkpoint(
         epoch=int(metadata["epoch"]),
         arrays=arrays,
@@ -339,8 +347,10 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
 
 
 def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the metadata of a checkpoint, and its arrays if asked for. Raise UserError if it is
-    missing, unreadable or not a checkpoint."""
+    """Return the metadata and, if asked for, the arrays of a checkpoint, without verifying them.
+
+    Raises UserError if it is missing, unreadable or not a checkpoint.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not file.exists():
@@ -373,8 +383,10 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def find(name: str, flag: str) -> Path:
-    """Return the checkpoint that a flag names by its file, or the newest under a prefix that
-    verifies. Raise UserError if there is none. A named file is verified when it is loaded."""
+    """Return the file that a flag names, or the newest checkpoint that verifies under a prefix.
+
+    Raises UserError if there is none. A named file is verified when it is loaded.
+    """
     with contextlib.suppress(ValueError):
         parts(name)
         read(Path(name), with_arrays=False)
@@ -408,37 +420,26 @@ def read_network(prefix: str | Path) -> Network:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def saves(experiment: TrainConfig) -> bool:
+def saves(config: TrainConfig) -> bool:
     """Return True if a run writes checkpoints."""
-    return experiment.model_prefix is not None and not (
-        experiment.only_inference or experiment.test_io
-    )
-
-
-def makes_a_model(experiment: TrainConfig) -> bool:
-    """Return True if a run leaves weights that you would want to keep or to resume from."""
-    if experiment.max_restarts or experiment.checkpoint_steps:
-        return True
-    if experiment.benchmark_iters or experiment.no_metrics or experiment.test_io:
-        return False  # it is timed only
-    return not (experiment.only_inference or experiment.step or experiment.loader == "synthetic")
+    return config.model_prefix is not None and not (config.only_inference or config.test_io)
 
 
 @contextlib.contextmanager
-def lock_for(experiment: TrainConfig) -> Iterator[None]:
-    """Hold the lock of the --model-prefix of a run.
+def lock_for(config: TrainConfig) -> Iterator[None]:
+    """Hold the lock of a run's --model-prefix.
 
-    Raise UserError if another run holds it, or if there are checkpoints that this run would
-    overwrite: those of an earlier run, unless it is resumed.
+    Raises UserError if another run holds it, or if checkpoints of an earlier run would be
+    overwritten.
     """
-    prefix = Path(experiment.model_prefix or "")
+    prefix = Path(config.model_prefix or "")
     with contextlib.ExitStack() as held:
         if prefix.parent.is_dir():
             lock_file = prefix.with_name(f".{prefix.name}.lock")
             held.enter_context(lock(lock_file, f"--model-prefix {prefix}"))
         check_file(symbol_path(prefix))
-        first = experiment.load_epoch or 0
-        there = [at for at in positions(prefix) if at > (first, 0) and not experiment.resume]
+        first = config.load_epoch or 0
+        there = [at for at in positions(prefix) if at > (first, 0) and not config.resume]
         if there:
             which = "the checkpoints of an earlier run"
             which = f"checkpoints after epoch {first}" if first else which
@@ -451,7 +452,7 @@ def lock_for(experiment: TrainConfig) -> Iterator[None]:
 
 
 def check_room(prefix: str | Path, net: Network, files: int) -> None:
-    """Raise UserError before the training if the disk has no room for `files` checkpoints more."""
+    """Raise UserError if the disk has no room for `files` more checkpoints."""
     arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
     size = files * sum(4 * math.prod(shape) for shape in arrays)
     folder = path(prefix, 0).absolute().parent
@@ -469,7 +470,7 @@ def check_room(prefix: str | Path, net: Network, files: int) -> None:
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, whole or not at all. Raise UserError if there is no room."""
+    """Write a checkpoint, whole or not at all. Raise UserError without room for it."""
     from safetensors.numpy import save as serialise
 
     metadata = {
@@ -503,10 +504,10 @@ def write_symbol(prefix: str | Path, net: Network) -> None:
 def write_atomic(
     file: Path, content: bytes, remedy: str = "make room, or name another place"
 ) -> None:
-    """Write a file as `files.replacing` does. Raise UserError, which ends with `remedy`."""
+    """Write a file, whole or not at all. Raise UserError, which ends with `remedy`."""
     try:
-        for left in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
-            left.unlink(missing_ok=True)  # of a process that was killed here
+        for draft in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
+            draft.unlink(missing_ok=True)  # of a process that was killed here
         write_file(file, content)
     except OSError as error:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0

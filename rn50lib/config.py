@@ -65,7 +65,7 @@ def value(default: Any = MISSING, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What is trained, on what data and how. `rn50 run --help all` explains each field."""
+    """A complete training configuration. `rn50 run --help all` explains each field."""
 
     backend: str = value(choices=BACKENDS)
     data_root: str
@@ -224,7 +224,7 @@ def from_dict(values: Mapping[str, Any], source: str) -> TrainConfig:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name not in FIELDS and name not in REMOVED:
-            raise UserError(f"{source}: there is no field {name!r}")
+            raise UserError(f"{source}: unknown field {name!r}")
         try:
             found |= {name: checked(name, value)} if name in FIELDS else {}
         except ValueError as error:

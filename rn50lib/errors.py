@@ -1,4 +1,4 @@
-"""The exception that users are meant to read, and how every command ends on one."""
+"""The exception for bad input, and how every command ends on one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
-PACKAGES = {  # module: what is installed to have it
+PACKAGES = {  # module: the package to install
     "PIL": "pillow",
     "google_crc32c": "google-crc32c",
     "matplotlib": "matplotlib",
@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 def message_of(error: BaseException) -> str | None:
-    """Return the one line that the user reads instead of a traceback, None for other errors."""
+    """Return the line to print instead of a traceback; None for an error that is not expected."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
@@ -42,7 +42,7 @@ def message_of(error: BaseException) -> str | None:
 
 
 def status_of(work: Callable[[], int]) -> int:
-    """Do the work and return its exit status, after one line on stderr if the user can fix it."""
+    """Do the work and return its exit status; print one line for an expected error."""
     try:
         return work()
     except KeyboardInterrupt:
@@ -57,3 +57,9 @@ def status_of(work: Callable[[], int]) -> int:
             raise
         print(f"error: {message}", file=sys.stderr)
         return 2
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a framework's error message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]

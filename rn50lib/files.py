@@ -39,7 +39,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 def check_writable(path: str | Path, flag: str) -> None:
-    """Raise UserError before an hour of work if a file cannot be written; create its folder."""
+    """Create a file's folder. Raise UserError if the file cannot be written."""
     path, why = Path(path), ""
     if path.is_dir() or path.is_block_device():
         why = "it is a folder" if path.is_dir() else "it is a disk"
@@ -52,16 +52,10 @@ def check_writable(path: str | Path, flag: str) -> None:
 
 
 def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
-    """Check that an output can be written and replaces nothing but an earlier output of its kind.
+    """Raise UserError if an output cannot be written or would replace a file of a different kind.
 
-    Args:
-        path: The file. If it exists and is not empty, ``is_kind(path)`` must be true.
-        flag: The flag that names it, for the message.
-        kind: What the flag writes, for the message, such as "a report".
-        is_kind: Returns True for an earlier output of the same kind.
-
-    Raises:
-        UserError: The file cannot be written, or it holds something else.
+    `kind`, such as "a report", is for the message; `is_kind` returns True for a file that may be
+    replaced.
     """
     check_writable(path, flag)
     path = Path(path)
@@ -73,8 +67,8 @@ def check_file(path: str | Path, name: str | None = None) -> None:
     """Raise UserError, beginning with `name`, if `path` exists and is not a regular file."""
     if Path(path).is_dir() or is_stream(path):
         raise UserError(
-            f"{name or path} is no regular file (a folder, a device or a FIFO): remove it, or name"
-            " another place"
+            f"{name or path} is not a regular file (a folder, a device or a FIFO): remove it, or"
+            " name another place"
         )
 
 
@@ -95,8 +89,8 @@ def make_folder(folder: Path, name: str) -> None:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a path to write to, of the same suffix; it replaces `path` if the block succeeds.
 
-    Symlinks are followed and permissions kept. At any moment the old or the new file is there,
-    whole. A device is written to instead. Raises OSError.
+    At any moment the old or the new file is there, whole; permissions are kept. A device is written
+    to instead. Raises OSError.
     """
     path = Path(path)
     if is_stream(path):

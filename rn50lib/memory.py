@@ -1,10 +1,9 @@
-"""What a training step needs of a device's memory, from the network alone.
+"""The device memory that a training step needs, predicted from the network.
 
     memory = weights + gradients + momentum + images + activations + workspace
 
-Activations are what the backward pass reads again: they grow with the batch, and at usual batches
-they are nearly all of it. Counted as PyTorch keeps them, with the rectifiers done in place. Not
-counted: the libraries and the context of a GPU (about half a GB), and what an allocator holds back.
+Activations, as PyTorch keeps them for the backward pass, are nearly all of it at usual batch sizes.
+A GPU's context (about half a GB) and an allocator's reserve are not counted.
 """
 
 from __future__ import annotations
@@ -12,18 +11,20 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
+from rn50lib.config import TrainConfig
+from rn50lib.errors import UserError
 from rn50lib.resnet import Layer, Network
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 FLOAT32, INT64 = 4, 8
+USABLE = 0.85  # of a device's memory: the rest is for the driver, libraries and allocator
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a step, by part. `total` is their sum: a little more than is ever there at once, as
-    gradients of weights come while activations go."""
+    """Bytes of a step, by part. `total` is their sum, a little more than the peak."""
 
-    weights: int  # in float32, with the running statistics, and a copy in 16 bits where one is used
+    weights: int  # in float32, with the running statistics, and a 16-bit copy if one is used
     gradients: int
     momentum: int
     images: int  # the batch as bytes, and normalised
@@ -32,17 +33,16 @@ class Memory:
 
     @property
     def total(self) -> int:
+        """Bytes of all parts."""
         return sum(asdict(self).values())
 
 
 def predict(
     net: Network, image_size: int, batch: int, dtype: str = "float32", training: bool = True
 ) -> Memory:
-    """The memory of one step over `batch` square images of `image_size` pixels, per worker.
+    """Predict the memory of one step over `batch` square images of `image_size` pixels.
 
-    `dtype` is float32, tf32, bfloat16 or float16; with the latter two, weights, gradients, momentum
-    and the fully-connected layer stay in float32, as everywhere in this library. Raises KeyError
-    for another.
+    Raises KeyError unless `dtype` is float32, tf32, bfloat16 or float16.
     """
     each = BYTES[dtype]
     layers = list(net.layers(image_size))
@@ -53,7 +53,7 @@ def predict(
     # conv1 keeps the normalised images themselves in float32, and else a copy of them in 16 bits
     images = pixels if each == FLOAT32 else pixels + FLOAT32 * pixels
     largest = each * max(layer.activations for layer in layers)
-    if not training:  # a layer's input and output, and the shortcut beside them
+    if not training:  # a layer's input and output, and the shortcut
         images = pixels + FLOAT32 * pixels
         return Memory(FLOAT32 * arrays + copies, 0, 0, batch * images, 0, batch * 3 * largest)
     return Memory(
@@ -88,12 +88,35 @@ def kept(layer: Layer, each: int) -> int:
 def largest_batch(
     net: Network, image_size: int, dtype: str, capacity: int, training: bool = True
 ) -> int:
-    """The largest batch whose prediction is at most `capacity` bytes; 0 where not even one fits."""
+    """Return the largest batch that is predicted to fit `capacity` bytes, or 0."""
     fixed = predict(net, image_size, 0, dtype, training).total
     each = predict(net, image_size, 1, dtype, training).total - fixed
     return max(0, (capacity - fixed) // each)
 
 
+def memory_full(
+    config: TrainConfig, net: Network, capacity: int | None, training: bool
+) -> UserError:
+    """Return an error that names the batch that would fit a device of `capacity` bytes.
+
+    It names half the batch if the capacity is unknown or another program uses a part of it.
+    """
+    batch, pixels = config.batch_size, config.image_shape
+    fits = batch // 2
+    if capacity:
+        usable = int(USABLE * capacity)
+        predicted = largest_batch(net, pixels, config.dtype, usable, training)
+        fits = predicted if predicted < batch else fits
+    has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
+    problem = f"--batch-size {batch}: the device's memory{has} is full"
+    if fits < 1:
+        return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
+    remedy = f"use -b {fits}"
+    if training:
+        remedy += f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
+    return UserError(f"{problem}: {remedy}")
+
+
 def _statistics(layers: list[Layer]) -> int:
-    """A batch's mean and deviation per channel of every batch norm, kept whatever the batch."""
+    """Return the bytes of every batch norm's mean and deviation, kept for any batch size."""
     return sum(2 * FLOAT32 * layer.channels for layer in layers if layer.kind == "batchnorm")

@@ -1,7 +1,7 @@
 """Loss, top-1 and top-5 over all workers, and images per second.
 
-Each worker adds up its loss and its hits; only sums travel, and the division comes last. A mean of
-the workers' means would be wrong as soon as one worker holds fewer images than another.
+Workers exchange sums and divide last: a mean of means is wrong if they have different numbers of
+images.
 """
 
 from __future__ import annotations
@@ -22,33 +22,30 @@ if TYPE_CHECKING:
     from rn50lib.progress import Progress
     from rn50lib.train_step import TrainStep
 
-SUMS = ("loss", "top1", "top5", "examples")  # what a step adds up, in this order
+SUMS = ("loss", "top1", "top5", "examples")  # the sums of a step, in this order
+NO_SUMS = (0.0,) * len(SUMS)
 
 
 def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
     """Return loss (nats), top-1 and top-5 (per cent) over all workers, from one worker's sums.
 
-    `sums`, shape (4,), holds the summed loss, the images whose label is the first guess, those
-    whose label is among the first five, and the number of images. Without images every metric is
-    None.
+    `sums` is ordered as SUMS. Without images every metric is None.
     """
     (total,) = comm.sum([np.asarray(sums, np.float64)])
-    loss, top1, top5, examples = (float(x) for x in total)
+    found = dict(zip(SUMS, map(float, total), strict=True))
+    examples = found.pop("examples")
     if not examples:
-        return {"loss": None, "top1": None, "top5": None}
-    return {
-        "loss": loss / examples,
-        "top1": 100 * top1 / examples,
-        "top5": 100 * top5 / examples,
-    }
+        return dict.fromkeys(found)
+    return {name: (value if name == "loss" else 100 * value) / examples
+            for name, value in found.items()}  # fmt: skip
 
 
 class Meter:
     """The metrics and the speed of one phase of an epoch.
 
-    It reads the device's sums after the first step, every `every` steps and at the end. The first
-    iteration of an epoch fills pipelines and caches; it is left out of `time`. `sums` are those of
-    `done` steps before the run was resumed.
+    It reads the device's sums after the first step, every `every` steps and at the end. `time`
+    leaves out the first step, which fills pipelines and caches. `sums` are those of `done` steps
+    before the run was resumed.
     """
 
     def __init__(
@@ -58,18 +55,18 @@ class Meter:
         progress: Progress,
         every: int,
         done: int = 0,
-        sums: Sequence[float] = (0.0,) * 4,
+        sums: Sequence[float] = NO_SUMS,
     ) -> None:
         self.step, self.comm, self.progress, self.every = step, comm, progress, every
         self.done, self.steps, self.read_at = done, 0, 0
-        self.total = np.array(sums if comm.rank == 0 else [0.0] * 4)
-        self.window = np.zeros(4)
+        self.total = np.array(sums if comm.rank == 0 else NO_SUMS)
+        self.window = np.zeros(len(SUMS))
         self.images = self.first_images = self.read_images = 0  # of this rank, without padding
         self.data_s = self.step_s = 0.0
         self.begin = self.end = self.read_time = self.first_time = time.perf_counter()
 
     def batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches of `source`, and time how long they are waited for."""
+        """Yield the batches of `source`, and time the wait for each."""
         before = time.perf_counter()
         for batch in source:
             self.handed_over = time.perf_counter()
@@ -79,7 +76,7 @@ class Meter:
             before = time.perf_counter()
 
     def step_done(self, lr: float | None = None) -> None:
-        """Count a step; read the sums if it is time for that."""
+        """Count a step; read the sums if they are due."""
         self.step_s += time.perf_counter() - self.handed_over
         self.steps += 1
         self.progress.step(self.data_s)
@@ -91,7 +88,7 @@ class Meter:
             self.read(lr, show=True)
 
     def read(self, lr: float | None = None, show: bool = False) -> None:
-        """Add the device's sums to the total; `show` what came since the last reading.
+        """Add the device's sums to the total; `show` those since the last reading.
 
         Raises UserError if the loss is not finite.
         """
@@ -109,7 +106,7 @@ class Meter:
             )
         if not show or self.steps == self.read_at:
             return
-        loss, top1, _, examples = self.window
+        loss, top1, *_, examples = self.window
         values: dict[str, float | None] = {
             "loss": loss / examples if examples else None,
             "top1": 100 * top1 / examples if examples else None,
@@ -119,11 +116,11 @@ class Meter:
         if self.progress.phase == "train" and (scale := self.step.loss_scale_state()):
             values["loss_scale"] = scale["scale"]
         self.progress.reading(self.done + self.steps, values)
-        self.window = np.zeros(4)
+        self.window = np.zeros(len(SUMS))
         self.read_at, self.read_time, self.read_images = self.steps, now, self.images
 
     def sums_of_all(self) -> list[float]:
-        """Return what the phase has added up so far, over all ranks."""
+        """Return the sums of the phase so far, over all ranks."""
         self.read()
         (sums,) = self.comm.sum([self.total])
         return [float(value) for value in sums]
@@ -142,6 +139,6 @@ class Meter:
         return metrics
 
     def seconds(self) -> dict[str, float]:
-        """Return where the time of a finished phase went: input, step, and the loop itself."""
+        """Return the seconds of a finished phase by part: input, step, and the loop itself."""
         loop = self.end - self.begin - self.data_s - self.step_s
         return {"data": self.data_s, "step": self.step_s, "loop": loop}

@@ -1,18 +1,19 @@
-"""The optimizer's rules as pure functions on NumPy arrays.
-
-The backends use their framework's fused implementations of the same rules, and are tested against
-these.
-"""
+"""The optimizers' rules as pure functions on NumPy arrays; the backends are tested against them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what `rn50 --help` needs from here does without it
+from rn50lib import hooks as overrides
+from rn50lib.errors import UserError
+
+if TYPE_CHECKING:  # `rn50 --help` needs parse_loss_scale without NumPy
     import numpy as np
 
-FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000  # of a loss scale, where nothing else is said
+    from rn50lib.config import TrainConfig
+
+FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000  # of a loss scale, by default
 GROWTH, BACKOFF = 2.0, 0.5  # powers of two: scaling and unscaling round nothing
 SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
 TRUST = 0.001  # LARS' coefficient: You et al. 2017, and MLPerf's reference
@@ -46,18 +47,20 @@ def sgd(
     momentum: float,
     weight_decay: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One step of SGD with momentum: the new weight and the new velocity.
+    """Return the weight and the velocity after one step of SGD with momentum.
 
-    Weight decay is L2 in the gradient. The velocity does not contain the learning rate, so a change
-    of the rate acts on the whole velocity at once (torch's rule; Keras folds the rate in).
+    Weight decay is L2 in the gradient. As in PyTorch, and not in Keras, the velocity does not
+    contain the learning rate: a change of the rate acts on the whole velocity at once.
     """
     velocity = momentum * velocity + (gradient + weight_decay * weight)
     return weight - lr * velocity, velocity
 
 
 def trust_ratio(weight: np.ndarray, gradient: np.ndarray, weight_decay: float) -> float:
-    """How much of the learning rate a layer gets under LARS: about TRUST times its weights' length,
-    in lengths of its gradient. 1 where either of the two is zero."""
+    """Return the factor of a layer's learning rate in LARS: about TRUST |weight| / |gradient|.
+
+    It is 1 if either norm is zero.
+    """
     import numpy as np
 
     length, slope = np.linalg.norm(weight), np.linalg.norm(gradient)
@@ -74,12 +77,11 @@ def lars(
     momentum: float,
     weight_decay: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One step of LARS: the new weight and the new velocity, for a tensor that is a layer.
+    """Return the weight and the velocity of a tensor after one step of LARS.
 
-    Algorithm 1 of You, Gitman and Ginsburg 2017 (arXiv:1708.03888), as MLPerf's reference has it:
-    the velocity holds the learning rate, so that a step that was long when the rate was high stays
-    long. A batch norm's gamma and beta and a bias are no layer: those, of one dimension, go by the
-    plain `lr`.
+    Algorithm 1 of You, Gitman and Ginsburg 2017 (arXiv:1708.03888), as in MLPerf's reference: the
+    velocity contains the learning rate. Tensors of one dimension (gamma, beta, bias) use plain
+    `lr`.
     """
     rate = lr * (trust_ratio(weight, gradient, weight_decay) if weight.ndim > 1 else 1.0)
     velocity = momentum * velocity + rate * (gradient + weight_decay * weight)
@@ -87,26 +89,45 @@ def lars(
 
 
 def weights_only(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Names of the parameters with and without weight decay: convolutions and the last layer's
-    weights, against every gamma, beta and bias (He et al. 2018, arXiv:1812.01187, section 3.1)."""
+    """Return the names with and without weight decay, where only `.weight` arrays decay.
+
+    He et al. 2018, arXiv:1812.01187, section 3.1.
+    """
     listed = list(names)
     decayed = [name for name in listed if name.endswith(".weight")]
     return decayed, [name for name in listed if not name.endswith(".weight")]
 
 
 def decay_groups(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Names of the parameters with and without weight decay. The reference decays all of them."""
+    """Return the names with and without weight decay; the reference decays all parameters."""
     return list(names), []
+
+
+def weight_decays(config: TrainConfig, names: Iterable[str]) -> dict[str, float]:
+    """Return the weight decay of each parameter by name: `wd` or 0.
+
+    Raises UserError if a learner's `decay_groups` omits or repeats a parameter.
+    """
+    names = list(names)
+    groups = overrides.get("decay_groups")
+    if groups is decay_groups and not config.bn_decay:
+        groups = weights_only
+    decayed, plain = groups(names)
+    if sorted([*decayed, *plain]) != sorted(names):
+        raise UserError(
+            f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
+            f" {len(names)} parameters must be in exactly one, or it is not trained"
+        )
+    return dict.fromkeys(decayed, config.wd) | dict.fromkeys(plain, 0.0)
 
 
 def loss_scale_update(
     scale: float, good_steps: int, finite: bool, growth_steps: int
 ) -> tuple[float, int]:
-    """The dynamic loss scale after a step, and how many good steps it has held for.
+    """Return the dynamic loss scale after a step, and its number of good steps in a row.
 
     A gradient that is not finite halves the scale, and its step is skipped. After `growth_steps`
-    good steps in a row the scale doubles, to try whether more of the small gradients can be kept
-    (Micikevicius et al. 2018). It stays from 1 to 2**24.
+    good steps the scale doubles (Micikevicius et al. 2018). It stays from 1 to 2**24.
     """
     if not finite:
         return max(scale * BACKOFF, SMALLEST_SCALE), 0

@@ -1,10 +1,9 @@
-"""SIGTERM: how a run is asked to end, and how the processes of a run end."""
+"""The end of a run's processes by SIGTERM, Ctrl-C or the death of their parent."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -17,18 +16,19 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rn50lib.distributed import Comm
+from rn50lib.distributed.launch_env import end_with_parent
 from rn50lib.errors import TERMINATED
 
 PARENT = "RN50_PARENT"  # the number of the process whose death ends this one
 IMPATIENT_S = 10.0  # a SIGTERM this long after the first one ends a run at once
-EXCHANGE_S = 1.0  # about how often the ranks tell each other whether one has received SIGTERM
+EXCHANGE_S = 1.0  # seconds, about, between two exchanges of whether a rank has received SIGTERM
 
 
 class Preemption:
-    """SIGTERM, noted when it comes and obeyed where a checkpoint can be written.
+    """SIGTERM, recorded when it comes and obeyed after the next update.
 
     All ranks stop after the same update, whichever of them received the signal. If the run cannot
-    write a checkpoint (`saves` is false), SIGTERM is left as it was.
+    write a checkpoint (`saves` is false), the signal keeps its earlier handler.
     """
 
     def __init__(self, comm: Comm, saves: bool) -> None:
@@ -47,7 +47,7 @@ class Preemption:
             signal.signal(signal.SIGTERM, self.earlier_handler)
 
     def on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        """Note the first request. Raise SystemExit for one that comes much later."""
+        """Record the first request. Raise SystemExit for one that comes much later."""
         now = time.perf_counter()
         if self.requested_at is None:
             self.requested_at = now
@@ -55,9 +55,9 @@ class Preemption:
             raise SystemExit(TERMINATED)
 
     def should_stop(self) -> bool:
-        """Return True, on all ranks alike, if the run was asked to end.
+        """Return True, on all ranks alike, if any rank received SIGTERM.
 
-        Every rank has to call this equally often.
+        Every rank must call this equally often.
         """
         requested = self.requested_at is not None
         if self.comm.size == 1 or not self.saves:
@@ -67,7 +67,7 @@ class Preemption:
             return False
         seconds = (time.perf_counter() - self.since) / self.calls
         (total,) = self.comm.sum([np.array([requested, seconds], np.float64)])
-        # the sums are equal on all ranks, and with them the number of calls until the next exchange
+        # the sums are equal on all ranks, and so is the number of calls until the next exchange
         each = max(float(total[1]), 1e-6) / self.comm.size
         self.wait = max(1, min(1000, int(EXCHANGE_S / each)))
         self.calls, self.since = 0, time.perf_counter()
@@ -79,8 +79,7 @@ def die_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if not parent or sys.platform != "linux":
         return
-    set_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
+    end_with_parent()
     if os.getppid() != int(parent):  # it died before the call
         sys.exit("error: the launching process is gone")
 
@@ -99,10 +98,9 @@ def end_on_sigterm() -> None:
 def end_with(work: Callable[[], int]) -> NoReturn:
     """Do the work and end the process with its status, without finalizing the interpreter.
 
-    A thread of Gloo that releases a tensor while the interpreter is finalized aborts the process
-    ("terminate called without an active exception"). Dropping all references to the group ends the
-    threads, but a worker that fails would then first wait for its peers, up to their timeout, and
-    the launcher learns of the failure only when the process ends.
+    A thread of Gloo that releases a tensor during finalization aborts the process ("terminate
+    called without an active exception"), and closing the group first would make a failed worker
+    wait for its peers.
     """
     status = 1
 

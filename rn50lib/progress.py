@@ -1,36 +1,41 @@
-"""What a run shows while it trains: a bar, a line per epoch, `progress.jsonl` and loggers."""
+"""The outputs of a run while it trains: a bar, a line per epoch, `progress.jsonl`, `--logger`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from types import ModuleType
+from typing import Any, TextIO
 
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
-
-if TYPE_CHECKING:
-    from rn50lib.loggers import Logger
+from rn50lib.files import make_folder
+from rn50lib.hooks import function_in
 
 try:
     from tqdm import tqdm
-except ImportError:  # a bare checkout with PyTorch alone: lines instead of a bar
+except ImportError:  # a bare checkout with PyTorch only: lines instead of a bar
     tqdm = None
 
-QUIET_S = 10.0  # seconds between lines if there is no terminal to draw a bar on
+QUIET_S = 10.0  # seconds between lines without a terminal for the bar
 SHOWN = {  # of an epoch's metrics
     "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
     "train.total_ips": "img/s", "val.total_ips": "val img/s",
 }  # fmt: skip
+NOT_MEASURED = ("phase", "epoch", "step", "steps", "seconds")
+Line = dict[str, Any]
+Logger = Callable[[Line], None]
 
 
 class Progress:
-    """The outputs of a run. No file is written without a `run_dir`, and nothing off rank 0.
+    """The outputs of a run. Without a `run_dir` no file is written; off rank 0, nothing is.
 
-    `earlier` is the epoch and the images of it that an earlier process had finished in this folder.
+    `earlier` is the position that an earlier process reached in this folder: epoch and images.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Progress:
             )  # fmt: skip
 
     def step(self, data_s: float = 0.0) -> None:
-        """Count an iteration; the phase has waited `data_s` seconds for input so far."""
+        """Count a step; the phase has waited `data_s` seconds for input so far."""
         if self.bar is not None:
             self.bar.update()
 
@@ -78,8 +83,7 @@ class Progress:
             self.say(f"{self.label} {step}/{self.steps}: {shown}")
 
     def at(self, epoch: int, images: int) -> None:
-        """Note after an update how many images of the epoch are done: a run that is resumed from an
-        earlier checkpoint reports how many it repeats."""
+        """Record the position after an update, from which a resumed run counts repeated images."""
         if self.position_file:
             self._append(self.position_file, f"{epoch:8} {images:12}\n", seek=0)
 
@@ -90,7 +94,7 @@ class Progress:
             self.bar = None
 
     def epoch_done(self, epoch: int, epochs: int, metrics: dict[str, Any], seconds: float) -> None:
-        """Write the metrics of an epoch and show them in a line."""
+        """Write the metrics of an epoch and print them in a line."""
         if not self.enabled:
             return
         self._write({"phase": "epoch", "epoch": epoch} | metrics)
@@ -100,7 +104,7 @@ class Progress:
         self.say(f"{word} {epoch + 1}/{epochs}: {parts} ({seconds:.1f} s)")
 
     def say(self, text: str) -> None:
-        """Print one line to the user, above the bar."""
+        """Print one line above the bar."""
         if self.enabled:
             self.last_line = time.perf_counter()
             if tqdm is None:
@@ -120,18 +124,18 @@ class Progress:
             with contextlib.suppress(Exception):  # a write that failed has been reported
                 getattr(output, "close", int)()
 
-    def _log(self, line: dict[str, Any]) -> None:
+    def _log(self, line: Line) -> None:
         for logger in [*self.loggers]:
             try:
                 logger(line)
             except UserError:
                 raise
-            except Exception as error:  # a training is worth more than its log
+            except Exception as error:  # a failed log must not end the training
                 self.loggers.remove(logger)
                 name = getattr(logger, "__name__", type(logger).__name__)
-                self.say(f"the logger {name} failed, and the run goes on without it: {error!r}")
+                self.say(f"the logger {name} failed, and the run continues without it: {error!r}")
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: Line) -> None:
         line["seconds"] = round(time.perf_counter() - self.begin, 3)
         self._log(line)
         if self.file:
@@ -148,3 +152,113 @@ class Progress:
                 f"{file.name} cannot be written: {error.strerror}; free some space and"
                 " continue with --resume"
             ) from error
+
+
+# --- loggers: callables that get each line of progress.jsonl, then {"phase": "report", ...} -------
+
+
+def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
+    """Return the loggers of a run. Raise UserError for one that cannot be loaded.
+
+    A logger may have a `close()`, which is called at the end of the run.
+    """
+    name, loggers = run_dir.name if run_dir else "rn50", list[Logger]()
+    for text in dict.fromkeys(config.logger):
+        if text == "tensorboard":
+            loggers.append(TensorBoard((run_dir or Path()) / "tensorboard"))
+        elif text in SERVICES:
+            try:
+                loggers.append(SERVICES[text](config, name))
+            except Exception as error:  # no key, no server, a store that refuses writes
+                raise UserError(f"--logger {text}: {' '.join(str(error).split())}") from error
+        else:
+            file, _, function = text.rpartition(":")
+            loggers.append(function_in(Path(file), function, f"--logger {text}"))
+    return loggers
+
+
+def scalars(line: Line) -> tuple[dict[str, float], int]:
+    """Return the measurements of a line ('train/loss', ...) and its step or epoch."""
+    phase, epoch = line["phase"], line["epoch"]
+    measured = {k: v for k, v in line.items() if k not in NOT_MEASURED}
+    found = {f"{phase}/{k}": v for k, v in measured.items() if isinstance(v, (int, float))}
+    return found, epoch if phase == "epoch" else epoch * line["steps"] + line["step"]
+
+
+class TensorBoard:
+    """TensorBoard's event files, by the writer that torch.utils.tensorboard uses too."""
+
+    def __init__(self, folder: Path) -> None:
+        # TensorBoard's own switch: without it TensorFlow is imported to open a file
+        sys.modules.setdefault("tensorboard.compat.notf", ModuleType("notf"))
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise UserError(
+                f"--logger tensorboard needs its package ({error}): `pip install tensorboard`"
+            ) from error
+        make_folder(folder, f"--logger tensorboard: {folder}")
+        self.event, self.summary, self.writer = Event, Summary, EventFileWriter(str(folder))
+        self.close = self.writer.close
+
+    def __call__(self, line: Line) -> None:
+        """Write a line's measurements."""
+        if line["phase"] != "report":
+            values, step = scalars(line)
+            summary = self.summary(
+                value=[self.summary.Value(tag=k, simple_value=v) for k, v in values.items()]
+            )
+            self.writer.add_event(self.event(wall_time=time.time(), step=step, summary=summary))
+            self.writer.flush()
+
+
+class WandB:
+    """Weights & Biases, configured by its own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
+
+    def __init__(self, config: TrainConfig, name: str) -> None:
+        import wandb
+
+        project = os.environ.get("WANDB_PROJECT", "rn50")
+        self.run, self.status = wandb.init(project=project, name=name), 1
+        self.run.config.update(config.to_dict())
+
+    def __call__(self, line: Line) -> None:
+        """Log a line, or the report as the run's summary."""
+        if line["phase"] == "report":
+            self.run.summary.update({"report": line["report"]})
+            self.status = 0
+        else:  # without a step: W&B's may not decrease, and epochs are smaller than steps
+            self.run.log(scalars(line)[0] | {"epoch": line["epoch"]})
+
+    def close(self) -> None:
+        """End the run, as failed unless it had a report."""
+        self.run.finish(exit_code=self.status)
+
+
+class MLflow:
+    """MLflow, configured by its own variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
+
+    def __init__(self, config: TrainConfig, name: str) -> None:
+        import mlflow
+
+        self.mlflow, self.status = mlflow, "FAILED"
+        mlflow.start_run(run_name=name)
+        mlflow.log_params(config.to_dict())
+
+    def __call__(self, line: Line) -> None:
+        """Log a line, or the report as a file."""
+        if line["phase"] == "report":
+            self.mlflow.log_dict(line["report"], "report.json")
+            self.status = "FINISHED"
+        else:
+            values, step = scalars(line)
+            self.mlflow.log_metrics(values, step=step)
+
+    def close(self) -> None:
+        """End the run, as failed unless it had a report."""
+        self.mlflow.end_run(self.status)
+
+
+SERVICES: dict[str, Callable[[TrainConfig, str], Logger]] = {"wandb": WandB, "mlflow": MLflow}

@@ -1,12 +1,13 @@
 """The published ResNet-50 v1.5 recipe as numbers, and recipes for large batches.
 
-Everything that decides accuracy stands here once; pipelines and backends read it, so that no loader
-or framework can train by slightly different rules.
+Everything that decides accuracy is here, once; all pipelines and backends read it.
 """
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))  # of RGB values 0..255
@@ -15,18 +16,22 @@ STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 BN_MOMENTUM = 0.9  # share of the old running average that is kept (torch calls 0.1 the same thing)
 BN_EPS = 1e-5
 OPTIMIZERS = ("sgd", "lars")
-SCHEDULES = ("step", "cosine", "poly")
 POLY_POWER = 2
+CURVES: dict[str, Callable[[float], float]] = {  # share of the peak rate by the share done
+    # Loshchilov and Hutter 2016, arXiv:1608.03983, after the warm-up as in arXiv:1812.01187
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "poly": lambda done: (1 - done) ** POLY_POWER,  # You et al. 2017, arXiv:1708.03888
+}
+SCHEDULES = ("step", *CURVES)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to a training image before it becomes `size` x `size` pixels.
+    """The random changes to a training image.
 
-    `area` is the share of the image's area that a crop may have, `aspect` its width / height,
-    `flip` the probability of a mirror image, `upside_down` that of one turned over, and `rotate`
-    the degrees by which it is turned at most, to either side. The recipe uses neither of the last
-    two.
+    A crop has a share of the image's `area` and an `aspect` (width / height) within these limits.
+    `flip` and `upside_down` are the probabilities of a horizontal and a vertical flip, and `rotate`
+    is the largest rotation in degrees. The recipe uses neither of the last two.
     """
 
     area: tuple[float, float] = (0.05, 1.0)
@@ -38,12 +43,11 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training recipe: what the run does, apart from the machine that it runs on.
+    """A training recipe, independent of the machine.
 
-    `lr` is the learning rate at a global batch of `lr_batch`; epochs are counted from 0. With the
-    schedule `step` each epoch of `lr_step_epochs` multiplies the rate by `lr_factor` from then on;
-    `cosine` and `poly` fall to 0 over all `epochs`. `global_batch` is what the recipe was published
-    with, where its rate is known to be right for that one.
+    `lr` is the learning rate at a global batch of `lr_batch`. The schedule `step` multiplies it by
+    `lr_factor` at each of `lr_step_epochs`, counted from 0; `cosine` and `poly` fall to 0 over all
+    `epochs`. `global_batch` is the published one, if the rate is known to be right only for it.
     """
 
     name: str
@@ -59,7 +63,7 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     zero_gamma: bool = False  # start each block as its shortcut: Goyal et al. 2017, section 5.1
-    bn_decay: bool = True  # weight decay on batch norm and bias too, not on weights alone
+    bn_decay: bool = True  # weight decay on batch norm and bias too, not only on weights
     label_smoothing: float = 0.0  # Szegedy et al. 2015, arXiv:1512.00567, section 7
     lr_schedule: str = "step"
     optimizer: str = "sgd"
@@ -82,7 +86,7 @@ REFERENCE = Recipe(
 
 
 def shortened(recipe: Recipe, epochs: int) -> Recipe:
-    """The same schedule over other `epochs`: warm-up 1/18 of them, decay at 1/3, 2/3, 8/9."""
+    """Return a recipe over fewer `epochs`: warm-up for 1/18 of them, decay at 1/3, 2/3, 8/9."""
     steps = tuple(round(epochs * part, 6) for part in (1 / 3, 2 / 3, 8 / 9))
     return replace(recipe, epochs=epochs, warmup_epochs=epochs / 18, lr_step_epochs=steps)
 
@@ -97,7 +101,7 @@ ROADSIGNS = shortened(
         batch_size=32,
         image_size=64,
         zero_gamma=True,
-        # a sign fills a quarter of its picture: most crops of 5 % would show none of it
+        # a sign fills a quarter of its image: most crops of 5 % would miss it
         augmentation=Augmentation(area=(0.35, 1.0)),
         expected="top-1 84.6 to 87.8 (bfloat16) and 86.8 to 87.5 (float32), 3 seeds each",
     ),
@@ -173,11 +177,10 @@ RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS, *LARGE_BATCH
 
 
 def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE) -> float:
-    """The learning rate after `progress` epochs (fractions count: the warm-up is per step).
+    """Return the learning rate after `progress` epochs, which may be a fraction.
 
-    Linear scaling with the global batch, a linear warm-up from zero to the scaled rate over
-    `warmup_epochs`, and a factor of `lr_factor` at each of `lr_step_epochs`
-    (Goyal et al. 2017, sections 2.1 and 2.2), or another schedule's `descent`.
+    The rate scales linearly with the global batch and warms up linearly from zero over
+    `warmup_epochs` (Goyal et al. 2017, sections 2.1 and 2.2). Then it follows the schedule.
     """
     peak = recipe.lr * global_batch / recipe.lr_batch
     if progress < recipe.warmup_epochs:
@@ -189,21 +192,14 @@ def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE
 
 
 def descent(progress: float, recipe: Recipe) -> float:
-    """The share of the peak that is left after `progress` epochs, from 1 after the warm-up to 0.
-
-    Half a cosine (Loshchilov and Hutter 2016, arXiv:1608.03983; with the warm-up left out of its
-    length, He et al. 2018, arXiv:1812.01187), or the square of what is left of the way (You et al.
-    2017, arXiv:1708.03888).
-    """
-    from math import cos, pi
-
+    """Return the share of the peak rate after `progress` epochs, from 1 after the warm-up to 0."""
     length = recipe.epochs - recipe.warmup_epochs
-    way = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
-    return (1 + cos(pi * way)) / 2 if recipe.lr_schedule == "cosine" else (1 - way) ** POLY_POWER
+    done = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
+    return CURVES[recipe.lr_schedule](done)
 
 
 def val_resize(image_size: int) -> int:
-    """A validation image's shorter side in pixels before the centre crop: 256 for 224."""
+    """Return the shorter side in pixels before the centre crop: 256 for 224."""
     return round(image_size * 256 / 224)
 
 
@@ -213,18 +209,16 @@ Box = tuple[int, int, int, int]  # left, top, width, height in pixels
 def random_crop_box(
     rng: random.Random, width: int, height: int, augmentation: Augmentation = Augmentation()
 ) -> Box:
-    """A random crop: its area and aspect drawn from `augmentation`, ten tries, then the centre.
+    """Return a random crop, or the centre after ten failures.
 
-    The aspect ratio is drawn uniformly in its logarithm, so that 3/4 is as likely as 4/3
-    (Szegedy et al. 2014, arXiv:1409.4842, section 6; the fallback is torchvision's).
+    Area and aspect come from `augmentation`, the aspect uniformly in its logarithm (Szegedy et al.
+    2014, arXiv:1409.4842, section 6; the fallback is torchvision's).
     """
-    from math import exp, log, sqrt
-
     low, high = augmentation.aspect
     for _ in range(10):
         area = width * height * rng.uniform(*augmentation.area)
-        aspect = exp(rng.uniform(log(low), log(high)))
-        crop_width, crop_height = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+        aspect = math.exp(rng.uniform(math.log(low), math.log(high)))
+        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < crop_width <= width and 0 < crop_height <= height:
             left = rng.randint(0, width - crop_width)
             top = rng.randint(0, height - crop_height)
@@ -240,17 +234,16 @@ def random_crop_box(
 def augment(
     seed: int, width: int, height: int, augmentation: Augmentation = Augmentation()
 ) -> tuple[Box, bool]:
-    """The training crop of a `width` x `height` image and whether to mirror it, by `seed`."""
+    """Return the crop of a `width` x `height` training image and whether to mirror it."""
     rng = random.Random(seed)
     box = random_crop_box(rng, width, height, augmentation)
     return box, rng.random() < augmentation.flip
 
 
 def turn(seed: int, augmentation: Augmentation = Augmentation()) -> tuple[bool, float]:
-    """Whether a training crop is turned upside down, and by how many degrees it is then turned
-    counter-clockwise, by the `seed` that `augment` has too.
+    """Return whether to flip a training crop vertically, and its counter-clockwise rotation.
 
-    It draws from a stream of its own, so that these two change no crop.
+    `seed` is that of `augment`; a separate random stream keeps the crops the same.
     """
     if not (augmentation.upside_down or augmentation.rotate):
         return False, 0.0
@@ -260,10 +253,10 @@ def turn(seed: int, augmentation: Augmentation = Augmentation()) -> tuple[bool, 
 
 
 def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:
-    """The part of the *original* image that "resize the shorter side, then crop the centre" keeps.
+    """Return the part of the original image that "resize, then crop the centre" keeps.
 
-    Cropping first and resizing the crop gives the same picture and decodes less.
-    `resize` is the shorter side after resizing, `val_resize(image_size)` unless given.
+    Cropping first decodes less. `resize` is the shorter side after resizing, by default
+    `val_resize(image_size)`.
     """
     side = min(width, height) * image_size / (resize or val_resize(image_size))
     side_px = max(1, min(round(side), width, height))

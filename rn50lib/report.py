@@ -1,6 +1,6 @@
-"""The per-run report: the reference's JSON, key for key, with everything else under `env`.
+"""The report of a run: the reference's JSON keys in its order, and everything else under `env`.
 
-A metric that was not measured is null; it is never 0.0 and never NaN, which is not JSON.
+A metric that was not measured is null, never 0.0 or NaN.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 
 @dataclass
 class Report:
-    """One run. `metrics` has a list for each of KEYS, a value per epoch, None if not measured.
+    """The report of one run. `metrics` has a list for each of KEYS with a value per epoch.
 
-    top1 and top5 are per cent, loss is nats, time is seconds per iteration without the epoch's
-    first, total_ips is images per second over all workers, data and compute together.
+    top1 and top5 are per cent, loss is nats, time is seconds per step without the epoch's first,
+    and total_ips is images per second over all workers, data and compute together.
     """
 
     model: str
@@ -34,7 +34,7 @@ class Report:
     metrics: dict[str, list[float | None]] = field(default_factory=lambda: {k: [] for k in KEYS})
 
     def add(self, phase: str, values: dict[str, float | None]) -> None:
-        """Append one epoch of 'train' or 'val'; what `values` lacks was not measured."""
+        """Append one epoch of 'train' or 'val'; missing values were not measured."""
         for part in PARTS:
             self.metrics[f"{phase}.{part}"].append(values.get(part))
 

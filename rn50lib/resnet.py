@@ -1,7 +1,7 @@
 """ResNet as data: stages, widths and strides, from which both backends build the same model.
 
-The original is v1 (He et al. 2015, arXiv:1512.03385). v1.5 moves the stride of a down-sampling
-bottleneck from its first 1x1 convolution to its 3x3: same parameters, a little more work.
+v1 is He et al. 2015, arXiv:1512.03385. v1.5 moves the stride of a down-sampling bottleneck from its
+first 1x1 convolution to its 3x3: same parameters, a little more work.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ class Conv:
 
     @property
     def padding(self) -> int:
+        """Pixels of zeros on each side."""
         return self.kernel // 2
 
     @property
     def norm(self) -> str:
-        """The name of the batch normalisation that follows: bn1 after conv1."""
+        """Name of the batch normalisation that follows: bn1 after conv1."""
         if self.name.endswith("downsample"):
             return self.name + "_bn"
         head, _, last = self.name.rpartition(".")
         return (head + "." if head else "") + last.replace("conv", "bn")
 
     def out_size(self, size: int) -> int:
-        """Height (= width) in pixels of the output for an input of `size` pixels."""
+        """Return the output's height (= width) in pixels for an input of `size` pixels."""
         return (size + 2 * self.padding - self.kernel) // self.stride + 1
 
 
@@ -62,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer as it is run: for counting work and memory. Sizes in pixels, `macs` per image."""
+    """One layer, to count work and memory. Sizes are in pixels, `macs` per image."""
 
     name: str
     kind: str  # conv | batchnorm | relu | add | maxpool | avgpool | linear
@@ -90,6 +91,7 @@ class Network:
 
     @property
     def stem(self) -> Conv:
+        """The first convolution."""
         return Conv("conv1", 3, self.width, kernel=7, stride=2)
 
     @property
@@ -98,7 +100,7 @@ class Network:
         return self.width * 2 ** (len(self.stages) - 1) * EXPANSION[self.block]
 
     def blocks(self) -> Iterator[Block]:
-        """The residual blocks in order. Here, and only here, stands where the stride goes."""
+        """Yield the residual blocks in order. Only this function knows where the strides are."""
         channels = self.width
         for stage, count in enumerate(self.stages):
             width = self.width * 2**stage
@@ -124,6 +126,7 @@ class Network:
                 channels = out
 
     def convolutions(self) -> Iterator[Conv]:
+        """Yield all convolutions in order."""
         yield self.stem
         for block in self.blocks():
             yield from block.convs
@@ -131,7 +134,7 @@ class Network:
                 yield block.downsample
 
     def arrays(self) -> dict[str, tuple[int, ...]]:
-        """Every array of a checkpoint: conv OIHW, fc (out, in), batch norm (channels,)."""
+        """Return the shape of each array: conv OIHW, fc (out, in), batch norm (channels,)."""
         shapes: dict[str, tuple[int, ...]] = {}
         for conv in self.convolutions():
             weight = (conv.out_channels, conv.in_channels, conv.kernel, conv.kernel)
@@ -143,8 +146,7 @@ class Network:
         return shapes
 
     def up_to(self, stage: str | None) -> set[str]:
-        """Names of the arrays from the stem to a stage, "stem" or "stage1" to "stage4"; none for
-        None."""
+        """Return the names of the arrays from the stem to a stage, such as "stage1"."""
         if stage is None:
             return set()
         count = 0 if stage == "stem" else int(stage.removeprefix("stage"))
@@ -152,19 +154,20 @@ class Network:
         return {name for name in self.arrays() if name.startswith(owners)}
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """The arrays that are trained: `arrays()` without the running statistics."""
+        """Return the arrays that are trained: `arrays()` without the running statistics."""
         return {name: s for name, s in self.arrays().items() if ".running_" not in name}
 
     @property
     def num_parameters(self) -> int:
+        """Number of trained values."""
         return sum(math.prod(shape) for shape in self.parameters().values())
 
     def initial_arrays(self, seed: int = 0, zero_gamma: bool = False) -> dict[str, np.ndarray]:
-        """Initial values of every array, the same in both backends (float32).
+        """Return initial float32 arrays, the same for both backends.
 
-        He normal over the fan-in (He et al. 2015, arXiv:1502.01852) for convolutions and the
-        fully-connected layer; batch norm starts as the identity. `zero_gamma` starts the last batch
-        norm of each block at zero, so that a block begins as its shortcut (Goyal et al. 2017, 5.1).
+        Weights are He normal over the fan-in (He et al. 2015, arXiv:1502.01852), batch norms the
+        identity. With `zero_gamma` the last batch norm of each block is zero, so that the block
+        starts as its shortcut (Goyal et al. 2017, section 5.1).
         """
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1217]))
         last = {block.convs[-1].norm for block in self.blocks()}
@@ -182,7 +185,7 @@ class Network:
         return arrays
 
     def layers(self, image_size: int) -> Iterator[Layer]:
-        """Every layer in order for square images of `image_size` pixels."""
+        """Yield every layer in order for square images of `image_size` pixels."""
 
         def conv_norm(conv: Conv, size: int, relu: bool) -> Iterator[Layer]:
             out, n = conv.out_size(size), conv.out_channels
@@ -210,15 +213,15 @@ class Network:
         yield Layer("fc", "linear", self.num_classes, 1, fc, fc + self.num_classes)
 
     def macs(self, image_size: int) -> int:
-        """Multiply-adds of one forward pass over one image: 4.1e9 for ResNet-50 at 224 pixels."""
+        """Return the multiply-adds of a forward pass per image: 4.1e9 for ResNet-50 at 224."""
         return sum(layer.macs for layer in self.layers(image_size))
 
     def train_flops(self, image_size: int) -> int:
-        """FLOP to train on one image: 2 a multiply-add, backward costs twice forward."""
+        """Return the FLOP to train on one image: 2 per multiply-add, backward twice forward."""
         return 6 * self.macs(image_size)
 
     def symbol(self) -> dict:
-        """What `<prefix>-symbol.json` holds."""
+        """Return the content of `<prefix>-symbol.json`."""
         return {
             "format": "rn50-symbol-1",
             "model": self.name,
@@ -230,11 +233,12 @@ class Network:
         }
 
     def to_json(self) -> str:
+        """Return `symbol()` as JSON."""
         return json.dumps(self.symbol(), indent=4) + "\n"
 
     @classmethod
     def from_symbol(cls, symbol: dict) -> Network:
-        """The network that `symbol()` described. Raises KeyError or ValueError on anything else."""
+        """Return the network of a `symbol()`. Raise KeyError or ValueError for anything else."""
         found = symbol.get("format") if isinstance(symbol, dict) else None
         if found != "rn50-symbol-1":
             raise ValueError(f"format is {found!r}, not 'rn50-symbol-1'")
@@ -251,7 +255,7 @@ class Network:
 
 
 def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> Network:
-    """ResNet-18, 34, 50, 101 or 152. KeyError for another depth, ValueError for a version."""
+    """Return ResNet-18, 34, 50, 101 or 152. Raise KeyError or ValueError for anything else."""
     if version not in VERSIONS:
         raise ValueError(f"version is {version!r}; it must be one of {', '.join(VERSIONS)}")
     block, stages = STAGES[depth]
@@ -259,8 +263,5 @@ def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> N
 
 
 def tiny(num_classes: int = 12, version: str = "v1.5") -> Network:
-    """One bottleneck a stage, 16 channels wide: ResNet-50's code path in a fraction of the time.
-
-    For tests and quick runs that claim neither the accuracy nor the speed of ResNet-50.
-    """
+    """Return a network with one bottleneck per stage and 16 channels, for tests and quick runs."""
     return Network("resnet-tiny", version, num_classes, "bottleneck", (1, 1, 1, 1), width=16)

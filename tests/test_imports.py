@@ -42,7 +42,7 @@ def test_no_framework_is_loaded(code: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["recipe", "resnet", "config", "data.order", "data.recordio", "optim", "metrics", "report"],
+    ["recipe", "resnet", "config", "data.sampler", "data.recordio", "optim", "metrics", "report"],
 )
 def test_the_core_needs_only_numpy(name: str) -> None:
     code = f"""

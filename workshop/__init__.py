@@ -10,12 +10,12 @@ from workshop.course.progress_page import progress, summary
 from workshop.errors import RunFailed
 from workshop.load_order import load_triton_first
 from workshop.map import course_map
+from workshop.observe import try_script
 from workshop.output import explore, figure, images, table
 from workshop.programs import run_script
 from workshop.runs import Run, train
 from workshop.session import Session, has, hide_single_gpu, start
 from workshop.source import show
-from workshop.try_script.command import try_script
 
 load_triton_first()
 

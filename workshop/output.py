@@ -204,7 +204,7 @@ def images(
     import numpy as np
     from PIL import Image
 
-    from rn50lib.data.imageinfo import eight_bits
+    from rn50lib.data.decode import eight_bits
 
     rows = -(-len(pictures) // columns)
     fig, axes = plt.subplots(

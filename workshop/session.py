@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -156,6 +157,7 @@ def start(number: str, profile: str = "auto") -> Session:
     chosen, reason = choose_profile(profile, machine)
     if chosen == "ci":  # beside other work: a thread that spins while it waits takes a core from it
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _put_programs_on_path()
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
@@ -171,6 +173,13 @@ def start(number: str, profile: str = "auto") -> Session:
     sizes = profile_sizes(checkout, number, chosen) if checkout else {}
     _current = Session(number, chosen, reason, machine, root, runs, results, sizes)
     return _current
+
+
+def _put_programs_on_path() -> None:
+    """Put this environment's programs first on PATH, for `rn50` in a %%bash cell."""
+    folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if path.split(os.pathsep)[0] != folder:
+        os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
 
 
 def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What `python -m data_prep.verify` looks at, form by form."""
+"""The checks of `python -m data_prep.verify`, form by form."""

@@ -1,4 +1,4 @@
-"""Looks at class folders: their classes, their images, and what does not belong there."""
+"""Check class folders: their classes, their images, and files that do not belong there."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.checks.problems import Problem
+from data_prep.checks.problems import Problems
 from rn50lib.data.folder import IMAGE_EXTENSIONS
+
+RUN = 64
+"""Images in one task."""
 
 
 @dataclass
 class Part:
-    """One split in one form: its images, their labels and, once they were read, their digests.
+    """One split in one form: its images, their labels and, once they are read, their digests.
 
-    ``names`` says what an image is called in a report. ``classes`` names the labels where the form
-    itself knows them. ``runs`` are the tasks for the workers, as (first image, task). ``raw`` says
-    that the images are pixels, not encoded. ``contents`` says how it is known that the bytes are
-    those that were written: by "checksums", "compared" with another form, or not, just "decoded".
-    ``root`` is the path that was given.
+    Attributes:
+        names: What each image is called in a report.
+        classes: The names of the labels, if the form itself has them.
+        runs: The tasks for the workers, as (first image, task).
+        raw: True if the images are pixels, not encoded.
+        contents: The proof that the bytes are those that were written: "checksums", "compared" with
+            another form, or none, "decoded".
+        root: The path that was given on the command line.
     """
 
     form: str
@@ -38,87 +44,71 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def class_counts(self, classes: int = 0) -> np.ndarray:
+        """Return the images of each label, at least ``classes`` long."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=classes)
 
-RUN = 64
-"""Images in one task."""
 
-
-def read_split(path: Path, split: str, problems: list[Problem]) -> Part:
-    """The images of the class folders in ``path``; what is wrong with the folders is added."""
+def read_split(path: Path, split: str, problems: Problems) -> Part:
+    """Return the images of the class folders in ``path``; add what is wrong with the folders."""
     part = Part("files", split, path)
     labels: list[int] = []
-    try:
-        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
-    except OSError as error:
-        problems.append(Problem("unreadable", str(path), error.strerror or ""))
-        return part
-    flat = [entry.name for entry in entries if _is_image(entry)]
-    if flat:
-        problems.append(
-            Problem("flat", str(path), f"{len(flat):,} images lie beside the class folders")
-        )
-    folders = [e for e in entries if _is_folder(e) and not e.name.startswith(".")]
-    part.classes = tuple(entry.name for entry in folders)
-    for label, folder in enumerate(folders):
-        names = _images_of_class(Path(folder.path), problems)
+    folders, images, others = _scan(path, problems)
+    if images:
+        problems.add("flat", path, f"{len(images):,} images are next to the class folders")
+    part.classes = tuple(name for name in folders if not name.startswith("."))
+    for label, name in enumerate(part.classes):
+        names = _images_of_class(path / name, problems)
         if not names:
-            problems.append(Problem("empty-class", folder.path))
+            problems.add("empty-class", path / name)
         for first in range(0, len(names), RUN):
-            task = ["files", folder.path, names[first : first + RUN]]
+            task = ["files", str(path / name), names[first : first + RUN]]
             part.runs.append((len(part.names) + first, task))
-        part.names += [os.path.join(folder.path, name) for name in names]
+        part.names += [str(path / name / image) for image in names]
         labels += [label] * len(names)
-    others = [e.name for e in entries if not _is_folder(e) and not _is_image(e)]
     if others:
-        problems.append(Problem("other-file", str(path), _some(others)))
+        problems.add("other-file", path, _some(others))
     part.labels = np.array(labels, np.int64)
     part.digests = np.full(len(labels), -1, np.int64)
-    if not labels:
-        problems.append(Problem("no-images", str(path)))
+    if not labels and os.access(path, os.R_OK):
+        problems.add("no-images", path)
     return part
 
 
-def _images_of_class(folder: Path, problems: list[Problem]) -> list[str]:
-    names, others = [], []
-    try:
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        problems.append(Problem("unreadable", str(folder), error.strerror or ""))
-        return []
-    for entry in entries:
-        if _is_folder(entry):
-            inside = _count_images(entry.path)
-            if inside:
-                problems.append(Problem("nested", entry.path, f"{inside:,} images"))
-        elif _is_image(entry):
-            names.append(entry.name)
-        elif entry.name.lower().endswith(IMAGE_EXTENSIONS):
-            problems.append(Problem("unreadable", entry.path, "not a regular file"))
-        else:
-            others.append(entry.name)
+def _images_of_class(folder: Path, problems: Problems) -> list[str]:
+    folders, images, others = _scan(folder, problems)
+    for name in folders:
+        inside = [n for _, _, names in os.walk(folder / name) for n in names if _is_named_image(n)]
+        if inside:
+            problems.add("nested", folder / name, f"{len(inside):,} images")
+    for name in filter(_is_named_image, others):
+        problems.add("unreadable", folder / name, "not a regular file")
+    others = [name for name in others if not _is_named_image(name)]
     if others:
-        problems.append(Problem("other-file", str(folder), _some(sorted(others))))
-    return sorted(names)
+        problems.add("other-file", folder, _some(others))
+    return images
 
 
-def _count_images(folder: str) -> int:
-    return sum(
-        name.lower().endswith(IMAGE_EXTENSIONS) for _, _, names in os.walk(folder) for name in names
-    )
-
-
-def _is_image(entry: os.DirEntry) -> bool:
+def _scan(folder: Path, problems: Problems) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of folders, images and other files, each sorted."""
+    found: tuple[list[str], list[str], list[str]] = ([], [], [])
     try:
-        return entry.name.lower().endswith(IMAGE_EXTENSIONS) and entry.is_file()
-    except OSError:
-        return False
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        problems.add("unreadable", folder, error.strerror or "")
+        return found
+    for entry in entries:
+        try:
+            is_image = _is_named_image(entry.name) and entry.is_file()
+            kind = 0 if entry.is_dir() else 1 if is_image else 2
+        except OSError:  # a link to itself
+            kind = 2
+        found[kind].append(entry.name)
+    return found
 
 
-def _is_folder(entry: os.DirEntry) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
+def _is_named_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_EXTENSIONS)
 
 
 def _some(names: list[str]) -> str:

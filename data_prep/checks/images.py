@@ -1,6 +1,6 @@
-"""Looks at encoded images: what they are, whether they decode, and what is odd about them.
+"""Check encoded images: what they are, whether they decode, and what is unusual about them.
 
-Runs in worker processes; a JPEG is decoded at an eighth of its size, which still reads all its
+Runs in worker processes. A JPEG is decoded at an eighth of its size, which still reads all its
 data.
 """
 
@@ -11,19 +11,18 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 from PIL import Image
 
-from rn50lib.data.framing import HEADER, crc32c, locate, unpack_header
-from rn50lib.data.framing import join as join_record
-from rn50lib.data.imageinfo import LFS_POINTER, ImageInfo, image_info
-from rn50lib.data.mapped import MappedFile
+from data_prep.encoding import ImageInfo, image_info
+from rn50lib.data.folder import LFS_POINTER
+from rn50lib.data.recordfile import MappedFile, crc32c
+from rn50lib.data.recordio import HEADER, join, locate, unpack_header
 
 try:
     import simplejpeg
-except ImportError:  # no wheel for this platform: Pillow serves
+except ImportError:  # no wheel for this platform: Pillow is used
     simplejpeg = None
 
 Finding = tuple[str, str]
@@ -41,9 +40,9 @@ _OTHER_FORMATS = {
 
 
 def check_image(data: bytes, name: str = "") -> list[Finding]:
-    """What is wrong with, or odd about, one encoded image; an empty list for most.
+    """Return what is wrong with, or unusual about, one encoded image; nothing for most.
 
-    ``name`` is its file name, whose extension is compared with what the image is; "" does not.
+    ``name`` is its file name, whose extension is compared with its format; "" is not compared.
     """
     if not data:
         return [("empty-file", "")]
@@ -51,23 +50,20 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
         return [("lfs-pointer", "")]
     info = image_info(data)
     if info is None:
-        return [_no_image(data)]
-    found: list[Finding] = []
+        return [_not_an_image(data)]
     extension = os.path.splitext(name)[1].lower()
-    if info.format == "PNG" and extension in (".jpg", ".jpeg"):
-        found.append(("png-as-jpeg", ""))
-    if info.format == "JPEG" and extension == ".png":
-        found.append(("jpeg-as-png", ""))
-    if info.format == "JPEG" and info.channels == 4:
-        found.append(("cmyk", ""))
-    if info.format == "PNG" and info.bits > 8:
-        found.append(("deep", f"{info.bits} bits"))
-    if info.channels == 1:
-        found.append(("grey", ""))
-    return found + _decode(data, info)
+    is_jpeg, is_png = info.format == "JPEG", info.format == "PNG"
+    checks = [
+        ("png-as-jpeg", "", is_png and extension in (".jpg", ".jpeg")),
+        ("jpeg-as-png", "", is_jpeg and extension == ".png"),
+        ("cmyk", "", is_jpeg and info.channels == 4),
+        ("deep", f"{info.bits} bits", is_png and info.bits > 8),
+        ("grey", "", info.channels == 1),
+    ]
+    return [(kind, text) for kind, text, applies in checks if applies] + _decode(data, info)
 
 
-def _no_image(data: bytes) -> Finding:
+def _not_an_image(data: bytes) -> Finding:
     for start, what in _OTHER_FORMATS.items():
         if data.startswith(start):
             return ("no-image", f"this looks like {what}")
@@ -93,7 +89,7 @@ def _decode(data: bytes, info: ImageInfo) -> list[Finding]:
             if complaint or info.format == "PNG" or info.channels == 4 or simplejpeg is None:
                 image.draft(image.mode, (info.width // 8 or 1, info.height // 8 or 1))
                 image.load()
-        except Exception as error:  # damaged images make Pillow raise many kinds
+        except Exception as error:  # Pillow raises many types for damaged images
             return [("undecodable", _one_line(error))]
         if any("EXIF" in str(warning.message) for warning in caught) and not found:
             found.append(("exif", ""))
@@ -103,7 +99,7 @@ def _decode(data: bytes, info: ImageInfo) -> list[Finding]:
 
 
 def _decode_strictly(data: bytes, info: ImageInfo) -> str:
-    """Decode with libjpeg-turbo, small and grey; what it complained about, or ""."""
+    """Decode with libjpeg-turbo, small and grey; return its complaint, or ""."""
     small = {"min_height": info.height // 8 or 1, "min_width": info.width // 8 or 1}
     try:
         simplejpeg.decode_jpeg(data, "GRAY", fastdct=True, fastupsample=True, **small)
@@ -126,56 +122,39 @@ def _one_line(error: Exception) -> str:
 
 
 def digest(data: bytes) -> int:
-    """A number that is the same for the same bytes, and nearly never for others (63 bits)."""
+    """Return a 63-bit number that is the same for the same bytes, and hardly ever for others."""
     return (zlib.crc32(data) << 31) | (len(data) & 0x7FFFFFFF)
 
 
-# -- the worker ----------------------------------------------------------------------------------
+def check_files(folder: str, names: list[str]) -> dict[str, list]:
+    """Check image files; return their digests (-1 if unreadable) and (number, *finding)."""
+    answer: dict[str, list] = {"digests": [], "found": []}
+    for number, name in enumerate(names):
+        try:
+            with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                _add_image(answer, number, file.read(), name)
+        except OSError as error:
+            answer["found"].append([number, "unreadable", error.strerror or str(error)])
+            answer["digests"].append(-1)
+    return answer
 
 
-def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, list]]:
-    """The function that checks a run of images: ["files" or "records", where, items].
-
-    For files ``where`` is their folder and the items are names; for records it is the record file
-    and the items are [offset, checksum or None]. It answers with the findings as [number, kind,
-    details] and with the digest of each image (-1 where it could not be read).
-    """
-    del settings
-    files: dict[str, MappedFile] = {}
-
-    def check(task: list) -> dict[str, list]:
-        form, where, items = task
-        found, digests = [], []
-        if form == "records" and where not in files:
-            files[where] = MappedFile(where)
-        for number, item in enumerate(items):
-            try:
-                if form == "files":
-                    with open(os.path.join(where, item), "rb", buffering=0) as file:
-                        data, name = file.read(), item
-                else:
-                    record, name = _read_record(files[where], item[0]), ""
-                    found += [[number, *finding] for finding in _check_sum(record, item[1])]
-                    # b"" where it has not even a header
-                    data = unpack_header(record)[1] if len(record) >= HEADER.size else b""
-            except OSError as error:
-                found.append([number, "unreadable", error.strerror or str(error)])
-                digests.append(-1)
-                continue
-            digests.append(digest(data))
-            found += [[number, *finding] for finding in check_image(data, name)]
-        return {"found": found, "digests": digests}
-
-    return check
+def check_records(path: str, places: list[tuple[int, int | None]]) -> dict[str, list]:
+    """Check records given as (offset, checksum or None) in the same way as files."""
+    answer: dict[str, list] = {"digests": [], "found": []}
+    file = MappedFile(path)
+    for number, (offset, wanted) in enumerate(places):
+        record = join(file.data(), locate(file.data(), offset, file.size))
+        crc = wanted if wanted is None else crc32c()(0, record)
+        if crc != wanted:
+            text = f"0x{crc:08x} instead of 0x{wanted:08x}"
+            answer["found"].append([number, "checksum", text])
+        # A record may be too short even for its header.
+        image = unpack_header(record)[1] if len(record) >= HEADER.size else b""
+        _add_image(answer, number, image, "")
+    return answer
 
 
-def _read_record(file: MappedFile, offset: int) -> bytes:
-    """A record that was found whole before."""
-    return join_record(file.data(), locate(file.data(), offset, file.size))
-
-
-def _check_sum(record: bytes, wanted: int | None) -> list[Finding]:
-    if wanted is None:
-        return []
-    crc = crc32c()(0, record)
-    return [] if crc == wanted else [("checksum", f"0x{crc:08x} instead of 0x{wanted:08x}")]
+def _add_image(answer: dict[str, Any], number: int, data: bytes, name: str) -> None:
+    answer["found"] += [[number, *finding] for finding in check_image(data, name)]
+    answer["digests"].append(digest(data))

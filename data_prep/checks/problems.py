@@ -1,9 +1,9 @@
-"""The kinds of problems that a data set can have: how bad each is, what it means and what to do."""
+"""The kinds of problems that a data set can have: how bad each is, its meaning and its remedy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -11,7 +11,7 @@ LEVELS = (ERROR, WARNING, NOTE)
 
 
 class Kind(NamedTuple):
-    """How bad a kind of problem is, what it is called, and what to do about it."""
+    """One kind of problem: how bad it is, its name, and what to do about it."""
 
     level: str
     title: str
@@ -22,61 +22,61 @@ KINDS = {
     # Images.
     "empty-file": Kind(ERROR, "images of zero bytes", "copy them again, or remove them"),
     "lfs-pointer": Kind(ERROR, "git-LFS pointers", "`git lfs pull` fetches the images"),
-    "no-image": Kind(ERROR, "files that are no JPEG or PNG", "convert them, or remove them"),
+    "no-image": Kind(ERROR, "files that are not JPEG or PNG", "convert them, or remove them"),
     "undecodable": Kind(ERROR, "images that do not decode", "copy them again, or remove them"),
     "crash": Kind(ERROR, "images on which the decoder crashed", "remove them"),
     "unreadable": Kind(ERROR, "files that cannot be read", "look at the permissions and the disk"),
     "decoder-warning": Kind(
         WARNING,
-        "images of which the decoder says that they may be damaged",
-        "look at them; they train, but a part of the picture may be wrong",
+        "images that may be damaged, by the decoder's warning",
+        "look at them; they train, but a part of the image may be wrong",
     ),
     "cmyk": Kind(NOTE, "CMYK images", "every loader here converts them; --fix re-encodes them"),
     "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read; --fix re-encodes them"),
-    "jpeg-as-png": Kind(NOTE, "JPEG images named as PNG", "they are read by what they hold"),
+    "jpeg-as-png": Kind(NOTE, "JPEG images named as PNG", "they are read as JPEG"),
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),
-    "deep": Kind(NOTE, "images of 16 bits", "every loader here reads the upper 8 of them"),
+    "deep": Kind(NOTE, "images of 16 bits", "every loader here reads the upper 8 bits"),
     "exif": Kind(NOTE, "images with a corrupt EXIF block", "the pixels are fine"),
-    "turned": Kind(NOTE, "images that EXIF says to turn", "loaders take the pixels as they lie"),
+    "turned": Kind(NOTE, "images with an EXIF rotation", "loaders ignore the rotation"),
     # Folders.
-    "no-images": Kind(ERROR, "splits without images", "give the folder that holds the data"),
+    "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),
     "class-maps": Kind(ERROR, "classes that differ", "make train and val have the same classes"),
     "class-list": Kind(ERROR, "differences from the class list", "make classes.txt and data agree"),
     "empty-class": Kind(WARNING, "classes without images", "fill or remove them in both splits"),
     "counts": Kind(WARNING, "counts that are not ImageNet's", "unpack the archives again"),
-    "other-file": Kind(NOTE, "files that are no images by name", "they are passed over"),
+    "other-file": Kind(NOTE, "files without an image's extension", "they are ignored"),
     # Record files.
     "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),
     "checksum": Kind(
         ERROR,
-        "records that are not as they were packed, by their checksums",
+        "records that changed since they were packed, by their checksums",
         "copy the files again, or pack the images again",
     ),
-    "index": Kind(ERROR, "indexes that do not fit", "make the index again (--index)"),
-    "list": Kind(ERROR, "lists that do not fit", "list and pack the images again"),
-    "label": Kind(ERROR, "labels that are no class", "pack the images again"),
+    "index": Kind(ERROR, "indexes that do not match", "make the index again (--index)"),
+    "list": Kind(ERROR, "lists that do not match", "list and pack the images again"),
+    "label": Kind(ERROR, "labels that are not a class", "pack the images again"),
     "example": Kind(ERROR, "examples without what training needs", "write the shards again"),
     "forms": Kind(ERROR, "forms of one data set that differ", "make the records again"),
     "checksum-file": Kind(
-        WARNING, "checksum files of no use", "pack the images again, or `im2rec --checksums`"
+        WARNING, "unusable checksum files", "pack the images again, or `im2rec --checksums`"
     ),
     "no-checksums": Kind(
         NOTE,
         "record files without checksums",
-        "damage that still decodes is not seen; `im2rec --checksums` writes them for the future",
+        "damage that still decodes is not found; `im2rec --checksums` adds them for the future",
     ),
     "no-index": Kind(WARNING, "files without an index", "make the index (--index)"),
     # Contents.
-    "leak": Kind(ERROR, "images of val that are in train, too", "remove them from train"),
+    "leak": Kind(ERROR, "images of val that are also in train", "remove them from train"),
     "few-leaks": Kind(
         WARNING,
-        "images of val that are in train, too",
-        "fewer than one in a thousand: they cannot move the accuracy visibly",
+        "images of val that are also in train",
+        "fewer than one in a thousand: too few to change the accuracy visibly",
     ),
     "conflict": Kind(WARNING, "images with several labels", "decide which one is right"),
-    "repeated": Kind(NOTE, "images that are there several times", "harmless in small numbers"),
+    "repeated": Kind(NOTE, "repeated images", "harmless in small numbers"),
 }
 
 
@@ -91,18 +91,23 @@ class Problem:
 
     @property
     def level(self) -> str:
-        """error, warning or note."""
+        """Return "error", "warning" or "note"."""
         return KINDS[self.kind].level
 
     def line(self) -> str:
-        """The problem in one line."""
+        """Return the problem in one line."""
         where = self.where if self.offset is None else f"{self.where}, offset {self.offset:,}"
         return f"{where}: {self.text}" if self.text else where
 
 
-def count_levels(problems: Iterable[Problem]) -> dict[str, int]:
-    """How many problems of each level there are."""
-    counts = dict.fromkeys(LEVELS, 0)
-    for problem in problems:
-        counts[problem.level] += 1
-    return counts
+class Problems(list[Problem]):
+    """The problems found so far."""
+
+    def add(self, kind: str, where: str | Path, text: str = "", offset: int | None = None) -> None:
+        """Add a problem. A text that repeats the file's name, as an error's does, loses it."""
+        self.append(Problem(kind, str(where), text.removeprefix(f"{where}: "), offset))
+
+    def count_levels(self) -> dict[str, int]:
+        """Return how many problems of each level there are."""
+        levels = [problem.level for problem in self]
+        return {level: levels.count(level) for level in LEVELS}

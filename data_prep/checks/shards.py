@@ -1,9 +1,8 @@
-"""Looks at TFRecord shards: checksums, indexes, and whether training can use the examples."""
+"""Check TFRecord shards: checksums, indexes, and whether training can use the examples."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,99 +10,81 @@ import numpy as np
 
 from data_prep.checks.folders import Part
 from data_prep.checks.images import check_image, digest
-from data_prep.checks.problems import Problem
-from rn50lib.data.example import parse_example
-from rn50lib.data.framing import RecordError
-from rn50lib.data.index import read_pairs
-from rn50lib.data.tfrecord import Shard, TFRecordReader, find_shards, index_path
+from data_prep.checks.problems import Problems
+from rn50lib.data.recordfile import RecordError, read_pairs
+from rn50lib.data.tfrecord import Shard, TFRecordReader, find_shards, index_path, parse_example
 from rn50lib.errors import UserError
 
-FEATURES = ("image/encoded", "image/class/label")
-ANSWER_LISTS = ("offsets", "labels", "digests", "found", "problems")
-RAW_FEATURES = ("height", "width", "img_raw", "label")
+FEATURES = {"image/encoded": bytes, "image/class/label": int}
+RAW_FEATURES = {"height": int, "width": int, "img_raw": bytes, "label": float}
 
 
-def read_shards(folder: Path, split: str, problems: list[Problem]) -> Part:
-    """The shards of a split, one task for each."""
-    part = Part("tfrecord", split, folder, contents="checksums")
+def read_shards(path: Path, split: str, problems: Problems) -> Part:
+    """Return a shard, or the shards of a split in a folder, with one task for each."""
+    part = Part("tfrecord", split, path, contents="checksums")
     try:
-        shards = find_shards(folder, split)
+        index = index_path(path)
+        one = Shard(path, index if index.exists() else None)
+        shards = find_shards(path, split) if path.is_dir() else [one]
     except UserError as error:
-        problems.append(Problem("damage", str(folder), str(error).removeprefix(f"{folder}: ")))
+        problems.add("damage", path, str(error))
         return part
     for shard in shards:
-        add_shard(part, shard, problems)
+        if shard.index is None:
+            problems.add("no-index", shard.path)
+        index_file = str(shard.index) if shard.index else None
+        part.runs.append((0, ["shard", str(shard.path), index_file]))
     return part
 
 
-def add_shard(part: Part, shard: Shard, problems: list[Problem]) -> None:
-    """Add one shard as a task; a missing index is said."""
-    if shard.index is None:
-        problems.append(Problem("no-index", str(shard.path)))
-    index = str(shard.index) if shard.index else None
-    part.runs.append((0, ["shard", str(shard.path), index]))
-
-
-def single_shard(path: Path) -> Shard:
-    """A shard by its path, with its index where there is one."""
-    index = index_path(path)
-    return Shard(path, index if index.exists() else None)
-
-
-def expected_images(task: list) -> int:
-    """About how many images a shard holds, for the progress bar: lines of the index, else 100 KB
-    each.
-    """
-    _, path, index = task
+def expected_images(path: str, path_index: str | None) -> int:
+    """Estimate a shard's images, for the progress bar: lines of its index, or 100 KB each."""
     try:
-        if index:
-            return Path(index).read_bytes().count(b"\n")
+        if path_index:
+            return Path(path_index).read_bytes().count(b"\n")
         return os.path.getsize(path) // 100_000 + 1
     except OSError:
         return 1
 
 
-def add_answer(part: Part, task: list, answer: dict, problems: list[Problem]) -> None:
-    """Add what a worker found in a shard to the part."""
-    path = task[1]
+def add_answer(part: Part, path: str, answer: dict[str, Any], problems: Problems) -> None:
+    """Add to the part what a worker found in a shard."""
     base = len(part.names)
     part.raw |= answer["raw"]
     part.names += [f"{path}, offset {offset:,}" for offset in answer["offsets"]]
     part.labels = np.append(part.labels, np.array(answer["labels"], np.int64))
     part.digests = np.append(part.digests, np.array(answer["digests"], np.int64))
     for number, kind, text in answer["found"]:
-        problems.append(Problem(kind, part.names[base + number], text))
-    for kind, where, offset, text in answer["problems"]:
-        problems.append(Problem(kind, where, text, offset))
+        problems.add(kind, part.names[base + number], text)
+    for problem in answer["problems"]:
+        problems.add(*problem)
 
 
-# -- the worker ----------------------------------------------------------------------------------
+# -- in the worker -------------------------------------------------------------------------------
 
 
-def prepare(settings: dict[str, Any]) -> Callable[[list], dict[str, Any]]:
-    """The function that checks one shard: ["shard", path, index or None]."""
-    del settings
-
-    def check(task: list) -> dict[str, Any]:
-        _, path, path_index = task
-        answer: dict[str, Any] = {name: [] for name in ANSWER_LISTS} | {"raw": False}
-        walked = []
-        try:
-            for offset, data in TFRecordReader(path).records():
-                walked.append(offset)
-                _check_example(answer, path, offset, data)
-        except RecordError as error:
-            text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
-            text = f"after {len(walked):,} good records: {text}"
-            lost = os.path.getsize(path) - (error.offset or 0) if os.path.exists(path) else 0
-            text += f"; {lost:,} bytes from there on were not read"
-            answer["problems"].append(["damage", path, error.offset, text])
-            return answer
-        if path_index and (problem := _check_index(path, path_index, walked)):
-            answer["problems"].append(["index", path_index, None, problem])
+def check_shard(path: str, path_index: str | None) -> dict[str, Any]:
+    """Check one shard and its index."""
+    answer: dict[str, Any] = {
+        "offsets": [], "labels": [], "digests": [], "found": [], "problems": [], "raw": False
+    }  # fmt: skip
+    walked = []
+    try:
+        for offset, data in TFRecordReader(path).records():
+            walked.append(offset)
+            for kind, text in _check_example(answer, offset, data):
+                answer["problems"].append([kind, path, text, offset])
+    except RecordError as error:
+        text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
+        lost = os.path.getsize(path) - (error.offset or 0) if os.path.exists(path) else 0
+        text = (
+            f"after {len(walked):,} good records: {text}; {lost:,} bytes from there were not read"
+        )
+        answer["problems"].append(["damage", path, text, error.offset])
         return answer
-
-    return check
+    if path_index and (problem := _check_index(path, path_index, walked)):
+        answer["problems"].append(["index", path_index, problem])
+    return answer
 
 
 def _check_index(path: str, path_index: str, offsets: list[int]) -> str | None:
@@ -119,46 +100,44 @@ def _check_index(path: str, path_index: str, offsets: list[int]) -> str | None:
     return None
 
 
-def _check_example(answer: dict[str, Any], path: str, offset: int, data: bytes) -> None:
+def _check_example(answer: dict[str, Any], offset: int, data: bytes) -> list[tuple[str, str]]:
+    """Add an example's image to the answer; return what training cannot use."""
     try:
         example: dict[str, Any] = parse_example(data)  # type: ignore[assignment]
     except ValueError as error:
-        answer["problems"].append(["example", path, offset, f"no tf.train.Example: {error}"])
-        return
+        return [("example", f"not a tf.train.Example: {error}")]
     raw = "img_raw" in example
     answer["raw"] = answer["raw"] or raw
     problem = _check_features(example, RAW_FEATURES if raw else FEATURES)
     if problem:
-        answer["problems"].append(["example", path, offset, problem])
-        return
-    number = len(answer["offsets"])
+        return [("example", problem)]
+    number, problems = len(answer["offsets"]), []
     answer["offsets"].append(offset)
     if raw:
         (image,), (label,) = example["img_raw"], example["label"]
         (height,), (width,) = example["height"], example["width"]
         if len(image) != height * width * 3:
-            text = f"{len(image):,} bytes, not {height} × {width} × 3"
-            answer["problems"].append(["example", path, offset, text])
+            problems.append(("example", f"{len(image):,} bytes, not {height} × {width} × 3"))
     else:
         (image,), (label,) = example["image/encoded"], example["image/class/label"]
         label -= 1  # counted from 1 here
         answer["found"] += [[number, *finding] for finding in check_image(image)]
     if not (0 <= label < 2**31 and label == int(label)):
         text = f"the label is {label}" if raw else f"the label is {label + 1}; they begin at 1"
-        answer["problems"].append(["label", path, offset, text])
+        problems.append(("label", text))
         label = -1
     answer["labels"].append(int(label))
     answer["digests"].append(digest(image))
+    return problems
 
 
-def _check_features(example: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """What of these features is missing or of another type."""
-    for name in names:
+def _check_features(example: dict[str, Any], types: dict[str, type]) -> str | None:
+    """Return which of these features is missing or has the wrong type."""
+    for name, type_ in types.items():
         values = example.get(name)
         if values is None or len(values) != 1:
             count = "missing" if values is None else f"there {len(values)} times"
             return f"the feature {name} is {count}"
-        wanted = bytes if name in ("image/encoded", "img_raw") else int
-        if not isinstance(values[0], float if name == "label" else wanted):
-            return f"the feature {name} is of another type"
+        if not isinstance(values[0], type_):
+            return f"the feature {name} has the wrong type"
     return None

@@ -1,6 +1,6 @@
-"""What the scenes are made of, drawn once per worker: trees, houses, cars, textures, grain, faces.
+"""The parts of the scenes, drawn once per worker: trees, houses, cars, textures, grain, faces.
 
-All of it follows from the seed alone, so that every worker holds the same pictures.
+All of it follows from the seed alone, so that every worker holds the same parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FACE_SIZES = (288, 224, 176, 136, 104, 72, 48)  # pixels; the next larger one is
 
 @dataclass(frozen=True)
 class Assets:
-    """Everything that pictures are put together from. Textures are uint8 HWC, `grain` int16."""
+    """Everything that images are composed of. Textures are uint8 HWC, `grain` int16."""
 
     faces: dict[str, dict[int, Image.Image]]
     others: list[dict[int, Image.Image]]
@@ -54,7 +54,7 @@ def _at_sizes(face: faces.Face) -> dict[int, Image.Image]:
 
 
 def make_assets(seed: int) -> Assets:
-    """Draws everything; about half a second."""
+    """Draw everything; this takes about half a second."""
     rng = np.random.default_rng([seed, 77])
     greens = [(92, 132, 52), (70, 112, 48), (120, 146, 60), (58, 98, 56), (104, 124, 70)]
     autumn = [(190, 120, 44), (170, 84, 40), (204, 160, 60)]

@@ -1,6 +1,6 @@
 """The classes of the built-in data set, in label order (sorted by id, as ImageNet's are).
 
-No class is the mirror image of another one, because training flips half of its pictures.
+No class is the mirror image of another one, because training flips half of its images.
 """
 
 from __future__ import annotations
@@ -23,5 +23,11 @@ IDS = tuple(CLASSES)
 
 
 def class_list() -> str:
-    """The text of `classes.txt`: one line per class with tabs between index, id and words."""
+    """Return the text of `classes.txt`: one line per class, tabs between index, id and words."""
     return "".join(f"{label}\t{id_}\t{CLASSES[id_]}\n" for label, id_ in enumerate(IDS))
+
+
+def picture_path(split: str, index: int) -> str:
+    """Return the path of an image inside the set: its class follows from its number."""
+    id_ = IDS[index % len(IDS)]
+    return f"{split}/{id_}/{id_}_{index:06}.jpg"

@@ -195,7 +195,7 @@ def roundabout(canvas: Canvas) -> None:
         canvas.stroke(arc(0, 0, 0.5, 0.5, turn + 8, end), 0.17, WHITE)
         a = np.radians(end)
         centre = np.array([np.cos(a), np.sin(a)])
-        along = np.array([np.sin(a), -np.cos(a)])  # anticlockwise on the picture
+        along = np.array([np.sin(a), -np.cos(a)])  # anticlockwise in the image
         tip = 0.5 * centre + 0.24 * along - 0.05 * centre
         canvas.fill(
             np.stack([0.71 * centre - 0.02 * along, tip, 0.29 * centre - 0.02 * along]), WHITE

@@ -1,6 +1,6 @@
-"""Every number that sets how hard the pictures are, in one place.
+"""Every number that sets how hard the images are, in one place.
 
-A probability is per picture; a range is drawn from uniformly. Changing one changes the data set:
+A probability is per image; a range is drawn from uniformly. Changing one changes the data set:
 raise `VERSION` with it, so that sets drawn before are not taken for sets drawn now.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 VERSION = 3
 
-# The picture: (width, height, weight). Every fifth is turned to portrait, every 25th is grey.
+# The image: (width, height, weight). Every fifth is turned to portrait, every 25th is grey.
 SIZES = ((500, 375, 0.68), (500, 333, 0.14), (480, 360, 0.06), (500, 400, 0.06), (512, 384, 0.06))
 PORTRAIT_EVERY = 5
 GREY_EVERY = 25
@@ -26,13 +26,13 @@ WEAR = (0.0, 0.40)  # dirt and fading, 1 is a ruin
 DAPPLE = 0.22  # shadows of leaves on the sign
 STICKER = 0.12
 
-# What stands in front of the sign.
+# What covers the sign.
 OCCLUDE = 0.18
 OCCLUDE_DEPTH = (0.10, 0.42)  # how far leaves or a post reach into the sign, in diameters
 
-# What stands around it.
+# What is around it.
 BOARDS = 0.35  # an advertising board
-OTHER_SIGNS = 0.45  # up to three signs of no class, on posts of their own
+OTHER_SIGNS = 0.45  # up to three signs of no class, on their own posts
 COMPANION = 0.22  # a sign of no class or a plate on the same post
 OBJECTS = (4, 9)  # houses, trees, lamps, cars
 

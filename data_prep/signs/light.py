@@ -1,4 +1,4 @@
-"""The light of a picture: sky, colour cast, haze, and how a retro-reflective sign looks in it."""
+"""The light of an image: sky, colour cast, haze, and how a retro-reflective sign looks in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a flat sign is in space, and how that looks: projection and perspective warp."""
+"""A flat sign in space: projection and perspective warp."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Pose:
-    """Where a sign is: centre and diameter in pixels, roll, yaw, pitch in radians."""
+    """The place of a sign: centre and diameter in pixels, roll, yaw, pitch in radians."""
 
     x: float
     y: float
@@ -21,7 +21,7 @@ class Pose:
     distance: float  # of the camera, in diameters
 
     def project(self, u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Picture coordinates of points (u, v) on the sign, whose edge is at distance 1."""
+        """Return image coordinates of points (u, v) on the sign, with its edge at distance 1."""
         cr, sr = np.cos(self.roll), np.sin(self.roll)
         cy, sy = np.cos(self.yaw), np.sin(self.yaw)
         cp, sp = np.cos(self.pitch), np.sin(self.pitch)
@@ -33,7 +33,7 @@ class Pose:
         return self.x + half * x * near, self.y + half * y * near
 
     def corners(self) -> np.ndarray:
-        """Where the corners of the square around the sign are, (4, 2) from the upper left."""
+        """Return the corners of the square around the sign, (4, 2) from the upper left."""
         x, y = self.project(np.array([-1, 1, 1, -1.0]), np.array([-1, -1, 1, 1.0]))
         return np.stack([x, y], axis=1)
 

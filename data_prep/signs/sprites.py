@@ -217,7 +217,7 @@ def board(rng: np.random.Generator) -> Sprite:
 
 
 def leaf_cluster(rng: np.random.Generator, base: Colour) -> Image.Image:
-    """A twig of large leaves, as it hangs into the picture close to the camera."""
+    """A twig of large leaves, as it hangs into the image close to the camera."""
     canvas = Canvas(220)
     canvas.stroke(
         smooth([(-0.7, 0.0), (-0.4, -0.05), (0.3, 0.06), (0.6, 0.0)], closed=False),

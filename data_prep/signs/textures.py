@@ -61,7 +61,7 @@ def slabs(rng: np.random.Generator) -> np.ndarray:
 
 
 def cloud(rng: np.random.Generator, cover: float) -> Image.Image:
-    """How much cloud there is at each place: mode L."""
+    """Return the amount of cloud at each place: mode L."""
     noise = smooth_noise(rng, 300, 1200, 120, octaves=6, gain=0.5)
     alpha = np.clip((noise - (1 - cover)) * 5, 0, 1)
     return Image.fromarray((255 * alpha * alpha * (3 - 2 * alpha)).astype(np.uint8))

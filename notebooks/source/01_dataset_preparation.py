@@ -320,7 +320,7 @@ for position, key in enumerate(packed.keys):
 # %%
 import statistics
 
-from rn50lib.data.order import epoch_order
+from rn50lib.data.sampler import epoch_order
 from workshop.lessons.data.survey import in_turn, open_time, read_rate
 
 records = open_source(session.data_root, "train", "recordio")
@@ -444,7 +444,8 @@ hexdump(
 # The content below has the magic twice: once at offset 8, once at an offset that is no multiple of four and therefore does no harm.
 
 # %%
-from rn50lib.data.framing import frame, join, locate
+from data_prep.encoding import frame
+from rn50lib.data.recordio import join, locate
 
 magic = struct.pack("<I", 0xCED7230A)
 content = b"8 bytes." + magic + b"and here: " + magic + b" is harmless"
@@ -659,8 +660,8 @@ if workshop.has("tensorflow"):
     except tf.errors.DataLossError as error:
         print(f"TFRecord, TensorFlow: {error.message}")
 
+from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
-from rn50lib.data.framing import pack_header
 
 flipped = bytearray(picture)
 flipped[len(picture) // 2] ^= 1

@@ -455,10 +455,10 @@ if session.profile != "ci":
 # The library's run makes the same five changes. What it adds: the pictures' order is a function of seed and epoch, so that a run can be resumed in the middle; the rate is a function of the progress; validation is shared, and what the ranks share are *sums*, since a mean of means would be wrong as soon as one rank holds fewer images than another. Before it starts, the ranks agree that they have the same data and the same number of steps, and at the end they compare their weights.
 
 # %%
-from rn50lib.data import order
+from rn50lib.data import sampler
 
-workshop.show(order.shard)
-workshop.show("rn50lib.torch.parallel:HorovodExchange")
+workshop.show(sampler.shard)
+workshop.show("rn50lib.torch.gradient_sync:HorovodSync")
 
 # %% [markdown]
 # Look at *when* the exchange begins. A gradient is ready long before the backward pass is over, and a hook sends it on its way at that moment. What is sent while the rest is still being computed costs no time that anybody waits for. See for yourself in which order they become ready:

@@ -29,6 +29,7 @@ from rn50lib.torch.model import ResNet
 
 session = workshop.start("05", profile)
 rounds, root, cores = rounds or session.rounds, session.data_root / "train", session.machine.cores
+ranks = min(8, len(session.machine.gpus)) or 2  # workers of the ladder's runs, as in notebook 03
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 os.environ |= {"DATA": str(session.data_root), "TF_CPP_MIN_LOG_LEVEL": "3"}
 DALI = workshop.has("nvidia.dali")
@@ -462,8 +463,8 @@ workshop.ladder.predict("3_dali", 1.0)  # your number
 # %%
 for rung in ("2_horovod", "3_dali"):
     workshop.ladder.climb(
-        rung, image_size=session.image_size, batch_size=session.batch_size, steps=session.steps,
-        warm_up=1, workers=cores,
+        rung, ranks=ranks, image_size=session.image_size, batch_size=session.batch_size,
+        steps=session.steps, workers=max(1, cores // ranks),
     )  # fmt: skip
 
 # %% tags=["results"]

@@ -27,6 +27,7 @@ from rn50lib.torch.model import ResNet
 
 session = workshop.start("06", profile)
 pairs = pairs or session.pairs
+ranks = min(8, len(session.machine.gpus)) or 2  # workers of the ladder's runs, as in notebook 05
 workshop.ladder.figure()
 
 # %% [markdown]
@@ -436,8 +437,8 @@ workshop.ladder.predict("4_amp", 1.5)  # your number
 climbed = {}
 for rung in ("3_dali", "4_amp"):
     climbed[rung] = workshop.ladder.climb(
-        rung, image_size=session.image_size, batch_size=session.batch_size, steps=session.steps,
-        warm_up=1,
+        rung, ranks=ranks, image_size=session.image_size, batch_size=session.batch_size,
+        steps=session.steps, workers=max(1, session.machine.cores // ranks),
     )  # fmt: skip
 
 # %% [markdown]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.config import TrainConfig, from_dict
-from rn50lib.data import order
+from rn50lib.data import sampler
 from rn50lib.data.decode import open_image
 from rn50lib.data.source import open_source
 from rn50lib.errors import status_of
@@ -31,14 +31,14 @@ def stages(done: TrainConfig, limit_s: float) -> dict[str, float]:
     and mirroring, which are timed on pixels that are there already.
     """
     from rn50.diagnose.peak import copy_seconds
-    from rn50lib.data.torch_images import TorchPictures, decoding_ratio
+    from rn50lib.data.torch_loader import TorchPictures, decoding_ratio
 
     split = "val" if done.only_inference else "train"
     source = open_source(Path(done.data_root), split, done.data_format)
     images = TorchPictures(source, split == "train", done)
     taken, count = {"read": 0.0, "decode": 0.0, "augment": 0.0}, 0
     begin = time.perf_counter()
-    for index in map(int, order.epoch_order(len(source), images.seed, 0)[:MAX_IMAGES]):
+    for index in map(int, sampler.epoch_order(len(source), images.seed, 0)[:MAX_IMAGES]):
         start = time.perf_counter()
         data = source.read(index)
         read = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Input pipelines: from stored images to batches, in the order that `records.order` lays down.
+"""Input pipelines: from stored images to batches, in the order of `sampler`.
 
-Every pipeline gives uint8 NHWC batches of one rank; normalising is the step's work, on the device.
-Streams (TFRecord in tf.data, record files in DALI) have an order of their own, and promise less.
+Every pipeline gives uint8 NHWC batches of one rank; the step normalises them, on the device.
+Streams (TFRecord in tf.data, record files in DALI) have their own order, and promise less.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class Pipeline(Protocol):
     """One split of a data set as batches of one rank; `len()` is the steps of an epoch."""
 
     examples: int
-    ordered: bool  # whether it reads by number, so that an epoch can begin behind any image
+    ordered: bool  # whether it reads by number, so that an epoch can begin after any image
 
     def __len__(self) -> int: ...
 
     def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from `start_step` on, the same ones every time it is asked.
+        """Return the batches of an epoch from `start_step` on, the same ones at every call.
 
-        The first `skip` images of the epoch's order are left out: a group of any size has trained
+        The first `skip` images of the epoch's order are left out: any number of ranks has trained
         on them before. Only a loader that is `ordered` takes it.
         """
         ...
 
     def close(self) -> None:
-        """End the workers. Nothing is left running."""
+        """End the workers, so that nothing is left running."""
         ...
 
 
 def open_pipeline(
     experiment: TrainConfig, source: Source | None, split: str, rank: int, size: int
 ) -> Pipeline:
-    """The pipeline of an experiment for 'train' or 'val'. `source` is None for synthetic.
+    """Return the pipeline of an experiment for 'train' or 'val'; `source` is None for synthetic.
 
-    Raises UserError when the data set holds less than one global batch.
+    Raises UserError if the data set holds less than one global batch.
     """
     if experiment.loader == "synthetic":
         from rn50lib.data.synthetic import Synthetic

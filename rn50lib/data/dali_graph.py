@@ -1,9 +1,9 @@
-"""What DALI does to an image, as two graphs: one for training, one for validation.
+"""Two DALI graphs for images: one for training, one for validation.
 
     read → decode and crop → resize → mirror → uint8 pixels
 
 The same two run on a CPU and on a GPU. Each takes `read`, a function that adds a reader of files,
-RecordIO or TFRecord, and `Look`, which holds the recipe's numbers: DALI has defaults of its own for
+RecordIO or TFRecord, and `Look`, which holds the recipe's numbers: DALI has its own defaults for
 nearly all of them, and the reference once trained with DALI's 8 % as the smallest crop because it
 passed nothing. Normalising is left to the step, which does it on the device.
 """
@@ -23,16 +23,16 @@ Read = Callable[[], tuple[Any, Any]]
 """Adds a reader to the graph that is being defined: (encoded image, label as a scalar)."""
 
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))
-"""Capabilities of the GPUs that decode JPEGs beside their other work: A100 and A30, H100 and H200,
-B200. They decode whole images only."""
+"""Capabilities of the GPUs with a JPEG engine: A100 and A30, H100 and H200, B200. It decodes whole
+images only, alongside the GPU's other work."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What images become. `pixels` is their side, `resize` the shorter side of a validation image
-    before its centre is cut out. `antialias` goes with `--resample`. `quick` is a cheaper way to
-    decode: see `images.quick`.
+    """The parameters of a graph.
 
+    `pixels` is their side, `resize` the shorter side of a validation image before its centre is cut
+    out. `antialias` goes with `--resample`. `quick` is a cheaper way to decode: see `decode.quick`.
     `gpu` decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the
     part that the crop needs is decoded, which is less work.
     """
@@ -48,7 +48,7 @@ class Look:
 
 @pipeline_def
 def training(read: Read, look: Look) -> tuple[Any, Any]:
-    """A random part of each image, as uint8 (pixels, pixels, 3), and its label."""
+    """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
     encoded, label = read()
     crop = {
         "random_area": list(look.augmentation.area),
@@ -80,7 +80,7 @@ def training(read: Read, look: Look) -> tuple[Any, Any]:
 
 @pipeline_def
 def validation(read: Read, look: Look) -> tuple[Any, Any]:
-    """The middle of each image, as uint8 (pixels, pixels, 3), and its label.
+    """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
 
     Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
     then crop the centre" gives, and decodes less: see `recipe.center_crop_box`, whose box it is.
@@ -103,8 +103,10 @@ def validation(read: Read, look: Look) -> tuple[Any, Any]:
 
 
 def center_side(shorter: Any, look: Look) -> Any:
-    """round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box` has it. A
-    half goes to the even number, as Python's."""
+    """Return round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box`.
+
+    A half goes to the even number, as Python's.
+    """
     doubled = 2 * look.pixels * shorter + look.resize
     nearest = doubled // (2 * look.resize)
     is_half = fn.cast(doubled == nearest * (2 * look.resize), dtype=types.INT32)
@@ -112,46 +114,39 @@ def center_side(shorter: Any, look: Look) -> Any:
 
 
 def resized(images: Any, look: Look, start: Any = None, end: Any = None, **how: Any) -> Any:
-    """A rectangle of each image, or all of it, as (pixels, pixels, 3)."""
+    """Return a rectangle of each image, or all of it, as (pixels, pixels, 3)."""
     if start is not None:
         how |= {"roi_start": start, "roi_end": end}
     return fn.resize(images, resize_x=look.pixels, resize_y=look.pixels, **how, **resampling(look))
 
 
 def resampling(look: Look) -> dict[str, Any]:
-    """Pillow's BILINEAR: a triangle, as wide as the pixels that become one; or just a triangle."""
+    """Return Pillow's BILINEAR: a triangle as wide as the pixels that become one, or narrower."""
     return {"interp_type": types.INTERP_LINEAR, "antialias": look.antialias}
 
 
 def decoding(look: Look, operator: Callable) -> dict[str, Any]:
-    """How to decode. The careful way is libjpeg's own, on a GPU too, so that all loaders see the
-    same picture in validation.
+    """Return how to decode. The accurate way is libjpeg's, on a GPU too, as in all loaders.
 
-    How many images go to the JPEG engine, while the GPU's other units decode the rest, is left to
-    DALI, whose own default has changed (0.65, 0.9). Nothing is allocated ahead (`preallocate_*`):
-    that would take a batch of the largest image, and what the decoder takes comes from DALI's pool,
-    which outlives a graph.
+    DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
+    (`preallocate_*`): that would take a batch of the largest image.
     """
     engine = {} if look.engine else {"hw_decoder_load": 0.0}
-    return (
-        {
-            "device": "mixed" if look.gpu else "cpu",
-            "output_type": types.RGB,
-            "use_fast_idct": look.quick,
-            "jpeg_fancy_upsampling": not look.quick,
-        }
-        | engine
-        | as_stored(operator)
-    )
+    how = {"device": "mixed" if look.gpu else "cpu", "output_type": types.RGB}
+    how |= {"use_fast_idct": look.quick, "jpeg_fancy_upsampling": not look.quick}
+    return how | engine | as_stored(operator)
 
 
 def as_stored(operator: Callable) -> dict[str, Any]:
-    """DALI 1 leaves images as they lie in the file, like every other loader here; DALI 2 turns them
-    as their EXIF block says, unless told not to."""
+    """Return what keeps DALI 2 from turning images as their EXIF block says.
+
+    DALI 1 leaves them as they are in the file, like every other loader here.
+    """
     known = inspect.signature(operator).parameters
     return {"adjust_orientation": False} if "adjust_orientation" in known else {}
 
 
 def delivered(images: Any, label: Any, look: Look) -> tuple[Any, Any]:
+    """Return images and labels (int32) on the device where they were made."""
     label = fn.cast(label, dtype=types.INT32)
     return images, label.gpu() if look.gpu else label

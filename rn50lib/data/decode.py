@@ -1,24 +1,28 @@
-"""From the bytes of an image file to a square of uint8 RGB pixels, with Pillow.
+"""Decoding an image file to a square of uint8 RGB pixels, with Pillow.
 
 Only the crop is resized, and a large JPEG is decoded at a half, a quarter or an eighth of its size
-where the crop is still larger than what is asked for: libjpeg does that in the frequency domain.
+if the crop is still larger than what is asked for: libjpeg does that in the frequency domain.
 """
 
 from __future__ import annotations
 
 import io
+import struct
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from rn50lib import hooks as overrides
 from rn50lib.config import TrainConfig
+from rn50lib.data.folder import refuse_no_image
+from rn50lib.data.sampler import image_seed
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box, center_crop_box, turn
-from rn50lib.data import order
-from rn50lib.data.imageinfo import eight_bits, refuse_no_image
-from rn50lib.data.source import Source
+
+if TYPE_CHECKING:
+    from rn50lib.data.source import Source
 
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS = 2**28  # refuse a decompression bomb, no large photograph
 # a few of ImageNet's files have broken EXIF blocks; their pixels are fine
@@ -26,9 +30,64 @@ warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
 
 VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
 
+SPARE = 2
+"""How many times the pixels that the network gets are decoded of a validation image, per side.
+
+libjpeg can decode at a half, a quarter or an eighth of the size, which is faster, and not quite the
+same as resizing the whole image. The spare pixels make all loaders give the same image. A training
+image needs none."""
+
+SIZE = struct.Struct(">HHB")
+"""In a JPEG's start of frame, from its fifth byte on: height, width, number of components."""
+
+
+def quick(experiment: TrainConfig, train: bool) -> bool:
+    """Return True if libjpeg decodes in its quick way.
+
+    That is a coarser cosine transform, and stored colours repeated instead of interpolated. The
+    error is small compared with a random crop's. Validation decodes accurately, so that all loaders
+    give the same predictions, unless `--resample fast` is passed.
+    """
+    return train or experiment.resample == "fast"
+
+
+def find_frame(data: bytes) -> int | None:
+    """Return the place of a JPEG's start of frame, None if there is none.
+
+    A frame is 0xff, a marker, two bytes of length, the bits of a sample, and `SIZE` (ITU T.81,
+    B.1).
+    """
+    if data[:3] != b"\xff\xd8\xff":
+        return None
+    at, end = 2, len(data)
+    while at + 4 <= end and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return at if at + 10 <= end else None
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
+            at += 2
+        elif marker in (0xD9, 0xDA):  # the end, or the image data, before any frame
+            return None
+        else:
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return None
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """Return a grey image of 16 bits cut to its upper 8, as libpng, OpenCV and DALI do.
+
+    Any other image is returned as it is. Pillow's own ``convert`` makes everything above 255 white,
+    and it cuts colours and grey with transparency itself when it opens them.
+    """
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
 
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
-    """Read the header of an image file. Raises UserError naming `name` when it is not an image."""
+    """Read the header of an image file. Raises UserError naming `name` if it is not an image."""
     try:
         return Image.open(io.BytesIO(data))  # type: ignore[return-value]
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
@@ -36,30 +95,12 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
         raise UserError(f"{name} is not an image that can be decoded; {VERIFY}") from error
 
 
-SPARE = 2
-"""libjpeg can decode at a half, a quarter or an eighth of the size, which is faster, and not quite
-what decoding at full size and making small gives. Of a validation image so many times the pixels
-are decoded, in width and height, that the network gets: so that all loaders see the same picture
-and a network gives the same answers. A training image needs no more than the network gets."""
-
-
-def quick(experiment: TrainConfig, train: bool) -> bool:
-    """Whether a JPEG is decoded in libjpeg's quick way: a coarser cosine transform, and stored
-    colours repeated instead of interpolated.
-
-    It takes less time, and what it is off by, once a picture is small, is nothing beside a random
-    crop. Validation is careful, so that a network gives the same answers behind every loader;
-    unless it is asked to hurry by `--resample fast`.
-    """
-    return train or experiment.resample == "fast"
-
-
 def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int = 1) -> np.ndarray:
-    """The `box` (in pixels of the whole image) resized to uint8 (size, size, 3), antialiased, from
-    at least `spare` times as many pixels a side where the image has them.
+    """Return the `box`, in pixels of the whole image, resized to uint8 (size, size, 3).
 
-    Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError for
-    a damaged image.
+    It is antialiased, from at least `spare` times as many pixels per side if the image has them.
+    Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError for a
+    damaged image.
     """
     left, top, width, height = box
     full_width, full_height = opened.size
@@ -89,11 +130,11 @@ class Pictures:
         self.augmentation = experiment.to_recipe().augmentation
 
     def image(self, epoch: int, index: int) -> np.ndarray:
-        """Image `index` in `epoch`, uint8 (size, size, 3). Raises UserError for a bad image."""
+        """Return image `index` in `epoch`, uint8 (size, size, 3). Raises UserError if it is bad."""
         return self.from_bytes(self.source.read(index), epoch, index)
 
     def from_bytes(self, data: bytes, epoch: int, index: int) -> np.ndarray:
-        """The same from the encoded image, which has been read already."""
+        """Return the same as `image`, from the encoded image."""
         pixels = self.part(data, epoch, index)
         upside_down, degrees = self.turn(epoch, index)
         if upside_down:
@@ -104,7 +145,7 @@ class Pictures:
         return pixels
 
     def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
-        """The crop of an encoded image, made small and mirrored where that was chosen."""
+        """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
         name = self.source.name(index)
         opened = open_image(data, name)
         box, mirror = self.choose(epoch, index, *opened.size)
@@ -112,10 +153,10 @@ class Pictures:
         return pixels[:, ::-1] if mirror else pixels
 
     def choose(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
-        """The crop of image `index` and whether to mirror it; for validation, its centre."""
+        """Return the crop of image `index` and whether to mirror it; for validation, its centre."""
         if not self.train:
             return center_crop_box(width, height, self.size, self.resize), False
-        seed = order.image_seed(self.seed, epoch, index)
+        seed = image_seed(self.seed, epoch, index)
         box, mirror = overrides.get("augment")(seed, width, height, self.augmentation)
         left, top, w, h = box
         if not (0 <= left < left + w <= width and 0 <= top < top + h <= height):
@@ -126,7 +167,7 @@ class Pictures:
         return box, mirror
 
     def turn(self, epoch: int, index: int) -> tuple[bool, float]:
-        """Whether image `index` is turned upside down, and the degrees it is turned by then."""
+        """Return whether image `index` is flipped vertically, and the degrees of its rotation."""
         if not self.train:
             return False, 0.0
-        return turn(order.image_seed(self.seed, epoch, index), self.augmentation)
+        return turn(image_seed(self.seed, epoch, index), self.augmentation)

@@ -1,4 +1,4 @@
-"""A split of a data set as class folders of image files, and what its classes are called."""
+"""A split of a data set as class folders of image files, and the names of its classes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,25 @@ from pathlib import Path
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.data.imageinfo import refuse_no_image
 
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")
 """Extensions of image files, in small letters; capitals count as well. im2rec has the same list."""
 
 OTHER_IMAGES = (".avif", ".bmp", ".gif", ".heic", ".jfif", ".tif", ".tiff", ".webp")
-"""Images that no loader here reads; a run says that they are left out."""
+"""Images that no loader here reads; a run reports that they are left out."""
+
+LFS_POINTER = b"version https://git-lfs"
+"""The first bytes of a git-LFS pointer: a short text in place of the file itself."""
+
+
+def refuse_no_image(name: str, data: bytes) -> None:
+    """Raise UserError, with the `name` of the image, if it is empty or a git-LFS pointer."""
+    if not data:
+        raise UserError(f"{name}: this image has no bytes; copy it again or remove it")
+    if data.startswith(LFS_POINTER):
+        raise UserError(
+            f"{name}: this is a git-LFS pointer, not the image; `git lfs pull` fetches the images"
+        )
 
 
 @dataclass
@@ -35,12 +47,12 @@ class FileSource:
         return len(self.labels)
 
     def name(self, i: int) -> str:
-        """The path of image i."""
+        """Return the path of image i."""
         start = int(self._ends[i - 1]) if i else 0
         return os.path.join(self.path, os.fsdecode(self._names[start : int(self._ends[i])]))
 
     def read(self, i: int) -> bytes:
-        """The bytes of image i. Raises UserError if it is gone, empty or a git-LFS pointer."""
+        """Return the bytes of image i. Raises UserError if it is gone or no image."""
         name = self.name(i)
         try:
             with open(name, "rb", buffering=0) as file:
@@ -60,8 +72,16 @@ def open_folders(root: Path, split: str) -> FileSource:
     """
     classes = _class_folders(root, split)
     other = "val" if split == "train" else "train"
-    if (root / other).is_dir():
-        _check_same_classes(root, split, classes, other, _class_folders(root, other))
+    others = _class_folders(root, other) if (root / other).is_dir() else classes
+    if classes != others:
+        only_here, only_there = set(classes) - set(others), set(others) - set(classes)
+        inside, lacking = (split, other) if only_here else (other, split)
+        raise UserError(
+            f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
+            f" {other} has {len(others)}): {min(only_here or only_there)!r} is in {inside} and not "
+            f"in {lacking}, so a label would mean one class in training and another in validation. "
+            "Make them the same"
+        )
     names: list[bytes] = []
     counts, left_out = [], []
     for class_name in classes:
@@ -75,11 +95,22 @@ def open_folders(root: Path, split: str) -> FileSource:
         )
     ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
-    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
-    remarks = _remarks(root / split, empty, left_out)
-    source = FileSource(root, root / split, labels, classes, b"".join(names), ends, remarks=remarks)
+    empty = [str(root / split / c) for c, n in zip(classes, counts, strict=True) if not n]
+    remarks = [f"note: {_shorten(empty)}: a class without images"] if empty else []
+    if left_out:
+        why = f"not one of {', '.join(IMAGE_EXTENSIONS)}"
+        if min(left_out).lower().endswith(IMAGE_EXTENSIONS):
+            why = "a link to nothing" if os.path.islink(min(left_out)) else "no regular file"
+        remarks.append(f"note: left out: {_shorten(left_out)}, {why}")
+    source = FileSource(
+        root, root / split, labels, classes, b"".join(names), ends, remarks=tuple(remarks)
+    )
     source.read(0)  # a folder of git-LFS pointers is seen here, not in a worker
     return source
+
+
+def _shorten(paths: list[str]) -> str:
+    return min(paths) + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
 
 
 def _class_folders(root: Path, split: str) -> tuple[str, ...]:
@@ -102,20 +133,6 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
             "`python -m data_prep.imagenet` does it"
         )
     raise UserError(f"{folder}: it holds no class folders, so there are no images to read")
-
-
-def _check_same_classes(
-    root: Path, split: str, classes: tuple[str, ...], other: str, other_classes: tuple[str, ...]
-) -> None:
-    only_here, only_there = set(classes) - set(other_classes), set(other_classes) - set(classes)
-    if only_here or only_there:
-        inside, lacking = (split, other) if only_here else (other, split)
-        raise UserError(
-            f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
-            f" {other} has {len(other_classes)}): {min(only_here or only_there)!r} is in {inside} "
-            f"and not in {lacking}, so a label would mean one class in training and another in "
-            "validation. Make them the same"
-        )
 
 
 def compare_labels(
@@ -150,26 +167,8 @@ def compare_labels(
     )
 
 
-def _remarks(folder: Path, empty: list[str], left_out: list[str]) -> tuple[str, ...]:
-    """Return a line if classes have no images, and one if images are left out."""
-    remarks = []
-    if empty:
-        more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-        remarks.append(f"note: {folder / empty[0]}{more}: a class without images")
-    if left_out:
-        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
-        why = f"not one of {', '.join(IMAGE_EXTENSIONS)}"
-        if min(left_out).lower().endswith(IMAGE_EXTENSIONS):
-            why = "a link to nothing" if os.path.islink(min(left_out)) else "no regular file"
-        remarks.append(f"note: left out: {min(left_out)}{more}, {why}")
-    return tuple(remarks)
-
-
 def _collect(folder: str, relative: bytes, names: list[bytes]) -> list[str]:
-    """Add the paths of a class folder's images, sorted; returns the images that are left out.
-
-    Raises UserError if some are in folders deeper down.
-    """
+    """Add the paths of a class folder's images, sorted; return the images that are left out."""
     files, left_out = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -185,7 +184,7 @@ def _collect(folder: str, relative: bytes, names: list[bytes]) -> list[str]:
 
 
 def _refuse_nested(folder: str) -> None:
-    """im2rec would make such a folder a class: labels of files and records would differ."""
+    """Raise UserError if there are images in a folder, which im2rec would make a class."""
     for path, _, files in os.walk(folder):
         if any(name.lower().endswith(IMAGE_EXTENSIONS) for name in files):
             raise UserError(
@@ -198,10 +197,10 @@ def _refuse_nested(folder: str) -> None:
 
 
 def read_class_names(root: Path) -> tuple[str, ...] | None:
-    """The class names in `classes.txt` of the data root or of the folder above, if there is one.
+    """Return the class names in `classes.txt` of the data root or of the folder above, if any.
 
-    Each line is `index <tab> id <tab> words`, or just a name. The id, which is what the folder is
-    called, names the class; where there is an index it gives the order.
+    Each line is `index <tab> id <tab> words`, or just a name. The id, which is the folder's name,
+    names the class; the index, if there is one, gives the order.
     """
     rows = read_class_rows(root)
     if rows is None:
@@ -212,7 +211,7 @@ def read_class_names(root: Path) -> tuple[str, ...] | None:
 
 
 def read_class_rows(root: Path) -> list[list[str]] | None:
-    """The columns of each line of `classes.txt`; None where there is no such file."""
+    """Return the columns of each line of `classes.txt`; None if there is no such file."""
     for folder in (root, root.parent):
         try:
             text = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace")

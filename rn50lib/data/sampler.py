@@ -1,21 +1,102 @@
-"""Which images a rank's batches hold: the plan that every loader of stored images follows."""
+"""The order of images on each rank: pure functions of seed, epoch, rank and size.
+
+No function here keeps any state, so a resumed run, or one with other workers, sees the same order.
+`Plan` applies them to one split on one rank; every loader of stored images follows it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rn50lib import hooks as overrides
 from rn50lib.config import TrainConfig
-from rn50lib.data import order
-from rn50lib.data.source import Source
+
+if TYPE_CHECKING:
+    from rn50lib.data.source import Source
 
 SUBSET_SEED = 50  # the part that --num-examples keeps is the same in every run
 
 SHUFFLE_BYTES = 128_000_000
-"""What the shuffle buffer of a stream may hold of encoded images: some 1,300 of ImageNet's."""
+"""Encoded images that the shuffle buffer of a stream may hold: some 1,300 of ImageNet's."""
+
+
+def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the order of an epoch: a permutation of range(examples), int64 of shape (examples,).
+
+    It depends on nothing but (seed, epoch). The bit generator's raw numbers are sorted instead of
+    calling ``Generator.permutation``, because NumPy promises never to change the former, and makes
+    no such promise for the latter.
+    """
+    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(examples)
+    return np.argsort(bits, kind="stable").astype(np.int64, copy=False)
+
+
+def shard(order: np.ndarray, rank: int, size: int, batch: int) -> np.ndarray:
+    """Return what one rank reads, int64 of shape (steps, batch).
+
+    Step s takes order[s·G : (s+1)·G] with the global batch G = size · batch, and rank r the rows
+    r·batch … (r+1)·batch of that. All ranks have the same number of steps, len(order) // G; the
+    rest at the end is dropped.
+    """
+    global_batch = size * batch
+    steps = len(order) // global_batch
+    return order[: steps * global_batch].reshape(steps, size, batch)[:, rank]
+
+
+def validation_shard(
+    examples: int, rank: int, size: int, batch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what one rank validates: indices int64 (steps, batch), and valid int64 (steps,).
+
+    Over all ranks every image is exactly once in the rows below ``valid``, and all ranks have the
+    same number of steps. The rows from ``valid`` on only fill the last batches: they repeat the
+    last image and count nowhere.
+    """
+    global_batch = size * batch
+    steps = -(-examples // global_batch)
+    first = np.arange(steps, dtype=np.int64) * global_batch + rank * batch
+    indices = np.minimum(first[:, None] + np.arange(batch), examples - 1)
+    return indices, np.clip(examples - first, 0, batch)
+
+
+def stream_shard(counts: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """Return what one rank reads of shards that are read as streams, int64 of shape (parts, 3).
+
+    Each row is a shard, how many of its records to skip and how many to take. With all shards (of
+    ``counts`` records each) laid end to end, rank r takes the records from floor(N·r / size) to
+    floor(N·(r+1) / size): every record once over all ranks, whatever the number of shards.
+    """
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    first, last = total * rank // size, total * (rank + 1) // size
+    starts = ends - counts
+    skip, stop = np.clip(first - starts, 0, counts), np.clip(last - starts, 0, counts)
+    parts = np.stack([np.arange(len(ends), dtype=np.int64), skip, stop - skip], axis=1)
+    return parts[parts[:, 2] > 0]
+
+
+def image_seed(seed: int, epoch: int, index: int) -> int:
+    """Return a seed for the augmentation of one image in one epoch, below 2**63.
+
+    Neighbouring arguments give unrelated seeds (the finalizer of SplitMix64 after each).
+    """
+    mixed = _mix(_mix(_mix(seed) ^ epoch) ^ index)
+    return mixed >> 1
+
+
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+def _mix(value: int) -> int:
+    """SplitMix64's step and finalizer (Steele, Lea, Flood 2014): a bijection of 64-bit words."""
+    value = (value + 0x9E3779B97F4A7C15) & _WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+    return value ^ (value >> 31)
 
 
 class Plan:
@@ -36,21 +117,21 @@ class Plan:
         self.limit = experiment.benchmark_iters
         self.subset: np.ndarray | None = None
         if self.examples < self.images:  # drawn across all classes: files are sorted by class
-            self.subset = order.epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
+            self.subset = epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
 
     def rows(self, epoch: int, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Image numbers (steps, batch), and how many of each batch count; the first `skip` images
-        of the epoch's order are left out."""
+        """Return image numbers (steps, batch), and how many of each batch count.
+
+        The first `skip` images of the epoch's order are left out.
+        """
         if self.train:
-            shuffled = order.epoch_order(self.examples, self.seed, epoch)
+            shuffled = epoch_order(self.examples, self.seed, epoch)
             if self.subset is not None:
                 shuffled = self.subset[shuffled]
             rows = overrides.get("shard")(shuffled[skip:], self.rank, self.size, self.batch_size)
             valid = np.full(len(rows), self.batch_size)
         else:
-            rows, valid = order.validation_shard(
-                self.examples, self.rank, self.size, self.batch_size
-            )
+            rows, valid = validation_shard(self.examples, self.rank, self.size, self.batch_size)
         return rows[: self.limit], valid[: self.limit]
 
     def __len__(self) -> int:
@@ -59,12 +140,12 @@ class Plan:
     # -- for streams, whose readers choose the images themselves -----------------------------------
 
     def stream_steps(self) -> int:
-        """The steps of an epoch, equally many on all ranks."""
+        """Return the steps of an epoch, the same number on all ranks."""
         group = self.size * self.batch_size
         steps = self.examples // group if self.train else -(-self.examples // group)
         return min(steps, self.limit or steps)
 
     def shuffle_buffer(self, paths: Sequence[Path]) -> int:
-        """How many images are held to be shuffled, of those in these files."""
+        """Return how many of the images in these files are held to be shuffled."""
         stored = sum(path.stat().st_size for path in paths)
         return max(2 * self.batch_size, SHUFFLE_BYTES * self.images // max(1, stored))

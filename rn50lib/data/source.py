@@ -1,7 +1,6 @@
 """A data set opened for reading: folders, a record file or shards, behind one small interface.
 
-`open_source` finds out which form a data root has and says in one line what is wrong with it if it
-has none; what it returns can be handed to worker processes.
+`open_source` detects the form of a data root. The sources that it returns can be pickled.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from rn50lib.errors import UserError
-from rn50lib.data.folder import compare_labels, open_folders, read_class_names
-from rn50lib.data.framing import RecordError
-from rn50lib.data.imageinfo import refuse_no_image
+from rn50lib.data.folder import compare_labels, open_folders, read_class_names, refuse_no_image
+from rn50lib.data.recordfile import RecordError
 from rn50lib.data.recordio import Reader
 from rn50lib.data.shards import open_shards, shard_folder
+from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
@@ -28,8 +26,7 @@ FORMATS = ("auto", "files", "recordio", "tfrecord")
 class Source(Protocol):
     """One split of a data set. Images are numbered from 0; ``labels`` is int32 of shape (images,).
 
-    ``classes`` names the labels ("0", "1", … where the names are not known). ``read`` returns the
-    encoded image as bytes of its own, ``name`` what an error message calls it.
+    ``classes`` names the labels, "0", "1", … if unknown.
     """
 
     format: str
@@ -40,9 +37,13 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, i: int) -> bytes: ...
+    def read(self, i: int) -> bytes:
+        """Return the encoded image i. Raises UserError if it cannot be read."""
+        ...
 
-    def name(self, i: int) -> str: ...
+    def name(self, i: int) -> str:
+        """Return the file of image i, and its place in it, for error messages."""
+        ...
 
 
 @dataclass
@@ -61,12 +62,12 @@ class RecordSource:
         return len(self.labels)
 
     def name(self, i: int) -> str:
-        """The record file, with key and offset of record i."""
+        """Return the record file, with key and offset of record i."""
         key, offset = self._reader.keys[i], int(self._reader.offsets[i])
         return f"{self.path}: record with key {key} at offset {offset:,}"
 
     def read(self, i: int) -> bytes:
-        """The image in record i. Raises RecordError if the record is damaged."""
+        """Return the image in record i. Raises RecordError if the record is damaged."""
         image = self._reader[i][1]
         if len(image) < 1024:
             refuse_no_image(self.name(i), image)
@@ -78,9 +79,9 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
 
     "recordio" reads ROOT/SPLIT.rec and .idx, or ROOT/records/SPLIT.rec and .idx; "files" reads the
     class folders ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or in ROOT. "auto" takes
-    record files where there are any, else files, and shards where there is nothing else.
-    Raises UserError, which names the folder or file and the remedy, if the data set is not there,
-    is not laid out so, is empty, or if its train and val parts do not have the same classes.
+    record files if there are any, else files, and shards if there is nothing else. Raises
+    UserError, which names the folder or file and the remedy, if the data set is missing, has a
+    different layout, is empty, or if its train and val parts do not have the same classes.
     """
     root = _check_root(root)
     if split not in SPLITS:
@@ -98,10 +99,11 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
 
 
 def classes_of(root: str | os.PathLike, data_format: str = "auto") -> tuple[str, ...]:
-    """What the classes of a data root are called, without reading any image.
+    """Return the names of the classes of a data root, without reading any image.
 
-    The class folders tell it where there are any, else the record files, else the shards; these
-    too where ``data_format`` asks for them. Raises UserError as ``open_source`` does.
+    They come from the class folders if there are any, else from the record files, else from the
+    shards; from the shards also if ``data_format`` asks for them. Raises UserError as
+    ``open_source`` does.
     """
     root = _check_root(root)
     folders, shards = all((root / split).is_dir() for split in SPLITS), shard_folder(root)

@@ -1,4 +1,4 @@
-"""Random images, made once and given again and again: the ceiling for any real input."""
+"""Random images, made once and repeated: the upper limit for any real input."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Synthetic:
         return self.steps
 
     def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """Yield the same batch for each step."""
         for _ in range(start_step, self.steps):
             yield self.batch
 
     def close(self) -> None:
-        return None
+        """Do nothing."""

@@ -1,7 +1,10 @@
-"""TFRecord shards: the framing with its checksums, the index that DALI wants, and readers of both.
+"""TFRecord shards and the tf.train.Examples in them, read without TensorFlow.
 
 A record is its length (uint64), a checksum of the length, the data, a checksum of the data; a shard
-is records one behind the other, and `index/SHARD.idx` says `offset size` of each.
+is a series of records, and `index/SHARD.idx` has a line `offset size` for each. An Example is a
+Protocol Buffers message: a tag with a field's number and type, then its bytes. It holds Features
+(field 1), that a map (field 1) of key (1) and Feature (2), and that a list of bytes (1), floats (2)
+or ints (3), whose values are its field 1.
 """
 
 from __future__ import annotations
@@ -10,22 +13,21 @@ import functools
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from rn50lib.data.recordfile import MappedFile, RecordError, crc32c, read_pairs
 from rn50lib.errors import UserError
-from rn50lib.data.framing import RecordError, crc32c
-from rn50lib.data.index import read_pairs
-from rn50lib.data.mapped import MappedFile
 
 FRAMING_BYTES = 16
 """What the framing adds to the data of a record."""
 
 SPLIT_PREFIX = {"train": "train", "val": "validation"}
-"""How the field calls the shards of a split: train-00000-of-01024, validation-00000-of-00128."""
+"""The first part of the field's shard names: train-00000-of-01024, validation-00000-of-00128."""
 
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
@@ -33,20 +35,20 @@ CRC = struct.Struct("<I")
 
 
 def mask(crc: int) -> int:
-    """TFRecord stores no plain checksum, so that a checksum over records stays meaningful."""
+    """Return a checksum as TFRecord stores it, so that checksums of records stay meaningful."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum that TFRecord stores for ``data``: CRC32C, rotated and shifted."""
+    """Return the checksum that TFRecord stores for ``data``: CRC32C, rotated and shifted."""
     return mask(crc32c()(0, data))
 
 
 class TFRecordReader:
     """The records of one shard, in order or at random; every checksum is checked.
 
-    An index saves going through the shard to find its records. A reader can be pickled or inherited
-    by workers. Raises RecordError, with file, offset and remedy, if the file is damaged.
+    With an index, the records need not be found by going through the shard. A reader can be pickled
+    or inherited by workers. Raises RecordError, with file and offset, if the file is damaged.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class TFRecordReader:
 
     @functools.cached_property
     def offsets(self) -> np.ndarray:
-        """Where the records start, int64."""
+        """The starts of the records, int64."""
         if self.path_index is None:
             return self.spans[:, 0] - _HEAD.size
         try:
@@ -72,13 +74,12 @@ class TFRecordReader:
 
     @functools.cached_property
     def spans(self) -> np.ndarray:
-        """Where the data of the records start and stop, int64 (records, 2): found without index."""
-        found, at = [], 0
-        with self.file.scan() as data:
-            while at < self.file.size:
-                start, stop = self._locate(data[at : at + _HEAD.size], at)
-                found.append((start, stop))
-                at = stop + CRC.size
+        """Start and stop of the data of each record, int64 (records, 2), found without an index."""
+        found, at, data = [], 0, self.file.data()
+        while at < self.file.size:
+            start, stop = self._locate(data[at : at + _HEAD.size], at)
+            found.append((start, stop))
+            at = stop + CRC.size
         return np.array(found, np.int64)
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class TFRecordReader:
             yield data
 
     def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
-        """Return where the data of the record start and stop that has this head."""
+        """Return where the data start and stop of the record that has this head."""
         if len(head) < _HEAD.size:
             raise self.file.damaged(offset, f"the file ends after {len(head)} bytes of a record")
         length, stored = _HEAD.unpack(head)
@@ -129,16 +130,19 @@ class TFRecordReader:
         return start, start + length
 
 
+# -- the files of a split ------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Shard:
-    """One shard and its index (None where it has none)."""
+    """One shard and its index, None if it has none."""
 
     path: Path
     index: Path | None
 
 
 def shard_name(split: str, number: int, count: int) -> str:
-    """train-00003-of-00016, validation-00000-of-00004."""
+    """Return train-00003-of-00016, or validation-00000-of-00004."""
     return f"{SPLIT_PREFIX[split]}-{number:05}-of-{count:05}"
 
 
@@ -148,9 +152,9 @@ def index_path(shard: Path) -> Path:
 
 
 def find_shards(folder: str | os.PathLike, split: str) -> list[Shard]:
-    """The shards of a split in a folder, in order.
+    """Return the shards of a split in a folder, in order.
 
-    Raises UserError if there are none, if some are missing, or if two sets lie in one folder.
+    Raises UserError if there are none, if some are missing, or if there are those of two sets.
     """
     folder = Path(folder)
     found: dict[int, list[int]] = {}
@@ -176,9 +180,87 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Shard]:
             f"{count} shards are there); copy it again, or write the shards again with "
             f"`python -m data_prep.tfrecord`"
         )
-    shards = []
-    for number in range(count):
-        path = folder / shard_name(split, number, count)
-        index = index_path(path)
-        shards.append(Shard(path, index if index.exists() else None))
-    return shards
+    paths = [folder / shard_name(split, number, count) for number in range(count)]
+    indexes = [index_path(path) for path in paths]
+    pairs = zip(paths, indexes, strict=True)
+    return [Shard(path, index if index.exists() else None) for path, index in pairs]
+
+
+# -- one Example ---------------------------------------------------------------------------------
+
+Feature = list[bytes] | list[int] | list[float]
+
+
+def parse_example(
+    data: Any, names: Collection[str] = (), start: int = 0, stop: int | None = None
+) -> dict[str, Feature]:
+    """Return name → list of bytes, ints or floats of the Example in ``data[start:stop]``.
+
+    If ``names`` are given, the values of the other features are not read, and are []. ``data`` may
+    be any buffer whose items are numbers. Raises ValueError if it holds no Example.
+    """
+    found: dict[str, Feature] = {}
+    stop = len(data) if stop is None else stop
+    for _, features_start, features_stop in _fields(data, start, stop, 1):
+        for _, entry_start, entry_stop in _fields(data, features_start, features_stop, 1):
+            key, feature = "", (entry_stop, entry_stop)
+            for field, at, end in _fields(data, entry_start, entry_stop):
+                if field == 1:
+                    key = bytes(data[at:end]).decode("utf-8", "replace")
+                elif field == 2:
+                    feature = (at, end)
+            lists = (part for part in _fields(data, *feature) if part[0] in (1, 2, 3))
+            kind, at, end = next(lists, (1, entry_stop, entry_stop))
+            found[key] = _values(data, kind, at, end) if not names or key in names else []
+    return found
+
+
+def _values(data: Any, kind: int, start: int, stop: int) -> Feature:
+    """Return the values of a list; numbers may be packed in one piece, or be fields one by one."""
+    bodies = [bytes(data[at:end]) for _, at, end in _fields(data, start, stop, 1)]
+    if kind == 1:
+        return bodies
+    body = b"".join(bodies)
+    if kind == 2:
+        if len(body) % 4:
+            raise ValueError(f"a list of floats of {len(body)} bytes")
+        return list(struct.unpack(f"<{len(body) // 4}f", body))
+    numbers: list[int] = []
+    at = 0
+    while at < len(body):
+        value, at = _read_varint(body, at)
+        numbers.append(value - (1 << 64) if value >> 63 else value)
+    return numbers
+
+
+def _fields(data: Any, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int, int, int]]:
+    """Yield (number, start, stop) of the fields of a message, or of those with one number."""
+    while at < end:
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
+        field, wire = tag >> 3, tag & 7
+        if wire == 2:
+            size, at = _read_varint(data, at)
+        elif wire == 0:
+            size = _read_varint(data, at)[1] - at
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"an unknown wire type {wire}")
+        if at + size > end:
+            raise ValueError(f"a field says {size:,} bytes where {end - at:,} are left")
+        if wanted in (0, field):
+            yield field, at, at + size
+        at += size
+
+
+def _read_varint(data: Any, at: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, the lowest first, and where it ends."""
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    raise ValueError("a number that does not end")

@@ -1,17 +1,21 @@
 """The native loader under PyTorch: images decoded in the worker processes of a DataLoader.
 
-A worker makes a whole batch at a time, in memory that is shared and used again, so that nothing is
-stacked or copied twice and no new pages are asked for.
+A worker makes a whole batch at a time. libjpeg-turbo (by simplejpeg) decodes and PyTorch resizes,
+which is faster than Pillow. Only the rows of a crop and above it are decoded, so damage further
+down goes unseen (`python -m data_prep.verify` reads all). Images other than plain JPEGs go through
+Pillow, and so do all if simplejpeg is not installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
 import os
 import signal
+import struct
 import threading
 import weakref
 from collections.abc import Generator, Iterator
@@ -19,72 +23,165 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from rn50lib import hooks as overrides
 from rn50lib.config import TrainConfig
-from rn50lib.errors import UserError
 from rn50lib.data import Batch
+from rn50lib.data.decode import MAX_PIXELS, SIZE, Pictures, find_frame, quick
 from rn50lib.data.sampler import Plan
-from rn50lib.data.torch_images import TorchPictures
 from rn50lib.data.source import Source
+from rn50lib.errors import UserError
+from rn50lib.recipe import Box
+
+try:
+    import simplejpeg
+except ImportError:  # it has no wheel for some machines
+    simplejpeg = None
 
 AHEAD = 4  # batches that each worker makes before they are asked for
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
+Task = tuple[int | None, list[Key]]  # the buffer that a batch is made in, None for new memory
+
+RATIOS = (8, 4, 2, 1)
+"""libjpeg decodes at 1 / ratio of the size for little more than the reading: the largest is taken
+with which the crop still has as many pixels as are needed (see `decode.SPARE`)."""
+
+REST = "extraneous bytes before marker 0xd9"
+"""libjpeg's warning that the image has more rows than its header says. It reports its first warning
+only, so there was nothing wrong with the rows above; and an image whose file is cut off has no end
+marker, 0xd9, and gets a different warning."""
 
 
-Task = tuple[int | None, list[Key]]  # the row of `Shared` that the batch is made in
+def decoding_ratio(box: Box, size: int) -> int:
+    """Return how much smaller an image is decoded whose `box` needs `size` pixels per side."""
+    return next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * size)
 
 
-class Shared:
-    """Memory for as many batches as are under way at a time, shared with the workers.
+class TorchPictures(Pictures):
+    """The images of a split as the network gets them; see `Pictures`.
 
-    A row is free again when nothing refers to its batch any more. Where a batch finds none (its
-    reader keeps them) it gets memory of its own. New memory for each would be cleared by the
-    kernel, and faulted in page by page.
+    A validation image's pixels are Pillow's to within a rounding. Training decodes quickly (see
+    `decode.quick`), and its crops of what was decoded smaller begin and end at a pixel.
     """
 
-    def __init__(self, rows: int, shape: tuple[int, ...]) -> None:
-        self.memory = torch.empty((rows, *shape), dtype=torch.uint8).share_memory_()
-        self.free: list[int] = []
-        self.held: set[int] = set()  # rows of batches that somebody has
+    def __init__(self, source: Source, train: bool, experiment: TrainConfig) -> None:
+        super().__init__(source, train, experiment)
+        self.quick = quick(experiment, train)
+        self.memory = bytearray()  # holds the decoded image, also if a warning ends the call
 
-    def tasks(self, batches: list[list[Key]]) -> Iterator[Task]:
-        """Each batch with the row that it is made in. No worker must be at work at the start."""
-        self.free[:] = [row for row in range(len(self.memory)) if row not in self.held]
-        for keys in batches:
+    def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+        """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
+        frame = find_frame(data) if simplejpeg else None
+        if frame is None:
+            return super().part(data, epoch, index)
+        height, width, components = SIZE.unpack_from(data, frame + 5)
+        if not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
+            return super().part(data, epoch, index)
+        box, mirror = self.choose(epoch, index, width, height)
+        ratio = decoding_ratio(box, self.spare * self.size)
+        try:
+            pixels = self.decode(data, frame, box[1] + box[3], ratio)
+        except ValueError:  # damaged: Pillow says how, or decodes what it can
+            return super().part(data, epoch, index)
+        return self.shrink(pixels, box, ratio, mirror)
+
+    def decode(self, data: bytes, frame: int, bottom: int, ratio: int) -> np.ndarray:
+        """Return at least the rows above `bottom` of a JPEG, at 1 / `ratio` of its size, uint8 HWC.
+
+        `frame` is the place of its start of frame. The result is valid until the next call. Raises
+        ValueError if these rows are damaged.
+        """
+        height, width, _ = SIZE.unpack_from(data, frame + 5)
+        smaller = {"min_width": -(-width // ratio), "min_factor": ratio}
+        smaller |= {"fastdct": self.quick, "fastupsample": self.quick}
+        if len(self.memory) < height * width * 3:
+            self.memory = bytearray(height * width * 3)
+        rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
+        # other JPEGs than baseline ones (0xc0) do not hold their rows one after the other
+        if rows < height and data[frame + 1] == 0xC0:
+            less = bytearray(data)
+            struct.pack_into(">H", less, frame + 5, rows)
+            made = (-(-rows // ratio), smaller["min_width"], 3)
+            try:
+                return simplejpeg.decode_jpeg(
+                    less, min_height=made[0], buffer=self.memory, **smaller
+                )
+            except ValueError as warning:
+                if REST in str(warning):
+                    return np.frombuffer(self.memory, np.uint8, math.prod(made)).reshape(made)
+        made_height = -(-height // ratio)
+        return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
+
+    def shrink(self, pixels_HWC: np.ndarray, box: Box, ratio: int, mirror: bool) -> np.ndarray:
+        """Return the `box` of an image that was decoded at 1 / `ratio` of its size.
+
+        It is resized to uint8 (size, size, 3), antialiased, and mirrored if `mirror`.
+        """
+        left, top, width, height = box
+        if ratio > 1:  # the box begins and ends within pixels
+            right, bottom = (left + width) / ratio, (top + height) / ratio
+            if not self.quick:  # PyTorch cannot do that
+                x, y = left // ratio, top // ratio
+                part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
+                exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
+                made = part.resize((self.size, self.size), Image.Resampling.BILINEAR, box=exact)
+                return np.asarray(made)[:, ::-1] if mirror else np.asarray(made)
+            left, top = round(left / ratio), round(top / ratio)  # too small a shift to matter
+            width, height = round(right) - left, round(bottom) - top
+        part_NHWC = torch.from_numpy(pixels_HWC[None, top : top + height, left : left + width])
+        # the fast kernel is that for channels_last without gaps, and its result is so, too:
+        # copying the crop costs less than it saves when the result is put into the batch
+        part_NCHW = part_NHWC.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+        small = F.interpolate(part_NCHW, (self.size, self.size), mode="bilinear", antialias=True)
+        if mirror:
+            small = small.flip(3)
+        return small[0].permute(1, 2, 0).numpy()
+
+
+class BatchBuffers:
+    """A DataLoader's sampler of batches, with memory for those under way, shared with the workers.
+
+    The kernel would clear new memory for each batch, page by page: 6 % of the workers' time. A
+    buffer is free again when nothing refers to its batch any more; if none is free, the batch gets
+    new memory. ``keys`` are the batches of an epoch.
+    """
+
+    def __init__(self, buffers: int, shape: tuple[int, ...]) -> None:
+        self.memory = torch.empty((buffers, *shape), dtype=torch.uint8)
+        if buffers:
+            self.memory.share_memory_()
+        self.keys: list[list[Key]] = []
+        self.free: list[int] = []
+        self.held: set[int] = set()  # buffers of batches in use
+
+    def __iter__(self) -> Iterator[Task]:  # no worker is at work at the start of an epoch
+        self.free[:] = [buffer for buffer in range(len(self.memory)) if buffer not in self.held]
+        for keys in self.keys:
             yield (self.free.pop() if self.free else None), keys
 
-    def take(self, row: int) -> torch.Tensor:
-        """The batch that was made in `row`."""
-        self.held.add(row)
-        array = self.memory[row].numpy()
-        weakref.finalize(array, self.give_back, row).atexit = False
+    def take(self, buffer: int) -> torch.Tensor:
+        """Return the batch that was made in `buffer`."""
+        self.held.add(buffer)
+        array = self.memory[buffer].numpy()
+        weakref.finalize(array, self._give_back, buffer).atexit = False
         return torch.from_numpy(array)
 
-    def give_back(self, row: int) -> None:
-        self.held.discard(row)
-        self.free.append(row)
+    def _give_back(self, buffer: int) -> None:
+        self.held.discard(buffer)
+        self.free.append(buffer)
 
 
-class Tasks:
-    """What the workers are to make in the next epoch, as a DataLoader's sampler of batches."""
-
-    def __init__(self, shared: Shared | None) -> None:
-        self.shared = shared
-        self.batches: list[list[Key]] = []
-
-    def __iter__(self) -> Iterator[Task]:
-        if self.shared is not None:
-            return self.shared.tasks(self.batches)
-        return ((None, keys) for keys in self.batches)
+# -- in the workers ------------------------------------------------------------------------------
 
 
 class Batches(torch.utils.data.Dataset):
     """Whole batches by their keys. Lives in the workers; `source` opens its files in each."""
 
     def __init__(
-        self, source: Source, train: bool, experiment: TrainConfig, memory: torch.Tensor | None
+        self, source: Source, train: bool, experiment: TrainConfig, memory: torch.Tensor
     ) -> None:
         self.pictures = TorchPictures(source, train, experiment)
         self.pixels = experiment.image_shape
@@ -92,31 +189,33 @@ class Batches(torch.utils.data.Dataset):
         self.memory = memory
 
     def __getitems__(self, task: Task) -> torch.Tensor | int | UserError:
-        """The images of a batch, uint8 (B, H, W, 3), or the row of the shared memory where they
-        are. A bad image comes back as its error, not as a traceback."""
-        row, keys = task
-        if row is not None and self.memory is not None:
-            images = self.memory[row]
+        """Return the images of a batch, uint8 (B, H, W, 3), or the buffer that holds them.
+
+        For a bad image its error is returned, because a raised one would come with a traceback.
+        """
+        buffer, keys = task
+        if buffer is not None:
+            images = self.memory[buffer]
         else:
             images = torch.empty((len(keys), self.pixels, self.pixels, 3), dtype=torch.uint8)
             if torch.utils.data.get_worker_info() is not None:
-                images.share_memory_()  # now: it would be copied there on its way otherwise
+                images.share_memory_()  # now: otherwise it would be copied there when it is sent
         pixels = images.numpy()
         try:
             for image, key in enumerate(keys):
                 pixels[image] = self.pictures.image(*key)
         except UserError as error:
             return error
-        return images if row is None else row
+        return images if buffer is None else buffer
 
 
-def as_it_is(made: torch.Tensor | int | UserError) -> torch.Tensor | int | UserError:
+def _unchanged(made: torch.Tensor | int | UserError) -> torch.Tensor | int | UserError:
     return made
 
 
-def start_worker(worker: int) -> None:
-    """Runs first in each worker: one thread each, and the learner's own functions in force."""
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def _start_worker(worker: int) -> None:
+    """Prepare a worker: one thread, and the learner's own functions installed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as SIGINT: the training process ends it
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
@@ -124,11 +223,10 @@ def start_worker(worker: int) -> None:
     overrides.install(info.dataset.overrides)  # type: ignore[attr-defined]
 
 
-def end_with_parent() -> None:
-    """End this worker when the training process is gone, however it went.
+def _end_with_parent() -> None:
+    """End this worker when the training process is gone, even if it was killed.
 
-    A worker's parent is the fork server, which lives as long as any of its workers: without this,
-    a killed run would leave all of them behind.
+    A worker's parent is the fork server, which lives as long as any of its workers.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -136,11 +234,13 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
-def fork_server() -> Any:
-    """The context of the server that forks the loaders' workers; the server is started.
+# -- in the training process ---------------------------------------------------------------------
 
-    Forking a process that runs OpenMP, CUDA or MPI threads can hang, and spawning would import
-    PyTorch once in every worker: the server is clean, and has imported it.
+
+def _fork_server() -> Any:
+    """Start the server that forks the loaders' workers, and return its context.
+
+    It has imported PyTorch, and runs no OpenMP, CUDA or MPI threads, with which forking can hang.
     """
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
@@ -158,9 +258,11 @@ def fork_server() -> Any:
 
 
 @contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """Ctrl-C and SIGTERM take effect at the end of the block: a worker whose batch is not taken
-    over whole prints a traceback that has nothing to say."""
+def _signals_wait() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM to the end of the block.
+
+    A worker prints a useless traceback if the training process stops in the middle of a batch.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -178,20 +280,6 @@ def signals_wait() -> Iterator[None]:
         changed[signal.Signals(caught)](caught, None)
 
 
-@contextlib.contextmanager
-def explain_pinning() -> Iterator[None]:
-    """One line where the host has no more memory that a GPU can copy from."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "CUDA error: out of memory" not in str(error):
-            raise
-        raise UserError(
-            "--loader native: no more memory can be pinned for the batches on their way to the GPU:"
-            " use a smaller -b or --data-nthreads, or end what else fills this machine's memory"
-        ) from error
-
-
 class TorchLoader:
     """See `rn50lib.data.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
 
@@ -201,23 +289,21 @@ class TorchLoader:
         self.plan, self.examples = plan, plan.examples
         self.labels = np.asarray(source.labels, np.int32)
         workers, pin = experiment.data_nthreads, torch.cuda.is_available()
-        shape = (plan.batch_size, experiment.image_shape, experiment.image_shape, 3)
-        # those made ahead, and what the reader has; what is pinned is copied anyway
-        rows = AHEAD * workers + 3 if workers and plan.train and not pin else 0
-        self.shared = Shared(min(rows, len(plan)), shape) if rows else None
-        self.tasks = Tasks(self.shared)
-        self.batches: Generator[Batch, None, None] | None = None  # of the latest one
+        # those made ahead, and those in use; what is pinned is copied anyway
+        buffers = min(AHEAD * workers + 3, len(plan)) if workers and plan.train and not pin else 0
+        pixels = experiment.image_shape
+        self.buffers = BatchBuffers(buffers, (plan.batch_size, pixels, pixels, 3))
+        self.batches: Generator[Batch, None, None] | None = None  # of the latest epoch
         options: dict[str, Any] = {}
         if workers:
-            options = {"multiprocessing_context": fork_server(), "persistent_workers": True}
+            options = {"multiprocessing_context": _fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = AHEAD
-        memory = self.shared.memory if self.shared else None
         self.loader: DataLoader | None = DataLoader(
-            Batches(source, plan.train, experiment, memory),
-            batch_sampler=self.tasks,
+            Batches(source, plan.train, experiment, self.buffers.memory),
+            batch_sampler=self.buffers,
             num_workers=workers,
-            collate_fn=as_it_is,
-            worker_init_fn=start_worker,
+            collate_fn=_unchanged,
+            worker_init_fn=_start_worker,
             pin_memory=pin,
             **options,
         )
@@ -226,30 +312,39 @@ class TorchLoader:
         return len(self.plan)
 
     def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch."""
         rows, valid = self.plan.rows(epoch, skip)
-        self.batches = self.load(epoch, rows[start_step:], valid[start_step:])
+        self.batches = self._load(epoch, rows[start_step:], valid[start_step:])
         return self.batches
 
-    def load(self, epoch: int, rows: np.ndarray, valid: np.ndarray) -> Generator[Batch, None, None]:
+    def _load(
+        self, epoch: int, rows: np.ndarray, valid: np.ndarray
+    ) -> Generator[Batch, None, None]:
         assert self.loader is not None, "the pipeline is closed"
-        self.tasks.batches = [[(epoch, int(index)) for index in row] for row in rows]
+        self.buffers.keys = [[(epoch, int(index)) for index in row] for row in rows]
         batches = iter(self.loader)
         try:
             for row, count in zip(rows, valid, strict=True):
-                with signals_wait(), explain_pinning():
+                with _signals_wait():
                     images = next(batches)
                 if isinstance(images, UserError):
                     raise images
                 if isinstance(images, int):
-                    assert self.shared is not None
-                    images = self.shared.take(images)
+                    images = self.buffers.take(images)
                 yield Batch(images, self.labels[row], int(count))
-            next(batches, None)  # its workers are through with the epoch
+            next(batches, None)  # its workers have finished the epoch
+        except RuntimeError as error:
+            if "CUDA error: out of memory" not in str(error):
+                raise
+            raise UserError(
+                "--loader native: no more memory can be pinned for the batches on their way to the"
+                " GPU: use a smaller -b or --data-nthreads, or end other programs on this machine"
+            ) from error
         finally:
             del batches  # an error's traceback would keep it, and with it the workers
 
     def close(self) -> None:
-        """A DataLoader ends its workers when nothing refers to it and its iterators any more."""
+        """End the workers: a DataLoader does so when nothing refers to it and its iterators."""
         if self.batches is not None:
             self.batches.close()
         self.batches = self.loader = None

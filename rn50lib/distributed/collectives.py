@@ -1,7 +1,6 @@
-"""What Horovod and torch.distributed have in common: exchanges as few long vectors.
+"""Collectives that Horovod and torch.distributed share: one long vector per type of array.
 
-A message costs its latency however short it is, and a model has hundreds of small arrays. So the
-arrays of one type travel as one vector.
+Every message costs its latency, and a model has hundreds of small arrays.
 """
 
 from __future__ import annotations
@@ -11,36 +10,38 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 
-class Vectors:
-    """`Comm` on top of two operations on NumPy vectors: `add_up` and `from_first`."""
+class FlatCollectives:
+    """`Comm` on top of two operations on NumPy vectors: `sum_vector` and `broadcast_vector`."""
 
     rank: int
     size: int
     local_rank: int
 
-    def add_up(self, vector: np.ndarray) -> np.ndarray:
-        """The vector summed over all ranks."""
+    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
+        """Return the sum of the vector over all ranks."""
         raise NotImplementedError
 
-    def from_first(self, vector: np.ndarray) -> np.ndarray:
-        """Rank 0's vector."""
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
+        """Return rank 0's vector."""
         raise NotImplementedError
 
     def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        sent = joined(list(arrays.values()), self.from_first)
-        return dict(zip(arrays, sent, strict=True))
+        """Return rank 0's arrays, by name."""
+        return dict(zip(arrays, joined(list(arrays.values()), self.broadcast_vector), strict=True))
 
     def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return joined(arrays, self.add_up)
+        """Return the sum of each array over all ranks."""
+        return joined(arrays, self.sum_vector)
 
     def barrier(self) -> None:
-        self.add_up(np.zeros(1, np.float32))
+        """Return when every rank has called this."""
+        self.sum_vector(np.zeros(1, np.float32))
 
 
 def joined(
     arrays: Sequence[np.ndarray], exchange: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """`exchange` applied to the arrays, one call for all that have the same type."""
+    """Apply `exchange` to the arrays, in one call for all that have the same type."""
     arrays = [np.asarray(array) for array in arrays]
     results: list[np.ndarray] = list(arrays)
     for dtype in sorted({array.dtype for array in arrays}, key=str):

@@ -1,4 +1,4 @@
-"""A group of workers that torch.distributed connects; `torchrun` starts them."""
+"""A group of workers connected by torch.distributed, started by `torchrun`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from rn50lib.distributed.collectives import Vectors
-from rn50lib.distributed.gpu import choose_gpu
-from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.distributed.slurm import torch_environment
+from rn50lib.distributed import choose_gpu
+from rn50lib.distributed.collectives import FlatCollectives
+from rn50lib.distributed.launch_env import LaunchEnv, torch_environment
 from rn50lib.errors import UserError
 
 
-class Ddp(Vectors):
+class Ddp(FlatCollectives):
     """`Comm` over torch.distributed: Gloo for arrays in host memory, NCCL for gradients on GPUs.
 
-    Raises UserError when this process was not started as one of a group.
+    Raises UserError if this process was not started as a worker.
     """
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -42,18 +41,18 @@ class Ddp(Vectors):
         atexit.register(leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def add_up(self, vector: np.ndarray) -> np.ndarray:
+    def sum_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
         total = torch.from_numpy(vector.copy())
         dist.all_reduce(total)
         return total.numpy()
 
-    def from_first(self, vector: np.ndarray) -> np.ndarray:
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
         copy = torch.from_numpy(vector.copy())
         dist.broadcast(copy, src=0)
         return copy.numpy()
 
 
 def leave() -> None:
-    """Close the group, if nobody has done so."""
+    """Close the group if it is still open."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,18 +1,20 @@
-"""A group of workers that Horovod connects, for either framework.
+"""A group of workers connected by Horovod, for either framework, and its timeline.
 
-Horovod is asked for plain exchanges only. Its Keras integration is not used anywhere: under Keras 3
-it trains without averaging a single gradient, and says nothing.
+Horovod's Keras integration is not used: under Keras 3 it averages no gradient, without an error.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import time
+from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
-from rn50lib.distributed.collectives import Vectors
-from rn50lib.distributed.gpu import choose_gpu
+from rn50lib.distributed import choose_gpu
+from rn50lib.distributed.collectives import FlatCollectives
 from rn50lib.errors import UserError
 
 # Over MPI only the last two apply, and only to a rank whose Python hangs
@@ -20,10 +22,10 @@ TIMEOUTS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")  # fmt: skip
 
 
-class Horovod(Vectors):
+class Horovod(FlatCollectives):
     """`Comm` over Horovod. `hvd` is the module `horovod.torch` or `horovod.tensorflow`.
 
-    Raises UserError where Horovod is missing or was built without the framework.
+    Raises UserError if Horovod is missing or was built without the framework.
     """
 
     def __init__(self, backend: str, timeout: float | None = None) -> None:
@@ -31,8 +33,8 @@ class Horovod(Vectors):
         if timeout is not None:
             os.environ |= dict.fromkeys(TIMEOUTS, str(round(timeout)))
         try:
-            if backend == "tensorflow":  # without its notes on how it was built
-                importlib.import_module("rn50lib.tensorflow")
+            if backend == "tensorflow":
+                importlib.import_module("rn50lib.tf")  # without TensorFlow's notes
             self.hvd = importlib.import_module(f"horovod.{backend}")
         except ImportError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -45,15 +47,14 @@ class Horovod(Vectors):
         self.local_rank = self.hvd.local_rank()
         choose_gpu(backend, self.local_rank)
 
-    def add_up(self, vector: np.ndarray) -> np.ndarray:
-        return self._numpy(self.hvd.allreduce(self._tensor(vector), op=self.hvd.Sum))
+    def sum_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
+        return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
 
-    def from_first(self, vector: np.ndarray) -> np.ndarray:
-        return self._numpy(self.hvd.broadcast(self._tensor(vector), root_rank=0))
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
+        return self._call(self.hvd.broadcast, vector, root_rank=0)
 
     def check_gpu_exchange(self) -> None:
-        """Raises UserError where Horovod would abort the process: it was built without CUDA, and is
-        to exchange tensors of GPUs."""
+        """Raise UserError if Horovod would abort the process on tensors of a GPU."""
         if not self.hvd.cuda_built():
             raise UserError(
                 "--comm horovod: Horovod was built without CUDA here and cannot exchange the"
@@ -61,15 +62,49 @@ class Horovod(Vectors):
                 " headers: `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
             )
 
-    def _tensor(self, vector: np.ndarray):  # type: ignore[no-untyped-def]
+    def _call(self, operation: Any, vector: np.ndarray, **options: Any) -> np.ndarray:
         if self.backend == "torch":
             import torch
 
-            return torch.from_numpy(vector)
-        import tensorflow as tf
+            return operation(torch.from_numpy(vector), **options).numpy()
+        from rn50lib.tf import tf
 
-        with tf.device("CPU:0"):  # what is in host memory is exchanged in host memory
-            return tf.constant(vector)
+        with tf.device("CPU:0"):  # vectors in host memory stay there
+            tensor = tf.constant(vector)
+        return operation(tensor, **options).numpy()
 
-    def _numpy(self, tensor) -> np.ndarray:  # type: ignore[no-untyped-def]
-        return tensor.numpy()
+
+def waits_path(path: str | Path) -> Path:
+    """Return the file next to a timeline in which `Waits` writes."""
+    path = Path(path)
+    return path.with_name(path.name + ".waits")
+
+
+class Waits:
+    """A context manager that records when a step waits for its gradients, for `--timeline FILE`.
+
+    Horovod writes FILE, which shows when its thread started on a gradient but not when the step had
+    nothing else to do. This writes two Unix times per step to `waits_path(FILE)`. Raises UserError
+    if that cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path, self.begin = waits_path(path), 0.0
+        try:
+            self.file: TextIO = open(self.path, "w", buffering=1)
+        except OSError as error:
+            raise self.error(error) from error
+
+    def error(self, error: OSError) -> UserError:
+        """Return the error for a write that failed."""
+        return UserError(f"--timeline: {self.path} cannot be written ({error.strerror})")
+
+    def __enter__(self) -> Waits:
+        self.begin = time.time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.file.write(f"{self.begin:.6f} {time.time():.6f}\n")
+        except OSError as error:
+            raise self.error(error) from error

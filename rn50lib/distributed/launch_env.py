@@ -1,4 +1,4 @@
-"""Which worker a process is, and what it leaves for the `rn50 run` that started it.
+"""This process's place among the workers, and the records that it leaves for `rn50 run`.
 
 Standard library only: `rn50 workshop try` loads this file into the scripts that it watches.
 """
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ VARIABLES = {  # by launcher: rank, size, local rank, local size
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 }  # fmt: skip
+FIRST_PORT, PORTS = 10240, 20000  # below the ports that Linux assigns
 GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the `rn50 run` that started this worker, and its records
 BIND = "RN50_BIND"  # "core": each worker gets its own cores
 _records = ""  # where this worker leaves records: FOLDER/RANK, once it has registered
@@ -31,8 +33,7 @@ _records = ""  # where this worker leaves records: FOLDER/RANK, once it has regi
 
 @dataclass(frozen=True)
 class LaunchEnv:
-    """This process among the workers that `launcher` started: number `rank` of `size`, and number
-    `local_rank` of the `local_size` on its host. Slurm sets `cores`, the cores of this worker."""
+    """The place of this process among the workers of a launcher; Slurm sets `cores` per worker."""
 
     launcher: str
     rank: int
@@ -43,17 +44,67 @@ class LaunchEnv:
 
     @classmethod
     def detect(cls, env: Mapping[str, str] = os.environ) -> LaunchEnv | None:
-        """Read the environment that a launcher made; return None if no launcher did."""
+        """Read a launcher's variables; return None if no launcher started this process."""
         for launcher, (rank, size, local_rank, local_size) in VARIABLES.items():
             if rank in env and size in env:
                 if launcher == "srun":
-                    from rn50lib.distributed.slurm import task
-
-                    found = task(env)
+                    found = slurm_task(env)
                     return cls(launcher, *found) if found else None
                 local = int(env.get(local_rank, "0")), int(env.get(local_size, "1"))
                 return cls(launcher, int(env[rank]), int(env[size]), *local)
         return None
+
+
+def slurm_task(env: Mapping[str, str]) -> tuple[int, int, int, int, int | None] | None:
+    """Return rank, size, local rank, local size and cores of an `srun` task.
+
+    A batch script has SLURM_PROCID and SLURM_NTASKS too, but not the variables of a step: None.
+    """
+    if "SLURM_STEP_NUM_TASKS" not in env and env.get("ENVIRONMENT") == "BATCH":
+        return None
+    size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
+    per_node: list[int] = []  # '2(x3),1' is 2, 2, 2, 1
+    for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(size)).split(","):
+        tasks, _, times = part.rstrip(")").partition("(x")
+        per_node += [int(tasks)] * int(times or 1)
+    node = min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)
+    cores = env.get("SLURM_CPUS_PER_TASK")
+    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0"))
+    return rank, size, local_rank, per_node[node], int(cores) if cores else None
+
+
+def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that `torchrun` would set, for a worker started by `srun`.
+
+    All tasks meet at a port of the first host, or at MASTER_ADDR and MASTER_PORT if they are set.
+    Raises UserError if Slurm names no hosts.
+    """
+    from rn50lib.errors import UserError
+
+    hosts = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
+    address = env.get("MASTER_ADDR") or first_host(hosts)
+    if not address:
+        raise UserError(
+            "srun has started this worker, and SLURM_STEP_NODELIST does not say on which hosts: set"
+            " MASTER_ADDR to the first of them"
+        )
+    # two steps of a job may begin on the same host
+    job, step = int(env.get("SLURM_JOB_ID", "0")), int(env.get("SLURM_STEP_ID", "0"))
+    return {
+        "RANK": str(me.rank),
+        "WORLD_SIZE": str(me.size),
+        "LOCAL_RANK": str(me.local_rank),
+        "LOCAL_WORLD_SIZE": str(me.local_size),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": env.get("MASTER_PORT") or str(FIRST_PORT + (job * 7 + step) % PORTS),
+    }
+
+
+def first_host(hosts: str) -> str:
+    """Return the first host of a short list: 'gpu[03-05,09],login' gives 'gpu03'."""
+    found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
+    first = found[0] if found else ""
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 
 
 def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
@@ -72,10 +123,9 @@ def end_with_parent() -> None:
 
 
 def register() -> None:
-    """Bind this worker to its cores and tie its life to the `rn50 run` that started it.
+    """Bind this worker to its cores, end it with its launcher, and write its pid for `rn50 run`.
 
-    It ends with its launcher. `rn50 run` learns its pid from a file, if both see the same folder.
-    Raises SystemExit if `rn50 run` is already gone. Does nothing for other processes.
+    Does nothing in other processes. Raises SystemExit if `rn50 run` is already gone.
     """
     global _records
     if GROUP not in os.environ:
@@ -120,7 +170,7 @@ def record_end(status: int, text: str = "") -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return False if there is no such process or it is a zombie (Linux; True elsewhere)."""
+    """Return False if the process is gone or a zombie (Linux; True elsewhere)."""
     if sys.platform != "linux":
         return True
     try:

@@ -1,7 +1,6 @@
-"""Reduced precision in TensorFlow: the policy of each --dtype, and the scaling of the loss.
+"""Mixed precision in TensorFlow: TF32 and the loss scale; `model` has the Keras policies.
 
-Weights, batch norm's statistics, the last layer and the loss are float32 in all of them. What each
-layer computes in is its Keras policy: see `model`.
+Weights, batch-norm statistics, the last layer and the loss are always float32.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import tensorflow as tf
 from rn50lib import hooks as overrides
 from rn50lib import optim
 from rn50lib.errors import UserError
-from rn50lib.tensorflow import PythonCalls
+from rn50lib.tf import PythonCalls
 
 
 def configure(device: str, dtype: str) -> None:
-    """Say what float32 means: TensorFlow's convolutions are TF32 from Ampere on unless told.
+    """Allow TF32, TensorFlow's default, for --dtype tf32 only.
 
-    Raises UserError where TensorFlow does not reach the GPU that `dtype` needs.
+    Raises UserError if `dtype` needs a GPU that TensorFlow does not reach.
     """
     if dtype == "tf32" and device != "gpu":
         raise UserError("--dtype tf32: TensorFlow reaches no GPU here; `rn50 doctor` says why")
@@ -28,10 +27,7 @@ def configure(device: str, dtype: str) -> None:
 
 
 class LossScaler:
-    """The loss scale of a run and its rule, as a part of the step's graph: nothing waits for it.
-
-    A learner's `loss_scale_update` is plain Python, so that the graph hands it each step's answer.
-    """
+    """The loss scale and its rule, in the step's graph; a learner's own rule is called from it."""
 
     def __init__(self, text: str) -> None:
         start, self.growth_steps = optim.parse_loss_scale(text)
@@ -42,9 +38,9 @@ class LossScaler:
         self.python = PythonCalls()
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
-        """The exchanged gradients divided by the scale, and whether all of them are finite.
+        """Return the synchronised gradients without the scale, and whether all are finite.
 
-        Where one is not, all become zeros. Every rank sees the same gradients.
+        If one is not, all become zeros.
         """
         norms = tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients])
         finite = tf.reduce_all(tf.math.is_finite(norms))
@@ -53,7 +49,7 @@ class LossScaler:
         return kept, finite
 
     def advance(self, finite: Any) -> None:
-        """The scale of the next step: `optim.loss_scale_update`, for tensors."""
+        """Set the scale of the next step: `optim.loss_scale_update`, for tensors."""
         self.skipped.assign_add(tf.cast(~finite, tf.int32))
         if self.growth_steps is None:
             return
@@ -71,12 +67,14 @@ class LossScaler:
         self.good_steps.assign(tf.where(grown, 0, good_steps))
 
     def ask(self, scale: Any, good_steps: Any, finite: Any) -> tuple[Any, Any]:
-        """Called from the graph, at every step."""
-        state = self.rule(float(scale), int(good_steps), bool(finite), self.growth_steps)
-        new_scale, new_steps = state
+        """Call the learner's rule; the graph does this at every step."""
+        new_scale, new_steps = self.rule(
+            float(scale), int(good_steps), bool(finite), self.growth_steps
+        )
         return tf.float32.as_numpy_dtype(new_scale), tf.int32.as_numpy_dtype(new_steps)
 
     def state(self) -> dict[str, float]:
+        """Return the state that a checkpoint holds."""
         return {
             "scale": float(self.scale.numpy()),
             "good_steps": int(self.good_steps.numpy()),
@@ -84,7 +82,7 @@ class LossScaler:
         }
 
     def load(self, state: dict[str, float]) -> None:
-        """Go on from `state()`; a static scale stays what the run was given."""
+        """Continue from `state()`; a static scale stays the configured one."""
         self.skipped.assign(int(state["skipped"]))
         if self.growth_steps is not None:
             self.scale.assign(state["scale"])

@@ -1,7 +1,7 @@
-"""Gradient exchange for TensorFlow: what happens between the backward pass and the update.
+"""Gradient synchronisation for TensorFlow, in the step's graph: Horovod, or a learner's function.
 
-Both ways give every rank the average of all ranks' gradients, inside the step's graph. Horovod's
-Keras integration and its DistributedOptimizer are not used: under Keras 3 they average nothing.
+Horovod's Keras integration and DistributedOptimizer are not used: under Keras 3 they average
+nothing.
 """
 
 from __future__ import annotations
@@ -13,56 +13,49 @@ import numpy as np
 
 from rn50lib import distributed as groups
 from rn50lib import hooks as overrides
-from rn50lib.step_common import learners_average
-from rn50lib.tensorflow import PythonCalls
+from rn50lib.tf import PythonCalls
 
-Exchange = Callable[[list[Any]], list[Any]]
-MESSAGES = 4  # groups of gradients that travel one after the other
+GradientSync = Callable[[list[Any]], list[Any]]
+MESSAGES = 4  # groups of gradients that are sent one after the other
 
 
-def exchange_for(comm: groups.Comm) -> Exchange:
-    """The exchange for a group of workers: gradients in, averaged gradients out, in one order."""
+def gradient_sync(comm: groups.Comm) -> GradientSync:
+    """Return the function that averages gradients over a group of workers."""
     function = overrides.get("exchange_gradients")
     if function is not groups.average:
-        return OverriddenExchange(function, comm)
+        return OverriddenSync(function, comm)
     if comm.size == 1 or not hasattr(comm, "hvd"):
-        return no_exchange
-    return HorovodExchange(comm)
+        return list
+    return HorovodSync(comm)
 
 
-def no_exchange(gradients: list[Any]) -> list[Any]:
-    """One worker has nobody to exchange with."""
-    return gradients
-
-
-class OverriddenExchange:
-    """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
+class OverriddenSync:
+    """Runs a learner's `exchange_gradients` on NumPy copies."""
 
     def __init__(self, function: Callable[..., Any], comm: groups.Comm) -> None:
         self.function, self.comm = function, comm
         self.python = PythonCalls()
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
+        """Return the learner's average."""
         averaged = self.python(self.run, gradients, [g.dtype for g in gradients])
         for new, old in zip(averaged, gradients, strict=True):
             new.set_shape(old.shape)
         return averaged
 
     def run(self, *gradients: np.ndarray) -> list[np.ndarray]:
-        """Called from the graph, at every step."""
-        return learners_average(self.function, list(gradients), self.comm)
+        """Call the learner's function; the graph does this at every step."""
+        return groups.learners_average(self.function, list(gradients), self.comm)
 
 
-class HorovodExchange:
-    """All-reduces of a few groups of gradients, the last layers' first.
-
-    The backward pass makes those first, so that they travel while it goes on to the earlier layers.
-    """
+class HorovodSync:
+    """All-reduces of a few groups of gradients, in the order of the backward pass."""
 
     def __init__(self, comm: Any) -> None:
         self.hvd = comm.hvd
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
+        """Return the average over all ranks."""
         averaged: list[Any] = []
         for i, group in enumerate(in_groups(gradients[::-1])):
             averaged += self.hvd.grouped_allreduce(
@@ -72,7 +65,7 @@ class HorovodExchange:
 
 
 def in_groups(gradients: Sequence[Any]) -> list[list[Any]]:
-    """The gradients in `MESSAGES` groups of about the same number of bytes, in order."""
+    """Divide the gradients into `MESSAGES` groups of about the same size, in order."""
     share = sum(g.shape.num_elements() for g in gradients) / MESSAGES
     groups_made: list[list[Any]] = [[]]
     held = 0

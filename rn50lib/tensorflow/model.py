@@ -1,8 +1,4 @@
-"""The ResNet of `rn50lib.resnet` as a Keras model, and its arrays by canonical name.
-
-NHWC throughout. The layers carry the canonical names, so `model.get_layer("layer1.0.conv2")` is the
-convolution that PyTorch's model calls `layer1[0].conv2`.
-"""
+"""The ResNet of `rn50lib.resnet` as a Keras model in NHWC, and its arrays by canonical name."""
 
 from __future__ import annotations
 
@@ -21,14 +17,13 @@ POLICIES = {
     "bfloat16": "mixed_bfloat16",
     "float16": "mixed_float16",
 }
-NHWC = "channels_last"  # said to every layer: a user's keras.json may say otherwise
+NHWC = "channels_last"  # passed to every layer: a user's keras.json may set another default
 
 
 class BatchNorm(tf.keras.layers.Layer):
-    """Batch normalisation by TensorFlow's fused kernel, in float32 whatever the images' type.
+    """Batch normalisation by TensorFlow's fused kernel, in float32.
 
-    Keras 3 composes its own of several operations, and its running variance is the batch's biased
-    one. The fused kernel gives the unbiased one (divided by n - 1), as PyTorch's running_var.
+    Its running variance is unbiased (divided by n - 1) as in PyTorch; Keras 3's is biased.
     """
 
     def __init__(self, name: str, channels: int) -> None:
@@ -41,6 +36,7 @@ class BatchNorm(tf.keras.layers.Layer):
             setattr(self, part, added)
 
     def call(self, x_NHWC: Any, training: bool = False) -> Any:
+        """Normalise the images; in training, update the running statistics."""
         mean, variance = self.running_mean, self.running_var
         training = training and self.trainable
         y_NHWC, batch_mean, batch_variance, *_ = tf.raw_ops.FusedBatchNormV3(
@@ -59,6 +55,7 @@ class BatchNorm(tf.keras.layers.Layer):
         return y_NHWC
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the input."""
         return input_shape
 
 
@@ -66,7 +63,7 @@ INITIAL = {"gamma": "ones", "beta": "zeros", "running_mean": "zeros", "running_v
 
 
 def convolution(conv: Conv, x_NHWC: Any, policy: str) -> Any:
-    """A convolution, padded alike on all sides: "same" would with a stride pad two sides only."""
+    """Apply a convolution with symmetric padding; with a stride, "same" would pad two sides."""
     same = conv.stride == 1
     if conv.padding and not same:
         x_NHWC = tf.keras.layers.ZeroPadding2D(
@@ -86,15 +83,17 @@ def convolution(conv: Conv, x_NHWC: Any, policy: str) -> Any:
 
 
 def norm(conv: Conv, x_NHWC: Any) -> Any:
+    """Apply the batch normalisation after `conv`."""
     return BatchNorm(conv.norm, conv.out_channels)(x_NHWC)
 
 
 def relu(x_NHWC: Any, policy: str, name: str) -> Any:
+    """Apply a rectifier."""
     return tf.keras.layers.ReLU(dtype=policy, name=f"{name}.relu")(x_NHWC)
 
 
 def residual(block: Block, x_NHWC: Any, policy: str) -> Any:
-    """A residual block: convolutions, each with batch norm, and the shortcut added last."""
+    """Apply a residual block: convolutions, each with batch norm, and the shortcut."""
     y_NHWC, shortcut = x_NHWC, x_NHWC
     for conv in block.convs:
         y_NHWC = norm(conv, convolution(conv, y_NHWC, policy))
@@ -107,10 +106,9 @@ def residual(block: Block, x_NHWC: Any, policy: str) -> Any:
 
 
 def build_model(net: Network, dtype: str) -> Any:
-    """Stem, stages of residual blocks, average pool, fully-connected layer; float32 logits.
+    """Return a model with float32 weights and logits whose other layers compute in `dtype`.
 
-    `dtype` is what the layers compute in; weights are float32. Raises UserError where Keras 3 is
-    told to work with another framework.
+    Raises UserError if Keras 3 is configured for a different framework.
     """
     keras, policy = tf.keras, POLICIES[dtype]
     if keras.backend.backend() != "tensorflow":
@@ -121,14 +119,14 @@ def build_model(net: Network, dtype: str) -> Any:
     images_NHWC = keras.Input((None, None, net.stem.in_channels), name="images")
     x_NHWC = norm(net.stem, convolution(net.stem, images_NHWC, policy))
     x_NHWC = relu(x_NHWC, policy, net.stem.norm)
-    # zeros are as good as minus infinity here: nothing is negative after a ReLU
+    # padding with zeros is right: nothing is negative after a ReLU
     x_NHWC = keras.layers.ZeroPadding2D(1, data_format=NHWC, dtype=policy, name="maxpool.pad")(
         x_NHWC
     )
     x_NHWC = keras.layers.MaxPooling2D(3, 2, data_format=NHWC, dtype=policy, name="maxpool")(x_NHWC)
     for block in net.blocks():
         x_NHWC = residual(block, x_NHWC, policy)
-    # The last layer stays in float32: its logits feed the loss, where rounding costs most.
+    # The last layer stays in float32: rounding costs most in its logits.
     pooled_NC = keras.layers.GlobalAveragePooling2D(
         data_format=NHWC, dtype="float32", name="avgpool"
     )(x_NHWC)
@@ -139,7 +137,7 @@ def build_model(net: Network, dtype: str) -> Any:
 
 
 def tensors(model: Any, net: Network) -> dict[str, Any]:
-    """The model's variables by canonical name, in the network's order, shaped as Keras has them."""
+    """Return the model's variables, in Keras' shapes, by canonical name and in order."""
     named: dict[str, Any] = {}
     for conv in net.convolutions():
         named[f"{conv.name}.weight"] = model.get_layer(conv.name).kernel
@@ -150,23 +148,23 @@ def tensors(model: Any, net: Network) -> dict[str, Any]:
 
 
 def plain(variable: Any) -> tf.Variable:
-    """TensorFlow's variable in a Keras one: Keras 3 wraps it, Keras 2's is one."""
+    """Return the TensorFlow variable of a Keras one: Keras 3 wraps it."""
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def to_canonical(array: np.ndarray) -> np.ndarray:
-    """A copy in the checkpoint's layout: convolutions HWIO -> OIHW, the last layer (out, in)."""
+    """Return a copy in a checkpoint's layout: convolutions HWIO -> OIHW, last layer (out, in)."""
     order = {4: (3, 2, 0, 1), 2: (1, 0)}.get(array.ndim)
     return np.array(array.transpose(order) if order else array, np.float32, order="C")
 
 
 def from_canonical(array: np.ndarray) -> np.ndarray:
-    """The inverse of `to_canonical`: convolutions OIHW -> HWIO, the last layer (in, out)."""
+    """Return the inverse of `to_canonical`."""
     order = {4: (2, 3, 1, 0), 2: (1, 0)}.get(array.ndim)
     return np.ascontiguousarray(array.transpose(order) if order else array, np.float32)
 
 
 def load_arrays(named: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Copy arrays, by canonical name, into variables. Raises KeyError for one that is missing."""
+    """Copy arrays, by canonical name, into variables. Raise KeyError for a missing one."""
     for name, variable in named.items():
         variable.assign(from_canonical(arrays[name]))

@@ -1,4 +1,4 @@
-"""The optimizer's step in TensorFlow: SGD with momentum, and LARS; parts of the step's graph."""
+"""The optimizers in TensorFlow, as parts of the step's graph: SGD with momentum, and LARS."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ from typing import Any
 import tensorflow as tf
 
 from rn50lib.config import TrainConfig
-from rn50lib.optim import TRUST
-from rn50lib.step_common import weight_decays
+from rn50lib.optim import TRUST, weight_decays
 
 
 class Optimizer:
-    """`rn50lib.optim.sgd` or `lars` over the parameters `names`, each with its velocity.
+    """`rn50lib.optim.sgd` or `lars` over the parameters `names`, each with its velocity."""
 
-    L2 in the gradient. SGD has no learning rate in the velocity, LARS has.
-    """
-
-    def __init__(self, experiment: TrainConfig, named: Mapping[str, Any], names: list[str]) -> None:
+    def __init__(self, config: TrainConfig, named: Mapping[str, Any], names: list[str]) -> None:
         self.weights = {name: named[name] for name in names}
         self.velocity = {
             name: tf.Variable(tf.zeros_like(named[name]), trainable=False, name=name)
             for name in names
         }
-        self.decay = weight_decays(experiment, names)
-        self.momentum, self.lars = experiment.mom, experiment.optimizer == "lars"
+        self.decay = weight_decays(config, names)
+        self.momentum, self.lars = config.mom, config.optimizer == "lars"
 
     def __call__(self, gradients: list[Any], lr: Any, finite: Any = None) -> None:
-        """Take a step by gradients in the order of `names`; none where they are not `finite`."""
+        """Update the weights by gradients in the order of `names`, unless they are not `finite`."""
 
         def unless_skipped(value: Any, skipped: float) -> Any:
-            """Numbers, not a branch: a branch would wait for the device to answer."""
+            # not a branch, which would wait for the device
             return value if finite is None else tf.where(finite, value, skipped)
 
         momentum = unless_skipped(self.momentum, 1.0)
@@ -54,7 +50,7 @@ class Optimizer:
             )
 
     def steps(self, gradients: list[Any], lr: Any) -> list[Any]:
-        """What LARS adds to the velocities: each layer's gradient at a rate of its own."""
+        """Return what LARS adds to the velocities: each gradient times its layer's rate."""
         found = []
         for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
             rate, decay = lr, self.decay[name]

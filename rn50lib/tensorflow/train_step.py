@@ -1,7 +1,6 @@
-"""One training step in TensorFlow: forward, backward, exchange, update, in this order, every time.
+"""One training step in TensorFlow: forward, backward, gradient synchronisation, update.
 
-The whole step is one graph, traced once per shape of a batch. Nothing in it waits for the device:
-losses and hits are added up where they arise, and the loop reads them every `disp_batches` steps.
+The step is one graph, traced once per batch shape. Metrics are summed on the device.
 """
 
 from __future__ import annotations
@@ -18,130 +17,130 @@ import tensorflow as tf
 from rn50lib import hooks as overrides
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.distributed import Comm
-from rn50lib.distributed.gpu import own_gpu
-from rn50lib.errors import UserError
+from rn50lib.distributed import Comm, own_gpu
+from rn50lib.errors import UserError, first_line
 from rn50lib.hardware import machine
+from rn50lib.memory import memory_full
+from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.step_common import first_line, memory_full
-from rn50lib.tensorflow import amp as precision
-from rn50lib.tensorflow.gradient_sync import exchange_for
+from rn50lib.tensorflow import amp
+from rn50lib.tensorflow.gradient_sync import gradient_sync
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.tensorflow.optimizer import Optimizer
 
+# what TensorFlow raises if XLA cannot compile an operation
 XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
-"""What TensorFlow raises where XLA cannot compile an operation."""
 
 
 class TensorflowStep:
-    """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
+    """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
 
-    def __init__(self, experiment: TrainConfig, net: Network, comm: Comm) -> None:
-        if experiment.cuda_graphs:
-            raise UserError("--cuda-graphs: PyTorch's alone; for TensorFlow there is --compile")
-        if experiment.profile_trace:
+    def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
+        if config.cuda_graphs:
+            raise UserError("--cuda-graphs is for PyTorch only; for TensorFlow there is --compile")
+        if config.profile_trace:
             raise UserError(
                 "--profile-trace: PyTorch's profiler writes it: use --backend torch with it; for"
                 " TensorFlow there is tf.profiler, whose files TensorBoard shows"
             )
-        self.device = configure(experiment.threads, comm.local_rank)
-        precision.configure(self.device, experiment.dtype)
-        self.experiment, self.net, self.local_rank = experiment, net, comm.local_rank
-        self.model = build_model(net, experiment.dtype)
+        self.device = configure(config.threads, comm.local_rank)
+        amp.configure(self.device, config.dtype)
+        self.config, self.net, self.local_rank = config, net, comm.local_rank
+        self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
-        start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
+        start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
         load_arrays(self.named, overrides.get("broadcast_start")(start, comm))
-        frozen = net.up_to(experiment.freeze_until)
+        frozen = net.up_to(config.freeze_until)
         self.trained = [name for name in net.parameters() if name not in frozen]
         for layer in self.model.layers:  # a batch norm that is not trainable keeps its statistics
             layer.trainable = f"{layer.name}.running_mean" not in frozen
-        self.update = Optimizer(experiment, self.named, self.trained)
+        self.update = Optimizer(config, self.named, self.trained)
         self.velocity = self.update.velocity
-        self.exchange = exchange_for(comm)
+        self.sync = gradient_sync(comm)
         self.lr = tf.Variable(0.0, trainable=False)
-        self.sums = tf.Variable(tf.zeros(4, tf.float64), trainable=False)
-        self.measure = not experiment.no_metrics
-        self.scaler: precision.LossScaler | None = None
-        if experiment.loss_scale:
-            self.scaler = precision.LossScaler(experiment.loss_scale)
-        self.micro_batches, self.batches = experiment.grad_accum_steps, 0
-        self.held: list[Any] = []  # the sum of the gradients of the batches before the last
-        if self.micro_batches > 1:
+        self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
+        self.measure = not config.no_metrics
+        self.scaler = amp.LossScaler(config.loss_scale) if config.loss_scale else None
+        self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
+        self.accumulated: list[Any] = []  # the gradients of the batches before the last
+        if self.grad_accum_steps > 1:
             zeros = [tf.zeros_like(self.named[name]) for name in self.trained]
-            self.held = [tf.Variable(zero, trainable=False) for zero in zeros]
-        # XLA compiles the model, forwards and backwards; the exchange between workers it cannot
+            self.accumulated = [tf.Variable(zero, trainable=False) for zero in zeros]
+        # XLA compiles forward and backward; it cannot compile the exchange between workers
         self.fast_backward, self.fast_infer = self.backward, self.infer
-        if experiment.compile:
+        if config.compile:
             self.fast_backward = tf.function(self.backward, jit_compile=True)
             self.fast_infer = tf.function(self.infer, jit_compile=True)
         self.train_graph = tf.function(self.compute)
-        self.hold_graph = tf.function(self.hold)
+        self.accumulate_graph = tf.function(self.accumulate)
         self.eval_graph = tf.function(self.evaluate)
         self.predict_graph = tf.function(self.probabilities)
 
-    # --- what the graphs are made of --------------------------------------------------------------
+    # --- the parts of the graphs ------------------------------------------------------------------
 
     def forward(self, images_NHWC: Any, training: bool) -> Any:
-        """Float32 logits of uint8 images."""
+        """Return float32 logits of uint8 images."""
         normalised = (tf.cast(images_NHWC, tf.float32) - tf.constant(MEAN)) * (1 / np.array(STD))
         return self.model(normalised, training=training)
 
     def infer(self, images_NHWC: Any) -> Any:
+        """Return the logits with the running statistics."""
         return self.forward(images_NHWC, training=False)
 
     def losses(self, logits: Any, labels: Any) -> Any:
-        """What training makes small: with --label-smoothing not what validation reports."""
+        """Return the training loss of each image; validation does not smooth the labels."""
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        smoothing = self.experiment.label_smoothing
+        smoothing = self.config.label_smoothing
         if smoothing:
             of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
             losses = (1 - smoothing) * losses + smoothing * of_all
         return losses
 
     def backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
-        """Gradients of this batch's share of the loss, times the loss scale; logits; losses."""
+        """Return scaled gradients of this batch's share of the loss, logits, and losses."""
         weights = [self.named[name] for name in self.trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             logits = self.forward(images_NHWC, training=True)
             losses = self.losses(logits, labels)
-            loss = tf.reduce_mean(losses) / self.micro_batches
+            loss = tf.reduce_mean(losses) / self.grad_accum_steps
             if self.scaler is not None:
                 loss *= self.scaler.scale
         return tape.gradient(loss, weights), logits, losses
 
-    def hold(self, images_NHWC: Any, labels: Any) -> None:
-        """A micro-batch whose update is still to come: its gradients are kept."""
+    def accumulate(self, images_NHWC: Any, labels: Any) -> None:
+        """Run a batch without an update; its gradients are kept."""
         gradients, logits, losses = self.fast_backward(images_NHWC, labels)
-        for held, gradient in zip(self.held, gradients, strict=True):
-            held.assign_add(gradient)
+        for total, gradient in zip(self.accumulated, gradients, strict=True):
+            total.assign_add(gradient)
         self.update_metrics(logits, labels, losses)
 
     def compute(self, images_NHWC: Any, labels: Any) -> None:
-        """A batch, the last one of its update, and the update."""
+        """Run a batch and the update."""
         gradients, logits, losses = self.fast_backward(images_NHWC, labels)
-        if self.held:
-            gradients = [g + held for g, held in zip(gradients, self.held, strict=True)]
-            for held in self.held:
-                held.assign(tf.zeros_like(held))
-        gradients = self.exchange(gradients)  # now the average of all workers' gradients
+        if self.accumulated:
+            gradients = [g + total for g, total in zip(gradients, self.accumulated, strict=True)]
+            for total in self.accumulated:
+                total.assign(tf.zeros_like(total))
+        gradients = self.sync(gradients)  # now the average of all workers' gradients
         if self.scaler is None:
             self.update(gradients, self.lr)
         else:
             gradients, finite = self.scaler.unscale(gradients)
-            self.update(gradients, self.lr, finite)  # none where one of them is not finite
+            self.update(gradients, self.lr, finite)
             self.scaler.advance(finite)
         self.update_metrics(logits, labels, losses)
 
     def evaluate(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
+        """Add the first `valid` images to the metrics."""
         logits = self.fast_infer(images_NHWC)[:valid]
         labels = labels[:valid]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         self.update_metrics(logits, labels, losses)
 
     def update_metrics(self, logits: Any, labels: Any, losses: Any) -> None:
-        """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
+        """Add this batch to the `metrics.SUMS` on the device."""
         if not self.measure:
             return
         best = tf.math.top_k(logits, min(5, self.net.num_classes)).indices
@@ -152,70 +151,81 @@ class TensorflowStep:
         self.sums.assign_add(tf.stack(sums))
 
     def probabilities(self, images_NHWC: Any) -> Any:
+        """Return class probabilities."""
         return tf.nn.softmax(self.fast_infer(images_NHWC))
 
-    # --- what the loop calls ----------------------------------------------------------------------
+    # --- the methods of `TrainStep` ---------------------------------------------------------------
 
     def train_step(self, batch: Batch, lr: float) -> None:
+        """See `TrainStep`."""
         self.lr.assign(lr)
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         self.batches += 1
         with self.explain_errors(training=True):
-            last = self.batches % self.micro_batches == 0
-            (self.train_graph if last else self.hold_graph)(images, labels)
+            last = self.batches % self.grad_accum_steps == 0
+            (self.train_graph if last else self.accumulate_graph)(images, labels)
 
     def eval_step(self, batch: Batch) -> None:
-        if not batch.valid:  # a last batch of nothing but padding
+        """See `TrainStep`."""
+        if not batch.valid:  # a last batch of padding only
             return
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
-        valid = tf.constant(batch.valid)  # a tensor: a number would be traced anew each time
+        valid = tf.constant(batch.valid)  # a tensor: each new number would be traced
         with self.explain_errors(training=False):
             self.eval_graph(images, labels, valid)
 
     @contextmanager
     def explain_errors(self, training: bool) -> Iterator[None]:
-        """In place of TensorFlow's error the learner's own, or one line for the user."""
+        """Replace TensorFlow's error by the learner's own or by a UserError."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:
             gpus = machine().gpus if self.device == "gpu" else ()
             capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
-            raise memory_full(self.experiment, self.net, capacity, training) from None
+            raise memory_full(self.config, self.net, capacity, training) from None
         except tf.errors.OpError as error:
-            for holder in (self.exchange, self.scaler):
+            for holder in (self.sync, self.scaler):
                 python = getattr(holder, "python", None)
                 if python and python.error:
                     raise python.error from None
-            if self.experiment.compile and isinstance(error, XLA_ERRORS):
+            if self.config.compile and isinstance(error, XLA_ERRORS):
                 raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise
 
     def pop_metrics(self) -> np.ndarray:
-        values = self.sums.numpy().copy()  # a GPU finishes all that it was given before it copies
+        """See `TrainStep`."""
+        values = self.sums.numpy().copy()  # waits for a GPU
         self.sums.assign(tf.zeros_like(self.sums))
         return values
 
     def state(self) -> dict[str, np.ndarray]:
+        """See `TrainStep`."""
         arrays = {name: to_canonical(v.numpy()) for name, v in self.named.items()}
         for name, velocity in self.velocity.items():
             arrays[f"velocity/{name}"] = to_canonical(velocity.numpy())
         return arrays
 
     def loss_scale_state(self) -> dict[str, float]:
+        """See `TrainStep`."""
         return self.scaler.state() if self.scaler else {}
 
-    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
+    def load(
+        self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
+    ) -> None:
+        """See `TrainStep`."""
         load_arrays(self.named, arrays)
-        held = {f"velocity/{name}": velocity for name, velocity in self.velocity.items()}
-        load_arrays({name: v for name, v in held.items() if name in arrays}, arrays)
-        if self.scaler and scaling:
-            self.scaler.load(scaling)
+        velocities = {f"velocity/{name}": velocity for name, velocity in self.velocity.items()}
+        load_arrays({name: v for name, v in velocities.items() if name in arrays}, arrays)
+        if self.scaler and loss_scale:
+            self.scaler.load(loss_scale)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
+        """See `TrainStep`."""
         return self.predict_graph(as_tensor(images)).numpy()
 
     def versions(self) -> dict[str, str]:
-        # tf.keras is the package keras, or tf_keras: not under either name has it a version itself
+        """See `TrainStep`."""
+        # tf.keras has no version; its package, keras or tf_keras, has
         keras = sys.modules[tf.keras.layers.Layer.__module__.split(".")[0]]
         found = {"tensorflow": tf.__version__, "keras": keras.__version__, "device": self.device}
         if self.device == "gpu":
@@ -227,25 +237,25 @@ class TensorflowStep:
         return found
 
     def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
+        """See `TrainStep`."""
         raise NotImplementedError  # refused at the start
 
 
 def as_tensor(values: Any) -> Any:
-    """A batch's images or labels as a tensor: from an array, or PyTorch's tensor in host memory."""
+    """Return an array, or a PyTorch tensor in host memory, as a TensorFlow tensor."""
     return values if tf.is_tensor(values) else tf.convert_to_tensor(np.asarray(values))
 
 
 def configure(threads: int, local_rank: int) -> str:
-    """Set what TensorFlow keeps globally, before its first operation; returns "cpu" or "gpu".
+    """Set TensorFlow's threads and this rank's GPU; return "cpu" or "gpu".
 
-    Compute threads; on GPUs the one that belongs to this rank, and memory as it is needed. Raises
-    UserError where TensorFlow has begun with other settings.
+    Raises UserError if TensorFlow has already started with different settings.
     """
     gpus = tf.config.list_physical_devices("GPU")
     try:
         if tf.config.threading.get_intra_op_parallelism_threads() != threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-            # the gradients of a convolution's input and of its weights are made side by side
+            # the gradients of a convolution's input and weights are computed in parallel
             tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))
         if gpus:
             mine = gpus[own_gpu(local_rank, len(gpus))]
@@ -254,7 +264,7 @@ def configure(threads: int, local_rank: int) -> str:
             tf.config.experimental.set_memory_growth(mine, True)
     except RuntimeError as error:
         raise UserError(
-            f"--threads {threads}: TensorFlow has already begun in this process, with other"
-            " settings: start the run in a process of its own"
+            f"--threads {threads}: TensorFlow has already started in this process with different"
+            " settings: start the run in a separate process"
         ) from error
     return "gpu" if gpus else "cpu"

@@ -1,6 +1,6 @@
-"""Reduced precision in PyTorch: what each --dtype means, and the scaling of the loss.
+"""Mixed precision in PyTorch: the meaning of each --dtype, and the loss scale.
 
-Weights, batch norm's statistics, the last layer and the loss are float32 in all of them.
+Weights, batch-norm statistics, the last layer and the loss are always float32.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ AUTOCAST = {
 
 
 def configure(device: str, dtype: str) -> torch.dtype:
-    """The type that autocast computes in; on a GPU, what float32 means is set.
+    """Return autocast's type, and allow TF32 on a GPU for --dtype tf32 only.
 
-    Without that, convolutions run in TF32 from Ampere on. Raises UserError where PyTorch does not
-    reach the GPU that `dtype` needs.
+    PyTorch's default is TF32 convolutions. Raises UserError if `dtype` needs a GPU that PyTorch
+    does not reach.
     """
     if device != "cuda":
         if dtype == "tf32":
@@ -45,11 +45,7 @@ def configure(device: str, dtype: str) -> torch.dtype:
 
 
 class LossScaler:
-    """The loss scale of a run and its rule, all on the device: no step waits for it.
-
-    A learner's `loss_scale_update` is plain Python, so that it has to be told by the device, at
-    every step, whether the gradients were finite.
-    """
+    """The loss scale and its rule, on the device; only a learner's own rule makes a step wait."""
 
     def __init__(self, text: str, device: str) -> None:
         start, self.growth_steps = optim.parse_loss_scale(text)
@@ -60,15 +56,16 @@ class LossScaler:
         self.rule: Callable = overrides.get("loss_scale_update")
 
     def tensors(self) -> list[Tensor]:
+        """Return all tensors that a step changes."""
         return [self.scale, self.good_steps, self.skipped, self.not_finite]
 
     def check(self, gradients: Sequence[Tensor]) -> None:
-        """Note whether all of the exchanged gradients are finite. Every rank sees the same ones."""
+        """Record whether all synchronised gradients are finite."""
         norms = torch.stack(torch._foreach_norm(list(gradients)))  # one pass over all of them
         self.not_finite.copy_(norms.isfinite().all().logical_not())
 
     def advance(self) -> None:
-        """The scale of the next step: `optim.loss_scale_update`, for tensors."""
+        """Set the scale of the next step: `optim.loss_scale_update`, for tensors."""
         bad = self.not_finite.bool()
         self.skipped += bad
         if self.growth_steps is None:
@@ -86,11 +83,12 @@ class LossScaler:
         self.good_steps.masked_fill_(grown, 0)
 
     def state(self) -> dict[str, float]:
+        """Return the state that a checkpoint holds."""
         names = ("scale", "good_steps", "skipped")
         return {name: getattr(self, name).item() for name in names}
 
     def load(self, state: dict[str, float]) -> None:
-        """Go on from `state()`; a static scale stays what the run was given."""
+        """Continue from `state()`; a static scale stays the configured one."""
         self.skipped.fill_(int(state["skipped"]))
         if self.growth_steps is not None:
             self.scale.fill_(state["scale"])

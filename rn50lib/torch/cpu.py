@@ -1,8 +1,7 @@
-"""What makes a ResNet faster on an x86 processor: forms of a built model that suit oneDNN.
+"""Forms of a ResNet that are faster on an x86 processor with oneDNN, PyTorch's library there.
 
-oneDNN is the library behind PyTorch's convolutions there. The model in `model.py` knows nothing of
-it: each form below takes such a model, shares its parameters and computes the same. The private
-operators of PyTorch that this project needs are all called here, each with its reason.
+Each form takes a model of `model.py`, shares its parameters and computes the same. This is the only
+file that calls private operators of PyTorch.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from rn50lib.hardware import machine
 from rn50lib.resnet import Network
 from rn50lib.torch.model import ResNet
 
-MATRIX_PIXELS = 14
-"""Pixels a side up to which a 1x1 convolution trains faster as a matrix product: its weights, large
-where images are small, are then not rearranged at every step, forward and twice backward."""
-
-BLOCKED_PIXELS = 1024
-"""Pixels of a batch above which a block trains faster in the blocked layout: its weights have to be
-rearranged for each convolution, and their gradients back, however few pixels they meet."""
+# Up to this image side a 1x1 convolution trains faster as a matrix product, which does not
+# rearrange its weights; above this number of pixels per batch a block trains faster in the blocked
+# layout, which does.
+MATRIX_PIXELS, BLOCKED_PIXELS = 14, 1024
+PACKED_SHAPES = 4  # batch shapes for which a predictor keeps packed weights, each a network's size
 
 
 def has_onednn(device: str, dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes in `dtype` here, and fast."""
+    """Return True if oneDNN computes in `dtype` here, and fast."""
     if device != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
         return False
     if not torch.backends.mkldnn.is_available():
@@ -39,32 +36,28 @@ def has_onednn(device: str, dtype: torch.dtype) -> bool:
 # --- training -------------------------------------------------------------------------------------
 
 
-def for_training(
-    model: ResNet, net: Network, experiment: TrainConfig, dtype: torch.dtype
-) -> nn.Module:
-    """The form in which `model` trains fastest on the experiment's batches; it shares its weights.
+def for_training(model: ResNet, net: Network, config: TrainConfig, dtype: torch.dtype) -> nn.Module:
+    """Return the form of `model` that trains fastest on the run's batches; it shares its weights.
 
-    Blocks that see many pixels train in the blocked layout, the rest in NHWC, there with the 1x1
-    convolutions over small images as matrix products where those are faster.
+    Blocks with many pixels train in the blocked layout, the rest in NHWC, there with 1x1
+    convolutions of small images as matrix products.
     """
-    sizes = {layer.name: layer.size for layer in net.layers(experiment.image_shape)}
-    pixels = [experiment.batch_size * sizes[f"{block.name}.add"] ** 2 for block in net.blocks()]
+    sizes = {layer.name: layer.size for layer in net.layers(config.image_shape)}
+    pixels = [config.batch_size * sizes[f"{block.name}.add"] ** 2 for block in net.blocks()]
     blocked = sum(count > BLOCKED_PIXELS for count in pixels)  # the first ones: images only shrink
-    if experiment.compile:  # torch.compile knows nothing of such tensors
+    if config.compile:  # torch.compile knows nothing of such tensors
         blocked = 0
-    # In float32 the products are MKL's, in bfloat16 oneDNN's. On AMD's EPYC with bfloat16 MKL's are
-    # slower than oneDNN's convolutions; processors of Intel's were not measured.
+    # In float32 the products are MKL's, which on an AMD EPYC with bfloat16 are slower than oneDNN's
+    # convolutions; Intel's processors were not measured.
     if dtype == torch.bfloat16 or not machine().bfloat16:
         use_matrix_products(model, net, sizes, skip=blocked)
     return Blocked(model, blocked, dtype) if blocked else model
 
 
 class Blocked(nn.Module):
-    """A ResNet of which the stem and the first `count` blocks train in oneDNN's own layout.
+    """A ResNet whose stem and first `count` blocks train in oneDNN's blocked layout (nChw16c).
 
-    There the channels lie in blocks as long as a vector register (nChw16c), in which convolutions
-    and batch norms run faster than in NHWC. PyTorch calls such tensors mkldnn tensors, and the
-    operators of a ResNet take them as any others.
+    PyTorch calls such tensors mkldnn tensors.
     """
 
     def __init__(self, model: ResNet, count: int, dtype: torch.dtype) -> None:
@@ -76,6 +69,7 @@ class Blocked(nn.Module):
             module.to(memory_format=torch.contiguous_format)  # as its gradients will come
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
+        """Return the logits."""
         # oneDNN rounds the weights while it rearranges them; autocast would do so beforehand
         with torch.autocast("cpu", enabled=False):
             x = self.model.stem(images_NCHW.to_mkldnn(self.dtype))
@@ -88,18 +82,19 @@ class Blocked(nn.Module):
 
 
 class MatrixProduct(nn.Conv2d):
-    """A 1x1 convolution with stride 1: the same matrix for the channels of every pixel."""
+    """A 1x1 convolution with stride 1, which multiplies every pixel by the same matrix."""
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
+        """Return the convolution."""
         if not self.training:
             return super().forward(x_NCHW)
-        # by way of NHWC, so that the gradient has the strides that DDP lays its buckets out by
+        # by way of NHWC, so that the gradient has the strides of DDP's buckets
         matrix = self.weight.permute(0, 2, 3, 1).flatten(1)
         return F.linear(x_NCHW.permute(0, 2, 3, 1), matrix).permute(0, 3, 1, 2)
 
 
 def use_matrix_products(model: ResNet, net: Network, sizes: dict[str, int], skip: int) -> None:
-    """Put a MatrixProduct with the same weights where it is faster, in all but `skip` blocks."""
+    """Replace convolutions by a faster MatrixProduct, in all but the first `skip` blocks."""
     for block in list(net.blocks())[skip:]:
         for conv in (*block.convs, block.downsample):
             if conv and conv.kernel == conv.stride == 1 and sizes[conv.name] <= MATRIX_PIXELS:
@@ -113,12 +108,9 @@ def use_matrix_products(model: ResNet, net: Network, sizes: dict[str, int], skip
 
 # --- predicting -----------------------------------------------------------------------------------
 
-PACKED_SHAPES = 4
-"""Shapes of a batch for which packed weights are kept, each as large as the network's."""
-
 
 def has_one_pass(device: str, dtype: torch.dtype) -> bool:
-    """Whether this PyTorch and processor have oneDNN's fused convolutions for `dtype`."""
+    """Return True if this PyTorch and processor have oneDNN's fused convolutions for `dtype`."""
     ops = ("_convolution_pointwise", "_convolution_pointwise_", "_reorder_convolution_weight")
     return has_onednn(device, dtype) and all(hasattr(torch.ops.mkldnn, op) for op in ops)
 
@@ -126,11 +118,10 @@ def has_one_pass(device: str, dtype: torch.dtype) -> bool:
 def one_pass(
     conv: nn.Conv2d, weight: Tensor, x: Tensor, relu: bool, shortcut: Tensor | None = None
 ) -> Tensor:
-    """relu(conv(x) + shortcut), each where it is asked for, by one kernel of oneDNN.
+    """Return relu(conv(x) + shortcut), by one kernel; the sum is written over `shortcut`.
 
-    oneDNN rectifies and adds while it still holds the result in registers, so that each layer is
-    written once and read once. The sum is written over `shortcut`. The operators are private: those
-    are what torch.compile puts in for this, and there is no public way to them without compiling.
+    oneDNN adds and rectifies in registers, so that each layer is written and read once. The
+    operators are private: only torch.compile reaches them publicly.
     """
     ops, after = torch.ops.mkldnn, "relu" if relu else "none"
     how = (weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
@@ -140,11 +131,10 @@ def one_pass(
 
 
 def packed(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """The weights as oneDNN's convolution wants them for inputs like `x`; else it rearranges them
-    at every call, which for a single image takes longer than to convolve it.
+    """Return the weights rearranged for inputs like `x`, or else every call rearranges them.
 
-    Private like `one_pass`: the public `torch.utils.mkldnn.to_mkldnn` packs for no size at all, and
-    weights packed for another batch are slower than those that were not packed.
+    For one image that takes longer than the convolution. The operator is private: the public
+    `torch.utils.mkldnn.to_mkldnn` does not pack for a size.
     """
     how = (conv.padding, conv.stride, conv.dilation, conv.groups, list(x.shape))
     weight: Tensor = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *how)
@@ -152,9 +142,9 @@ def packed(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 class OnePass(nn.Module):
-    """A ResNet whose batch norms are folded (see `inference`), each convolution in one pass.
+    """A ResNet with folded batch norms (see `inference`), each convolution in one pass.
 
-    When a second batch of the same shape follows, its weights are packed for that shape and kept.
+    A second batch of the same shape packs the weights for that shape.
     """
 
     def __init__(self, folded: ResNet) -> None:
@@ -164,6 +154,7 @@ class OnePass(nn.Module):
         self.weights: dict[torch.Size, dict[nn.Conv2d, Tensor]] = {}
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
+        """Return the logits."""
         weights = self._packed_weights(images_NCHW.shape)
 
         def convolve(
@@ -189,7 +180,7 @@ class OnePass(nn.Module):
         return self.model.head(x)
 
     def _packed_weights(self, shape: torch.Size) -> dict[nn.Conv2d, Tensor] | None:
-        """Where the weights packed for this shape are kept; None if it has not come twice."""
+        """Return the dict of weights packed for a shape; None if it has not come twice."""
         if shape not in self.weights and shape == self.shape:
             if len(self.weights) == PACKED_SHAPES:
                 del self.weights[next(iter(self.weights))]  # the oldest

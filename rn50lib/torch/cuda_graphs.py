@@ -1,5 +1,4 @@
-"""What makes a step faster and changes nothing that it computes: copies beside the computing,
-compiled models, recorded steps; and what is said where the device's memory is full."""
+"""Faster steps on a GPU with the same results, and the errors of a full memory."""
 
 from __future__ import annotations
 
@@ -11,62 +10,79 @@ from torch import Tensor
 
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_line
+from rn50lib.memory import memory_full
 from rn50lib.resnet import Network
-from rn50lib.step_common import first_line, memory_full
 
-WARM_UP = 3  # steps before one is recorded: cuDNN chooses its algorithms in them
+WARM_UP = 3  # steps before the recording, in which cuDNN chooses its algorithms
+ON_HOST = ("exchange_gradients", "loss_scale_update")  # `--override`s that run on the host
+# Errors of a full memory: PyTorch's GPU allocator, cuDNN and NCCL; the host's allocator
+MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
+COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of torch.compile's errors
 
 
-class Copies:
-    """Batches to the GPU, on a stream of their own: the next one travels while this one is used.
-
-    Nothing has to be asked for ahead: the loop hands out steps faster than a GPU takes them.
-    """
+class CudaPrefetcher:
+    """Copies batches to the GPU on a separate stream, while the batch before is used."""
 
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()
         self.latest: tuple[Batch, Tensor, Tensor] | None = None
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        if self.latest is not None and batch is self.latest[0]:  # synthetic: it is there already
+        """Return the images and the int64 labels on the GPU."""
+        if self.latest is not None and batch is self.latest[0]:  # synthetic: it is already there
             return self.latest[1:]
         images, labels = torch.as_tensor(batch.images), torch.as_tensor(batch.labels)
-        if images.is_cuda:  # DALI decoded them there
+        if images.is_cuda:  # decoded there by DALI
             return images, labels.to("cuda", torch.int64)
         with torch.cuda.stream(self.stream):
             images, labels = to_gpu(images), to_gpu(labels).to(torch.int64)
         computing = torch.cuda.current_stream()
         computing.wait_stream(self.stream)
         for tensor in (images, labels):
-            tensor.record_stream(computing)  # its memory is not given away while it is read
+            tensor.record_stream(computing)  # its memory is not reused while it is read
         self.latest = batch, images, labels
         return images, labels
 
 
 def to_gpu(tensor: Tensor) -> Tensor:
-    """Only from pinned memory does a copy run beside other work."""
+    """Copy a tensor from pinned memory, the only copy that overlaps other work."""
     if tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
     return tensor.to("cuda", non_blocking=True)
 
 
 class Queue:
-    """Keeps the loop one step ahead of the GPU and not more, so that what it measures of single
-    steps is what they take: a GPU accepts hundreds of kernels before it makes anyone wait."""
+    """Keeps the loop one step ahead of the GPU, so that each step's measured time is its own."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.before: torch.cuda.Event | None = None
 
     def limit(self) -> None:
-        """Wait until the GPU has finished the step before the one that was just handed over."""
+        """Wait until the GPU has finished the step before the latest one."""
         if self.device != "cuda":
             return
         before, self.before = self.before, torch.cuda.Event(blocking=True)
         self.before.record()
         if before is not None:
             before.synchronize()
+
+
+def check_graphs(device: str, config: TrainConfig) -> None:
+    """Raise UserError if --cuda-graphs is impossible for a run."""
+    own = [text for text in config.override if text.startswith(ON_HOST)]
+    why = None
+    if device != "cuda":
+        why = "there is no GPU here"
+    elif config.n > 1:
+        why = "the exchange between workers cannot be recorded"
+    elif config.grad_accum_steps > 1:
+        why = "the batches of one update are not all alike"
+    elif own:
+        why = f"--override {own[0]} runs on the host"
+    if why:
+        raise UserError(f"--cuda-graphs: {why}: leave the flag out")
 
 
 def record(
@@ -79,31 +95,11 @@ def record(
         raise UserError(f"--cuda-graphs: {first_line(error)}: leave the flag out") from error
 
 
-ON_THE_HOST = ("exchange_gradients", "loss_scale_update")
-"""Functions of a learner's own (`--override`) that a step would wait for the GPU to call."""
-
-
-def check_graphs(device: str, experiment: TrainConfig) -> None:
-    """Raise UserError, which says why, where --cuda-graphs cannot be had."""
-    own = [text for text in experiment.override if text.startswith(ON_THE_HOST)]
-    why = None
-    if device != "cuda":
-        why = "there is no GPU here"
-    elif experiment.n > 1:
-        why = "the exchange between workers cannot be recorded"
-    elif experiment.grad_accum_steps > 1:
-        why = "the batches of one update are not all alike"
-    elif own:
-        why = f"--override {own[0]} runs on the host"
-    if why:
-        raise UserError(f"--cuda-graphs: {why}: leave the flag out")
-
-
 class Recorded:
-    """A step as a CUDA graph: recorded once, then replayed as a whole.
+    """A step as a CUDA graph: recorded once, then replayed.
 
-    `body(images, labels)` must work on the device alone. `tensors` are all that it changes: the
-    steps that go before the recording leave no trace in them.
+    `body(images, labels)` must not use the host. The steps before the recording leave `tensors`,
+    which are all that it changes, as they were.
     """
 
     def __init__(
@@ -111,15 +107,15 @@ class Recorded:
     ) -> None:
         self.images, self.labels = images.clone(), labels.clone()  # what the graph reads
         before = [tensor.clone() for tensor in tensors]
-        computing, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(computing)
+        computing, other = torch.cuda.current_stream(), torch.cuda.Stream()
+        other.wait_stream(computing)
         try:
-            with torch.cuda.stream(aside):
+            with torch.cuda.stream(other):
                 for _ in range(WARM_UP):
                     body(self.images, self.labels)
-            computing.wait_stream(aside)
+            computing.wait_stream(other)
             self.graph = torch.cuda.CUDAGraph()
-            # the loaders' threads go on calling CUDA: only what this thread calls is recorded
+            # record this thread's calls only: the loaders' threads call CUDA meanwhile
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 body(self.images, self.labels)
         finally:
@@ -130,25 +126,17 @@ class Recorded:
                     tensor.copy_(value)
 
     def __call__(self, images: Tensor, labels: Tensor) -> None:
+        """Replay the step on a batch."""
         self.images.copy_(images)
         self.labels.copy_(labels)
         self.graph.replay()
 
 
-MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
-"""What an error says where the memory is full: on the GPU that of PyTorch's allocator, the driver's
-(of cuDNN, of pinned memory: `AcceleratorError`) and NCCL's, in host memory the allocator's."""
-
-COMPILERS = ("torch._dynamo", "torch._inductor")
-"""The modules whose errors say that torch.compile has failed."""
-
-
 @contextlib.contextmanager
 def explain_errors(
-    experiment: TrainConfig, net: Network, device: str, training: bool
+    config: TrainConfig, net: Network, device: str, training: bool
 ) -> Iterator[None]:
-    """One line for the user where the memory is full, with a batch that would fit, and where the
-    model cannot be compiled."""
+    """Raise UserError in place of the errors of a full memory and of torch.compile."""
     try:
         yield
     except Exception as error:
@@ -156,7 +144,7 @@ def explain_errors(
             capacity = None
             with contextlib.suppress(RuntimeError):  # some of these leave the GPU unusable
                 capacity = torch.cuda.mem_get_info()[1] if device == "cuda" else None
-            raise memory_full(experiment, net, capacity, training) from None
+            raise memory_full(config, net, capacity, training) from None
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
         raise

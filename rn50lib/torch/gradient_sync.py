@@ -1,43 +1,44 @@
-"""Gradient exchange for PyTorch: what happens between the backward pass and the update.
+"""Gradient synchronisation for PyTorch: one worker, Horovod, DDP, or a learner's own function.
 
-All of them give every rank the average of all ranks' gradients; those of several workers stand in
-`parallel`.
+Each gives every rank the average of all ranks' gradients. Horovod and DDP start sending during the
+backward pass, the last layer's gradients first.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rn50lib import distributed as groups
-from rn50lib.step_common import learners_average
+from rn50lib import hooks as overrides
+from rn50lib.config import TrainConfig
 
 
-class Exchange:
-    """Averages the gradients of a model over all ranks, in place.
+class GradientSync:
+    """Gradient synchronisation of a single worker: nothing to do.
 
-    This one is a single worker's, who has nobody to exchange with. `model` is what the training
-    step calls: the plain model, or a wrapper of it.
+    `model` is what the training step calls: the plain model, or a wrapper of it.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def __call__(self) -> None:
-        """Called after the backward pass; returns when every gradient is averaged."""
+        """Return, after a backward pass, when every gradient is averaged."""
 
-    def held(self) -> AbstractContextManager[Any]:
-        """Backward passes in here only add to the gradients: nothing is sent yet."""
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which backward passes add to the gradients and send nothing."""
         return contextlib.nullcontext()
 
 
-class OverriddenExchange(Exchange):
-    """Runs a learner's `exchange_gradients` on NumPy copies: slow, and easy to read and debug."""
+class OverriddenSync(GradientSync):
+    """Runs a learner's `exchange_gradients` on NumPy copies."""
 
     def __init__(self, function: Callable[..., Any], comm: groups.Comm, model: nn.Module) -> None:
         super().__init__(model)
@@ -45,8 +46,87 @@ class OverriddenExchange(Exchange):
 
     @torch.no_grad()
     def __call__(self) -> None:
+        """Replace the gradients by the learner's average."""
         held = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradients = [grad.cpu().numpy() for grad in held]
-        averaged = learners_average(self.function, gradients, self.comm)
+        averaged = groups.learners_average(self.function, gradients, self.comm)
         for grad, array in zip(held, averaged, strict=True):
             grad.copy_(torch.from_numpy(array))
+
+
+class HorovodSync(GradientSync):
+    """One all-reduce per gradient, started as soon as the gradient is ready.
+
+    Horovod's thread joins small gradients that are ready on every rank into one message.
+    """
+
+    def __init__(
+        self, config: TrainConfig, comm: Any, model: nn.Module, named: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(model)
+        self.hvd = comm.hvd
+        if next(model.parameters()).is_cuda:
+            comm.check_gpu_exchange()
+        self.names = {tensor: name for name, tensor in named.items()}
+        self.paused = False
+        self.pending: list[int] = []  # handles
+        self.waits: Any = contextlib.nullcontext()
+        if config.timeline is not None and comm.rank == 0:
+            from rn50lib.distributed.horovod import Waits
+
+            self.waits = Waits(config.timeline)
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.register_post_accumulate_grad_hook(self.start)
+
+    def start(self, parameter: Tensor) -> None:
+        """Start the all-reduce of a gradient; autograd calls this when it is complete."""
+        if self.paused:
+            return
+        assert parameter.grad is not None
+        name = f"gradient/{self.names[parameter]}"
+        handle = self.hvd.allreduce_async_(parameter.grad, name=name, op=self.hvd.Average)
+        self.pending.append(handle)
+
+    def __call__(self) -> None:
+        """Wait for all gradients."""
+        with self.waits:
+            for handle in self.pending:
+                self.hvd.synchronize(handle)
+        self.pending.clear()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Send nothing within the block."""
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
+
+
+class DdpSync(GradientSync):
+    """DistributedDataParallel, whose backward pass returns when all gradients are averaged."""
+
+    def __init__(self, model: nn.Module) -> None:
+        # running statistics are averaged before they are used, not broadcast at every step
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
+            wrapped = nn.parallel.DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
+        super().__init__(wrapped)
+        self.no_sync = wrapped.no_sync  # type: ignore[method-assign]
+
+
+def gradient_sync(
+    config: TrainConfig, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
+) -> GradientSync:
+    """Return the synchronisation for a group of workers; `named` has the parameters by name."""
+    function = overrides.get("exchange_gradients")
+    if function is not groups.average:
+        return OverriddenSync(function, comm, model)
+    if comm.size == 1:
+        return GradientSync(model)
+    if hasattr(comm, "hvd"):
+        return HorovodSync(config, comm, model, named)
+    return DdpSync(model)

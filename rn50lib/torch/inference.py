@@ -1,8 +1,4 @@
-"""A network as it predicts: fewer passes over memory than in training, the same logits.
-
-With fixed running statistics a batch norm is a scale and a shift for each channel, and both can be
-put into the convolution before it.
-"""
+"""Prediction with batch norms folded into convolutions: fewer passes over memory, same logits."""
 
 from __future__ import annotations
 
@@ -13,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from rn50lib.torch import cpu as onednn
+from rn50lib.torch import cpu
 from rn50lib.torch.model import ResNet
 
 
 def fold_batch_norms(model: ResNet, dtype: torch.dtype) -> ResNet:
-    """A copy of the model for predicting: every batch norm is a part of the convolution before it.
+    """Return a copy of the model whose batch norms are part of the convolutions before them.
 
     gamma (W x - mean) / std + beta = (gamma / std W) x + (beta - gamma / std mean)
 
@@ -35,16 +31,16 @@ def fold_batch_norms(model: ResNet, dtype: torch.dtype) -> ResNet:
 
 
 class Predictor:
-    """Logits of a ResNet at its present weights, which are copied, computed in `dtype`."""
+    """A ResNet with a copy of the present weights that computes logits in `dtype`."""
 
     @torch.inference_mode()
     def __init__(self, model: ResNet, dtype: torch.dtype) -> None:
         folded = fold_batch_norms(model, dtype)
-        one_pass = onednn.has_one_pass(folded.conv1.weight.device.type, dtype)
-        self.model = onednn.OnePass(folded) if one_pass else folded
+        one_pass = cpu.has_one_pass(folded.conv1.weight.device.type, dtype)
+        self.model = cpu.OnePass(folded) if one_pass else folded
         self.dtype = dtype
 
     @torch.inference_mode()
     def __call__(self, images_NCHW: Tensor) -> Tensor:
-        """Float32 logits (N, classes) of normalised images."""
+        """Return float32 logits (N, classes) of normalised images."""
         return self.model(images_NCHW.to(self.dtype, memory_format=torch.channels_last))

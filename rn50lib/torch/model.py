@@ -1,7 +1,7 @@
 """The ResNet of `rn50lib.resnet` as a PyTorch module, and its arrays by canonical name.
 
-He et al. 2015, arXiv:1512.03385: table 1 has the stages, figure 5 the two kinds of block. A name's
-suffix tells a tensor's axes: N images, C channels, H and W pixels.
+He et al. 2015, arXiv:1512.03385: table 1 has the stages, figure 5 the two kinds of block. Suffixes
+name a tensor's axes: N images, C channels, H and W pixels.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from rn50lib.resnet import Block, Conv, Network
 
 
 def convolution(conv: Conv) -> nn.Conv2d:
+    """Return a convolution without bias."""
     return nn.Conv2d(
         conv.in_channels, conv.out_channels, conv.kernel, conv.stride, conv.padding, bias=False
     )
 
 
 def batch_norm(conv: Conv) -> nn.BatchNorm2d:
-    """The normalisation of what `conv` gives."""
-    # torch's momentum is the share of the new value, not of the old one
+    """Return the batch normalisation after `conv`."""
+    # PyTorch's momentum is the share of the new value, not of the old one
     return nn.BatchNorm2d(conv.out_channels, eps=BN_EPS, momentum=1 - BN_MOMENTUM)
 
 
 def projection(conv: Conv | None) -> tuple[nn.Module, nn.Module]:
-    """What is on the shortcut: a convolution where the block changes the shape, else nothing."""
+    """Return the shortcut's layers: identities unless the block changes the shape."""
     if conv is None:
         return nn.Identity(), nn.Identity()
     return convolution(conv), batch_norm(conv)
@@ -48,6 +49,7 @@ class BasicBlock(nn.Module):
         self.downsample, self.downsample_bn = projection(block.downsample)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
+        """Return the block's output."""
         y = F.relu(self.bn1(self.conv1(x_NCHW)), inplace=True)
         y = self.bn2(self.conv2(y))
         y += self.downsample_bn(self.downsample(x_NCHW))
@@ -66,6 +68,7 @@ class Bottleneck(nn.Module):
         self.downsample, self.downsample_bn = projection(block.downsample)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
+        """Return the block's output."""
         y = F.relu(self.bn1(self.conv1(x_NCHW)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         y = self.bn3(self.conv3(y))
@@ -90,34 +93,36 @@ class ResNet(nn.Module):
         self.frozen: list[nn.Module] = []
 
     def train(self, mode: bool = True) -> ResNet:
-        """As every module's, but the batch norms of frozen layers keep to their statistics."""
+        """Set the training mode; frozen batch norms keep their statistics."""
         super().train(mode)
         for module in self.frozen:
             module.eval()
         return self
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
+        """Return the logits (N, classes) of normalised images."""
         x = self.stem(images_NCHW)
         for stage in self.stages:
             x = stage(x)
         return self.head(x)
 
     def stem(self, images_NCHW: Tensor) -> Tensor:
+        """Return the input of the first stage: 7x7 convolution and 3x3 max pool, stride 2 each."""
         x = F.relu(self.bn1(self.conv1(images_NCHW)), inplace=True)
         return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
 
     def head(self, x_NCHW: Tensor) -> Tensor:
-        """The logits. In float32 whatever the rest computes in: rounding costs most here."""
+        """Return the logits, always computed in float32: rounding costs most here."""
         pooled_NC = x_NCHW.mean(dim=(2, 3), dtype=torch.float32)
         with torch.autocast(pooled_NC.device.type, enabled=False):
             return self.fc(pooled_NC)
 
 
-PARTS = {"gamma": "weight", "beta": "bias"}  # what torch calls the arrays of a batch norm
+PARTS = {"gamma": "weight", "beta": "bias"}  # PyTorch's names of batch-norm arrays
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters and running statistics by canonical name, in the network's order."""
+    """Return parameters and running statistics by canonical name, in the network's order."""
     named: dict[str, Tensor] = {}
     for owner, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
@@ -135,7 +140,7 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def freeze(model: ResNet, names: Container[str]) -> None:
-    """Leave the arrays of these names as they are in training."""
+    """Keep the arrays of these names unchanged in training."""
     model.frozen = [m for n, m in model.named_modules() if f"{n}.running_mean" in names]
     for name, tensor in tensors(model).items():
         if name in names:
@@ -144,6 +149,6 @@ def freeze(model: ResNet, names: Container[str]) -> None:
 
 @torch.no_grad()
 def load_arrays(model: nn.Module, arrays: dict[str, np.ndarray]) -> None:
-    """Copy arrays, by canonical name, into the model. Raises KeyError for one that is missing."""
+    """Copy arrays, by canonical name, into the model. Raise KeyError for a missing one."""
     for name, tensor in tensors(model).items():
         tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))

@@ -1,4 +1,4 @@
-"""The optimizer's step in PyTorch: SGD's fused kernel, and LARS in front of it."""
+"""The optimizers in PyTorch: the fused SGD, and LARS on top of it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,38 @@ import torch
 from torch import Tensor
 
 from rn50lib.config import TrainConfig
-from rn50lib.optim import TRUST
-from rn50lib.step_common import weight_decays
+from rn50lib.optim import TRUST, weight_decays
 
 
-def optimizer_for(
-    experiment: TrainConfig, named: Mapping[str, Tensor], names: list[str], lr: Tensor
+def build_optimizer(
+    config: TrainConfig, named: Mapping[str, Tensor], names: list[str], lr: Tensor
 ) -> torch.optim.SGD:
-    """The optimizer of an experiment over the parameters `names`, in at most two groups.
+    """Return the optimizer of the parameters `names`, in at most two groups.
 
-    `lr` is filled by the step. Each parameter has a velocity of zeros from the start: a first
-    update that is skipped must leave one behind.
+    The step fills `lr`. Each parameter starts with a velocity of zeros, which a checkpoint needs
+    even if the first update is skipped.
     """
-    decays = weight_decays(experiment, names)
+    decays = weight_decays(config, names)
     groups = [
         {"params": [named[n] for n, own in decays.items() if own == decay], "weight_decay": decay}
-        for decay in dict.fromkeys((experiment.wd, 0.0))
+        for decay in dict.fromkeys((config.wd, 0.0))
     ]
     groups = [group for group in groups if group["params"]]
     made: torch.optim.SGD
-    if experiment.optimizer == "lars":
-        made = Lars(groups, lr, experiment.mom)
+    if config.optimizer == "lars":
+        made = Lars(groups, lr, config.mom)
     else:
-        made = torch.optim.SGD(groups, lr=lr, momentum=experiment.mom, fused=True)
+        made = torch.optim.SGD(groups, lr=lr, momentum=config.mom, fused=True)
     for name in names:
         made.state[named[name]]["momentum_buffer"] = torch.zeros_like(named[name])
     return made
 
 
 class Lars(torch.optim.SGD):
-    """`rn50lib.optim.lars`: it turns each gradient into the step that its layer is to take, and
-    SGD's kernel, at a rate of 1 and without decay, adds that to the velocity.
+    """`rn50lib.optim.lars`, on the device.
 
-    All on the device: the norms are never read. Where a gradient is not finite, `found_inf` makes
-    the kernel skip, as it does for SGD.
+    It turns each gradient into its layer's step. SGD's kernel, at a rate of 1 and without decay,
+    adds that to the velocity, and skips it if `found_inf` is set.
     """
 
     found_inf: Tensor | None = None
@@ -54,6 +52,7 @@ class Lars(torch.optim.SGD):
         self.rate = lr
 
     def step(self, closure: Any = None) -> Any:
+        """Update all weights."""
         scale, self.grad_scale = self.grad_scale, None  # the norms are those of the true gradients
         with torch.no_grad():
             for group in self.param_groups:

@@ -1,4 +1,4 @@
-"""A Chrome trace of a few training steps, by PyTorch's profiler, and the names in it."""
+"""A Chrome trace of a few training steps, by PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACED_STEPS = 3
 
 @contextlib.contextmanager
 def named(device: str, part: str) -> Iterator[None]:
-    """A part of a step by its name, in the trace and, on a GPU, in Nsight Systems."""
+    """Name a part of a step in the trace and, on a GPU, in Nsight Systems."""
     with profiler.record_function(part):
         with torch.cuda.nvtx.range(part) if device == "cuda" else contextlib.nullcontext():
             yield
@@ -29,26 +29,18 @@ def named(device: str, part: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recording(file: Path, steps: int, step: Any) -> Iterator[Any]:
-    """Record a few of the next `steps` of a TorchStep, the first ones left out: they are no example
-    of the others.
+    """Record a few of the next `steps` of a TorchStep, without the slow first two.
 
-    Raises UserError where the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
-    left_out = min(2, steps - 1)
-    plan = profiler.schedule(
-        wait=left_out // 2,
-        warmup=min(left_out, 1),
-        active=min(TRACED_STEPS, steps - left_out),
-        repeat=1,
-    )
+    skip = min(2, steps - 1)
+    active = min(TRACED_STEPS, steps - skip)
+    plan = profiler.schedule(wait=skip // 2, warmup=min(skip, 1), active=active, repeat=1)
     activities = [profiler.ProfilerActivity.CPU]
     if step.device == "cuda":
         activities.append(profiler.ProfilerActivity.CUDA)
-    with profiler.profile(
-        activities=activities,
-        schedule=plan,
-        on_trace_ready=lambda profile: write(profile, file),
-    ) as profile:
+    ready = functools.partial(write, file=file)
+    with profiler.profile(activities=activities, schedule=plan, on_trace_ready=ready) as profile:
         step.span, unnamed = functools.partial(named, step.device), step.span
         try:
             yield profile
@@ -57,8 +49,10 @@ def recording(file: Path, steps: int, step: Any) -> Iterator[Any]:
 
 
 def write(profile: profiler.profile, file: Path) -> None:
-    """Write what was recorded, gzipped where the name ends in .gz. Raises UserError where that
-    cannot be: the profiler itself goes on without a word when a disk is full."""
+    """Write a trace, gzipped if the name ends in .gz. Raise UserError if it cannot be written.
+
+    The profiler itself reports no error when the disk is full.
+    """
     try:
         with replacing(file) as draft:
             profile.export_chrome_trace(str(draft))

@@ -1,14 +1,12 @@
-"""One training step in PyTorch: forward, backward, exchange, update, in this order, every time.
+"""One training step in PyTorch: forward, backward, gradient synchronisation, update.
 
-Nothing here waits for the device: losses and hits are added up where they arise, and the loop
-reads them every `disp_batches` steps. What only makes the step faster stands in `speed` and, for a
-processor, in `onednn`.
+Nothing here waits for the device: metrics are summed on it, and the loop reads them every
+`disp_batches` steps. What only makes a step faster is in `cuda_graphs` and `cpu`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,90 +16,88 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rn50lib import distributed as groups
 from rn50lib import hooks as overrides
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.distributed import Comm
+from rn50lib.distributed import Comm, choose_gpu
+from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import amp as precision
-from rn50lib.torch import cpu as onednn
-from rn50lib.torch import cuda_graphs as speed
-from rn50lib.torch.gradient_sync import Exchange, OverriddenExchange
+from rn50lib.torch import amp, cpu, cuda_graphs
+from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.inference import Predictor
 from rn50lib.torch.model import ResNet, freeze, load_arrays, tensors
-from rn50lib.torch.optimizer import optimizer_for
+from rn50lib.torch.optimizer import build_optimizer
 
 
 class TorchStep:
-    """A ResNet with its optimizer's state on one device. See `rn50lib.train_step.Step`."""
+    """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
 
-    def __init__(self, experiment: TrainConfig, net: Network, comm: Comm) -> None:
+    def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = precision.configure(self.device, experiment.dtype)
-        torch.set_num_threads(experiment.threads)
-        if self.device == "cuda":
-            from rn50lib.distributed.gpu import choose_gpu
-
-            choose_gpu("torch", comm.local_rank)
-        self.experiment, self.net = experiment, net
+        self.dtype = amp.configure(self.device, config.dtype)
+        torch.set_num_threads(config.threads)
+        choose_gpu("torch", comm.local_rank)
+        self.config, self.net = config, net
         self.model = ResNet(net)
-        start = net.initial_arrays(experiment.seed, experiment.to_recipe().zero_gamma)
+        start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
         load_arrays(self.model, overrides.get("broadcast_start")(start, comm))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
         fastest: torch.nn.Module = self.model
-        if onednn.has_onednn(self.device, self.dtype):
-            fastest = onednn.for_training(self.model, net, experiment, self.dtype)
-        frozen = net.up_to(experiment.freeze_until)
+        if cpu.has_onednn(self.device, self.dtype):
+            fastest = cpu.for_training(self.model, net, config, self.dtype)
+        frozen = net.up_to(config.freeze_until)
         freeze(self.model, frozen)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
         self.names = [name for name in net.parameters() if name not in frozen]  # what is trained
-        self.optimizer = optimizer_for(experiment, named, self.names, self.lr)
-        self.exchange = exchange_for(experiment, comm, fastest, named)
-        self.trained = self.exchange.model  # the model, or what wraps it to see its gradients
-        self.scaler: precision.LossScaler | None = None
-        if experiment.loss_scale:
-            self.scaler = precision.LossScaler(experiment.loss_scale, self.device)
-        self.micro_batches, self.batches = experiment.grad_accum_steps, 0
+        self.optimizer = build_optimizer(config, named, self.names, self.lr)
+        self.sync = gradient_sync(config, comm, fastest, named)
+        self.trained = self.sync.model  # the model, or what wraps it to see its gradients
+        self.scaler: amp.LossScaler | None = None
+        if config.loss_scale:
+            self.scaler = amp.LossScaler(config.loss_scale, self.device)
+        self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
-        self.sums = torch.zeros(4, dtype=torch.float64, device=self.device)
-        self.measure = not experiment.no_metrics
-        self.predictor: Predictor | None = None  # as of the present weights
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
+        self.measure = not config.no_metrics
+        self.predictor: Predictor | None = None  # a copy of the present weights
         self.span = unnamed
-        self.copies = speed.Copies() if self.device == "cuda" else None
-        self.queue = speed.Queue(self.device)
-        self.graph: speed.Recorded | None = None  # `compute` as a CUDA graph
-        if experiment.compile:
+        self.prefetcher = cuda_graphs.CudaPrefetcher() if self.device == "cuda" else None
+        self.queue = cuda_graphs.Queue(self.device)
+        self.graph: cuda_graphs.Recorded | None = None  # `compute` as a CUDA graph
+        if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
-        if experiment.cuda_graphs:
-            speed.check_graphs(self.device, experiment)
+        if config.cuda_graphs:
+            cuda_graphs.check_graphs(self.device, config)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Normalised float32 images (NCHW in channels_last memory) and int64 labels."""
-        if self.copies is not None:
-            images_NHWC, labels = self.copies(batch)
+        """Return normalised float32 images (NCHW in channels_last memory) and int64 labels."""
+        if self.prefetcher is not None:
+            images_NHWC, labels = self.prefetcher(batch)
         else:
             images_NHWC, labels = torch.as_tensor(batch.images), torch.as_tensor(batch.labels)
         images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
         return images_NCHW.float().sub_(self.mean).mul_(self.inverse_std), labels.long()
 
     def forward(self, images_NCHW: Tensor, model: torch.nn.Module | None = None) -> Tensor:
+        """Return the logits, computed in the run's precision."""
         with torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32):
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
+        """See `TrainStep`."""
         with self.explain_errors(training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            if self.experiment.cuda_graphs and self.graph is None:
-                self.graph = speed.record(self.compute, images, labels, self.changed_tensors())
+            if self.config.cuda_graphs and self.graph is None:
+                changed = self.changed_tensors()
+                self.graph = cuda_graphs.record(self.compute, images, labels, changed)
             (self.graph or self.compute)(images, labels)
             self.queue.limit()
 
@@ -112,15 +108,14 @@ class TorchStep:
         return changed + (self.scaler.tensors() if self.scaler else [])
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
-        """A whole step, on the device alone: its tensors are all that it reads and changes.
+        """Run a whole step on the device.
 
-        Of several micro-batches only the last one ends in an update; the gradients of those before
-        it stay where they are, and the next ones are added to them.
+        With gradient accumulation only the last batch of a group synchronises and updates.
         """
         self.model.train()
         self.batches += 1
-        last = self.batches % self.micro_batches == 0
-        with contextlib.nullcontext() if last else self.exchange.held():
+        last = self.batches % self.grad_accum_steps == 0
+        with contextlib.nullcontext() if last else self.sync.no_sync():
             with self.span("forward"):
                 logits = self.forward(images, self.trained)
                 loss = self.loss(logits, labels)
@@ -128,26 +123,25 @@ class TorchStep:
                 self.scaled(loss).backward()
         if last:
             with self.span("exchange"):
-                self.exchange()  # now every worker has the average of all workers' gradients
+                self.sync()  # now every worker has the average of all workers' gradients
             with self.span("update"):
                 self.update()
         self.update_metrics(logits.detach(), labels, loss.detach())
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """What training makes small: with --label-smoothing not what validation reports."""
-        return F.cross_entropy(logits, labels, label_smoothing=self.experiment.label_smoothing)
+        """Return the training loss; validation does not smooth the labels."""
+        return F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss whose gradients are added up: this batch's share, times the loss scale."""
-        if self.micro_batches > 1:
-            loss = loss / self.micro_batches
+        """Return this batch's share of the loss, times the loss scale."""
+        if self.grad_accum_steps > 1:
+            loss = loss / self.grad_accum_steps
         return loss if self.scaler is None else loss * self.scaler.scale
 
     def update(self) -> None:
-        """The optimizer's step, in one kernel: decay, velocity, weights.
+        """Apply the optimizer in one kernel: unscale, decay, velocity, weights.
 
-        With a loss scale the kernel divides the gradients by it first, and changes nothing where
-        one of them is not finite; the scale then follows its rule.
+        With a loss scale the kernel changes nothing if a gradient is not finite.
         """
         if self.scaler is not None:
             self.scaler.check([p.grad for p in self.model.parameters() if p.grad is not None])
@@ -160,7 +154,8 @@ class TorchStep:
 
     @torch.inference_mode()
     def eval_step(self, batch: Batch) -> None:
-        if not batch.valid:  # a last batch of nothing but padding: its mean loss would be NaN
+        """See `TrainStep`."""
+        if not batch.valid:  # a last batch of padding only: its mean loss would be NaN
             return
         with self.explain_errors(training=False):
             images, labels = self.inputs(batch)
@@ -170,9 +165,8 @@ class TorchStep:
             self.queue.limit()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
-        """Logits with the running statistics: by the compiled model if there is one, else folded,
-        which is faster than the form that trains."""
-        if self.experiment.compile:
+        """Return logits by the compiled model, or else by one with folded batch norms."""
+        if self.config.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
@@ -181,7 +175,7 @@ class TorchStep:
 
     @torch.no_grad()
     def update_metrics(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:
-        """Add this batch to the sums on the device: loss, top-1 hits, top-5 hits, images."""
+        """Add this batch to the `metrics.SUMS` on the device."""
         if not self.measure:
             return
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices
@@ -192,6 +186,7 @@ class TorchStep:
         self.sums[3] += len(labels)
 
     def pop_metrics(self) -> np.ndarray:
+        """See `TrainStep`."""
         if self.device == "cuda" and not self.measure:
             torch.cuda.synchronize()
         values = self.sums.cpu().numpy().copy()
@@ -200,22 +195,25 @@ class TorchStep:
 
     def explain_errors(self, training: bool) -> AbstractContextManager[None]:
         """Turn a full memory and a compiler's failure into one line."""
-        return speed.explain_errors(self.experiment, self.net, self.device, training)
-
-    # --- what the loop asks for ------------------------------------------------------------------
+        return cuda_graphs.explain_errors(self.config, self.net, self.device, training)
 
     def state(self) -> dict[str, np.ndarray]:
+        """See `TrainStep`."""
         named = tensors(self.model)
         arrays = {name: to_array(tensor) for name, tensor in named.items()}
         for name in self.names:
-            held = self.optimizer.state[named[name]]
-            arrays[f"velocity/{name}"] = to_array(held["momentum_buffer"])
+            velocity = self.optimizer.state[named[name]]["momentum_buffer"]
+            arrays[f"velocity/{name}"] = to_array(velocity)
         return arrays
 
     def loss_scale_state(self) -> dict[str, float]:
+        """See `TrainStep`."""
         return self.scaler.state() if self.scaler else {}
 
-    def load(self, arrays: dict[str, np.ndarray], scaling: dict[str, float] | None = None) -> None:
+    def load(
+        self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
+    ) -> None:
+        """See `TrainStep`."""
         load_arrays(self.model, arrays)
         self.predictor = None
         named = tensors(self.model)
@@ -223,16 +221,18 @@ class TorchStep:
             if f"velocity/{name}" in arrays:
                 velocity = self.optimizer.state[named[name]]["momentum_buffer"]
                 velocity.copy_(torch.from_numpy(arrays[f"velocity/{name}"]))
-        if self.scaler and scaling:
-            self.scaler.load(scaling)
+        if self.scaler and loss_scale:
+            self.scaler.load(loss_scale)
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
+        """See `TrainStep`."""
         pixels = torch.as_tensor(images).to(self.device).permute(0, 3, 1, 2)
         logits = self.predicted(pixels.float().sub_(self.mean).mul_(self.inverse_std))
         return logits.softmax(dim=1).cpu().numpy()
 
     def versions(self) -> dict[str, str]:
+        """See `TrainStep`."""
         found = {"torch": torch.__version__, "device": self.device}
         if self.device == "cuda":
             found["device"] = torch.cuda.get_device_name()
@@ -241,32 +241,17 @@ class TorchStep:
         return found
 
     def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
+        """See `TrainStep`."""
         from rn50lib.torch.trace import recording
 
         return recording(file, steps, self)
 
 
 def unnamed(part: str) -> AbstractContextManager[Any]:
-    """What stands around a part of a step, "forward" or "update", where no trace is recorded."""
+    """Return a context that does nothing; a trace replaces it by one that names the part."""
     return contextlib.nullcontext()
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """A float32 copy in plain (contiguous) memory."""
+    """Return a float32 copy in contiguous memory."""
     return tensor.detach().float().contiguous().cpu().numpy().copy()
-
-
-def exchange_for(
-    experiment: TrainConfig, comm: Comm, model: torch.nn.Module, named: Mapping[str, Tensor]
-) -> Exchange:
-    """The exchange for a group of workers. `named` holds the parameters by canonical name."""
-    function = overrides.get("exchange_gradients")
-    if function is not groups.average:
-        return OverriddenExchange(function, comm, model)
-    if comm.size == 1:
-        return Exchange(model)
-    from rn50lib.torch.parallel import DdpExchange, HorovodExchange
-
-    if hasattr(comm, "hvd"):
-        return HorovodExchange(experiment, comm, model, named)
-    return DdpExchange(model)

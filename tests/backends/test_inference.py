@@ -69,52 +69,6 @@ def test_packed_weights_give_the_same_bits(model) -> None:
         assert len(predict.model.weights) == onednn.PACKED_SHAPES
 
 
-def test_the_model_is_left_as_it_was(model) -> None:
-    """A step goes on training it."""
-    import torch
-
-    from rn50lib.torch.inference import fold_batch_norms
-    from rn50lib.torch.model import tensors
-
-    before = {name: (id(t), t.clone()) for name, t in tensors(model).items()}
-    model.train()
-    folded = fold_batch_norms(model, torch.float32)
-    assert model.training and not folded.training
-    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in folded.modules())
-    after = tensors(model)
-    assert list(after) == list(before)
-    for name, (identity, value) in before.items():
-        assert id(after[name]) == identity and torch.equal(after[name], value)
-    model.eval()
-
-
-def test_images_are_left_as_they_were(model) -> None:
-    """The shortcut's memory is written over; the caller's must not be."""
-    import torch
-
-    from rn50lib.torch.inference import Predictor
-
-    images = torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
-    before = images.clone()
-    predictor = Predictor(model, torch.float32)
-    first, second = predictor(images), predictor(images)
-    assert torch.equal(images, before) and torch.equal(first, second)
-
-
-def test_bfloat16_logits_are_as_near_as_autocast_s(model) -> None:
-    import torch
-
-    from rn50lib.torch.inference import Predictor
-
-    images = torch.randn(8, 3, 64, 64)
-    with torch.no_grad():
-        exact = model(images)
-        with torch.autocast("cpu", torch.bfloat16):
-            cast = model(images)
-    folded = Predictor(model, torch.bfloat16)(images)
-    assert float((folded - exact).norm()) < 1.5 * float((cast - exact).norm())
-
-
 @pytest.mark.slow
 def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
     """After training, and after weights were put in from outside, nothing old is used."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 
 from rn50lib.errors import UserError
+from rn50lib.memory import memory_full
 from rn50lib.resnet import resnet
-from rn50lib.step_common import memory_full
 from tests.backends.test_exchange import distance
 from tests.backends.test_precision import build, trained
 from tests.backends.test_torch import batch
@@ -39,21 +38,6 @@ def test_without_a_compiler_one_line_says_why(
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "--compile: " in done.stderr.splitlines()[-1]
     assert done.stderr.rstrip().endswith("leave the flag out")
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("tensorflow")
-def test_what_xla_cannot_compile_is_one_line() -> None:
-    """Here an operation that calls Python."""
-    import tensorflow as tf
-
-    odd = build("tensorflow", compile=True)
-    forward = odd.forward
-    odd.forward = lambda images, training: forward(
-        tf.ensure_shape(tf.numpy_function(lambda x: x, [images], tf.uint8), images.shape), training
-    )
-    with pytest.raises(UserError, match="^--compile: .*: leave the flag out$"):
-        odd.train_step(batch(8), 0.1)
 
 
 @pytest.mark.acceptance
@@ -86,19 +70,6 @@ def test_cuda_graphs_without_a_gpu(rn50: Run, photos: Photos) -> None:
     ended = rn50("train", "--data-root", photos.root, *SHORT, "--cuda-graphs")
     assert ended.status == 2
     assert "--cuda-graphs: there is no GPU here: leave the flag out" in ended.error
-
-
-@pytest.mark.needs("torch")
-def test_a_trace_names_the_parts_of_a_step(tmp_path: Path) -> None:
-    step, file = build("torch"), tmp_path / "trace.json"
-    with step.trace(file, 3) as recording:
-        for i in range(3):
-            step.train_step(batch(8, seed=i), 0.1)
-            recording.step()
-    events = json.loads(file.read_text())["traceEvents"]
-    named = [event["name"] for event in events if event.get("cat") == "user_annotation"]
-    parts = [name for name in named if not name.startswith("ProfilerStep")]
-    assert {"forward", "backward", "exchange", "update"} <= set(parts)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -156,52 +127,6 @@ def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
     assert scoring == "--batch-size 4096: the device's memory is full: use -b 2048"
 
 
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB."),
-        ("AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be reported"),
-        ("RuntimeError", "NCCL error: unhandled cuda error. Cuda failure 2 'out of memory'"),
-    ],
-)
-def test_a_gpu_s_full_memory_is_told_too(kind: str, text: str) -> None:
-    """The errors of a GPU's allocator, its driver and NCCL, raised by hand: the rest is ours."""
-    import torch
-
-    step = build("torch")
-
-    def no_room(*given: Any) -> None:
-        raise getattr(torch, kind, RuntimeError)(text)
-
-    step.model.layer2.register_forward_hook(no_room)
-    with pytest.raises(UserError, match=r"^--batch-size 4: .* is full: use -b 2"):
-        step.train_step(batch(4), 0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow")
-def test_a_gpu_s_full_memory_is_told_by_tensorflow_too() -> None:
-    import tensorflow as tf
-
-    step = build("tensorflow")
-
-    def no_room(*given: Any) -> None:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-
-    step.train_graph = step.eval_graph = no_room
-    for act in (lambda: step.train_step(batch(4), 0.1), lambda: step.eval_step(batch(4))):
-        with pytest.raises(UserError, match=r"^--batch-size 4: .* is full: use -b 2"):
-            act()
-
-
-@pytest.mark.needs("torch")
-def test_other_errors_stay_what_they_are() -> None:
-    step = build("torch")
-    with pytest.raises(RuntimeError, match="must match the size"):
-        step.train_step(type(batch())(np.zeros((4, 32, 32, 5), np.uint8), np.zeros(4, int), 4), 0.1)
-
-
 # --- on a GPU -------------------------------------------------------------------------------------
 
 
@@ -236,13 +161,6 @@ class TestGpu:
         assert distance(trained(plain), trained(recorded)) < 0.05
         np.testing.assert_allclose(recorded.pop_metrics(), plain.pop_metrics(), rtol=1e-2)
 
-    def test_synthetic_images_travel_once(self) -> None:
-        step, given = build("torch"), batch(8)
-        first, _ = step.copies(given)
-        again, _ = step.copies(given)
-        other, _ = step.copies(batch(8, seed=1))
-        assert first is again and other is not first and first.is_cuda
-
     def test_a_batch_that_is_too_large(self) -> None:
         import torch
 
@@ -255,26 +173,3 @@ class TestGpu:
 
 
 # --- the ceiling ----------------------------------------------------------------------------------
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(("gflops", "side"), [(1, 256), (50, 1024), (1e6, 2048)])
-def test_a_slow_device_is_measured_on_less_work(
-    gflops: float, side: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1 GFLOP/s is an emulated precision: a large product would take minutes."""
-    import torch
-
-    from rn50.diagnose import peak
-
-    sides: list[int] = []
-
-    def randn(*shape: int, **_: Any) -> Any:
-        sides.append(shape[0])
-        return torch.zeros(1).expand(shape)
-
-    monkeypatch.setattr(peak.torch, "randn", randn)
-    monkeypatch.setattr(peak, "once", lambda *_: 2.0 * sides[-1] ** 3 / (gflops * 1e9))
-    monkeypatch.setattr(peak, "seconds", peak.once)
-    found = peak.matrix_product(torch.device("cpu"), torch.float32, 0.2)
-    assert sides[-1] == side and found == pytest.approx(gflops * 1e9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,16 +136,6 @@ def test_logits_are_those_of_the_paper_s_network(net: Network) -> None:
     np.testing.assert_allclose(logits(step, images), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_the_two_versions_are_different_networks() -> None:
-    arrays, images = busy_arrays(tiny(6)), batch(2, size=48).images
-    made = []
-    for version in ("v1", "v1.5"):
-        step = build(tiny(6, version))
-        step.load(arrays)
-        made.append(logits(step, images))
-    assert np.abs(made[0] - made[1]).max() > 0.01
-
-
 @pytest.mark.acceptance
 @pytest.mark.needs("timm")
 def test_logits_are_timm_s_resnet50() -> None:
@@ -179,59 +168,7 @@ def test_logits_are_timm_s_resnet50() -> None:
     np.testing.assert_allclose(logits(step, images), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_the_checkpoint_s_arrays_are_the_network_s() -> None:
-    net = resnet(50, 10)
-    state = build(net).state()
-    held = {name: array.shape for name, array in state.items() if "velocity/" not in name}
-    assert held == net.arrays()
-    velocities = {n.removeprefix("velocity/") for n in state if "velocity/" in n}
-    assert velocities == set(net.parameters())
-    assert all(array.dtype == np.float32 for array in state.values())
-
-
-def test_a_run_starts_from_the_network_s_initial_arrays() -> None:
-    state = build(seed=3).state()
-    for name, array in tiny(6).initial_arrays(seed=3).items():
-        np.testing.assert_array_equal(state[name], array)
-
-
-def test_the_estimate_of_kept_activations_is_what_autograd_keeps() -> None:
-    import torch
-
-    net, pixels, n = resnet(50, 10), 64, 2
-    step = build(net)
-    owned = {t.data_ptr() for t in [*step.model.parameters(), *step.model.buffers()]}
-    kept: dict[int, int] = {}
-
-    def note(tensor: Any) -> Any:
-        if tensor.dtype == torch.float32 and tensor.dim() == 4:
-            kept[tensor.data_ptr()] = tensor.numel()
-        return tensor
-
-    inputs, _ = step.inputs(batch(n, pixels))
-    step.model.train()
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        output = step.forward(inputs)
-    for address in owned:
-        kept.pop(address, None)
-    read_again = ("conv", "relu", "maxpool", "avgpool")  # by the backward pass
-    layers = (layer.activations for layer in net.layers(pixels) if layer.kind in read_again)
-    assert sum(kept.values()) == pytest.approx(n * (3 * pixels**2 + sum(layers)), rel=0.02)
-    del output
-
-
 # --- the step -------------------------------------------------------------------------------------
-
-
-def test_inputs_are_normalised_on_the_device() -> None:
-    import torch
-
-    given = batch(3)
-    images, labels = build().inputs(given)
-    wanted = (given.images - RGB_MEAN) / RGB_STD
-    np.testing.assert_allclose(images.cpu().permute(0, 2, 3, 1), wanted, rtol=1e-5, atol=1e-6)
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    assert labels.dtype == torch.int64 and labels.tolist() == given.labels.tolist()
 
 
 def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
@@ -251,7 +188,7 @@ def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
         by_name = tensors(step.model)
         seen.append({n: by_name[n].grad.cpu().numpy().copy() for n in named})
 
-    step.exchange = exchange
+    step.sync = exchange
     state = step.state()
     for i, lr in enumerate((0.0, 0.05, 0.1, 0.01)):
         step.train_step(batch(4, seed=i), lr)
@@ -285,7 +222,7 @@ def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
         named = tensors(step.model).items()
         made.update({n: t.grad.cpu().numpy().copy() for n, t in named if t.grad is not None})
 
-    step.exchange = keep
+    step.sync = keep
     step.train_step(given, 0.0)
     weights, images = doubles(arrays, given.images)
     for name in net.parameters():
@@ -319,62 +256,6 @@ def test_running_statistics_move_by_a_tenth() -> None:
     )
 
 
-def test_validation_changes_nothing() -> None:
-    step = build()
-    before = step.state()
-    step.eval_step(batch(4))
-    assert all(np.array_equal(before[name], array) for name, array in step.state().items())
-
-
-def test_sums_count_hits_and_losses() -> None:
-    step = build(net=tiny(12))
-    step.load(busy_arrays(tiny(12)))
-    images = batch(16).images
-    probabilities = step.predict(images)
-    assert probabilities.shape == (16, 12) and probabilities.dtype == np.float32
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-    # of the first image the best class is the label, of the next the second best, ...
-    order = np.argsort(-probabilities, axis=1)
-    labels = order[np.arange(16), np.arange(16) % 12].astype(np.int32)
-    loss = -np.log(probabilities[np.arange(16), labels].astype(float))
-    step.eval_step(Batch(images, labels, 16))
-    sums = step.pop_metrics()
-    np.testing.assert_allclose(sums, [loss.sum(), 2, 5 + 4, 16], rtol=1e-4)
-    assert not step.pop_metrics().any()  # reading starts anew
-
-
-def test_padded_rows_count_nowhere() -> None:
-    step = build()
-    whole, part = batch(8), batch(8, valid=5)
-    step.eval_step(part)
-    sums = step.pop_metrics()
-    step.eval_step(Batch(whole.images[:5], whole.labels[:5], 5))
-    np.testing.assert_allclose(sums, step.pop_metrics(), rtol=1e-5)
-    step.eval_step(batch(8, valid=0))  # a rank that only fills up
-    assert step.pop_metrics().tolist() == [0, 0, 0, 0]
-
-
-def test_without_metrics_nothing_is_added_up() -> None:
-    step = build(no_metrics=True)
-    step.train_step(batch(), 0.1)
-    step.eval_step(batch())
-    assert not step.pop_metrics().any()
-
-
-def test_a_loaded_state_goes_on_bit_for_bit() -> None:
-    first = build()
-    for i in range(3):
-        first.train_step(batch(8, seed=i), 0.1)
-    second = build(seed=9)
-    second.load(first.state())
-    for step in (first, second):
-        for i in range(3, 6):
-            step.train_step(batch(8, seed=i), 0.05)
-    left, right = first.state(), second.state()
-    assert all(np.array_equal(left[name], right[name]) for name in left)
-    assert np.abs(left["velocity/fc.weight"]).max() > 0
-
-
 def test_bfloat16_is_close_to_float32() -> None:
     arrays, given = busy_arrays(tiny(6)), batch(16)
     made, losses = {}, {}
@@ -391,27 +272,6 @@ def test_bfloat16_is_close_to_float32() -> None:
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
-def test_in_bfloat16_the_last_layer_and_the_loss_stay_in_float32() -> None:
-    import torch
-
-    step = build(dtype="bfloat16")
-    seen: dict[str, Any] = {}
-    step.model.conv1.register_forward_hook(lambda m, x, y: seen.update(conv1=y.dtype))
-    step.model.layer4.register_forward_hook(lambda m, x, y: seen.update(layer4=y.dtype))
-    step.model.fc.register_forward_hook(lambda m, x, y: seen.update(fc_in=x[0].dtype, fc=y.dtype))
-    step.train_step(batch(), 0.1)
-    assert seen["conv1"] == seen["layer4"] == torch.bfloat16
-    assert seen["fc_in"] == seen["fc"] == torch.float32
-    assert step.model.fc.weight.dtype == step.model.conv1.weight.dtype == torch.float32
-
-
-def test_weights_lie_as_the_convolutions_want_them() -> None:
-    import torch
-
-    weight = build().model.layer1[0].conv2.weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is too old for PyTorch's CUDA, for example: no silent run on the processor."""
     import torch
@@ -422,17 +282,6 @@ def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.Monk
     monkeypatch.setattr(backends, "machine", lambda: dataclasses.replace(LAPTOP, gpus=(gpu,)))
     with pytest.raises(UserError, match="does not reach the GPU that nvidia-smi lists"):
         backends.build_step(full(), tiny(6), Local())
-
-
-def test_it_learns() -> None:
-    step = build(lr=0.1)
-    given = batch(8)
-    for _ in range(30):
-        step.train_step(given, 0.05)
-    step.pop_metrics()
-    step.train_step(given, 0.0)
-    loss, top1, _, examples = step.pop_metrics()
-    assert top1 == examples == 8 and loss / examples < 0.2 < math.log(6)
 
 
 # --- the step that waits --------------------------------------------------------------------------
@@ -453,21 +302,6 @@ def test_a_paced_step_takes_its_time_and_no_core() -> None:
     assert step.versions() == {"device": "paced at 100 img/s"}
 
 
-def test_the_next_batch_is_fetched_while_a_paced_step_works_on_this_one() -> None:
-    import time
-
-    from rn50lib.train_step import build_step
-
-    step = build_step(full(step=12.5), tiny(6), Local())
-    begin = time.perf_counter()
-    for _ in range(4):
-        time.sleep(0.4)  # fetching a batch
-        step.train_step(batch(5), 0.1)  # 0.4 s
-    step.pop_metrics()
-    # one fetch and four steps, where one behind the other would take 3.2 s
-    assert 0.4 + 4 * 0.4 - 0.001 <= time.perf_counter() - begin < 3.0
-
-
 def test_a_paced_step_has_nothing_to_save_or_score() -> None:
     from rn50lib.errors import UserError
     from rn50lib.train_step import build_step
@@ -476,32 +310,6 @@ def test_a_paced_step_has_nothing_to_save_or_score() -> None:
     for act in (step.state, lambda: step.load({}), lambda: step.predict(np.zeros((1, 32, 32, 3)))):
         with pytest.raises(UserError, match="--step paced has no"):
             act()
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_a_1x1_convolution_is_a_matrix_product(channels_last: bool) -> None:
-    import torch
-
-    from rn50lib.torch.cpu import MatrixProduct
-
-    layer = MatrixProduct(24, 16, 1, bias=False).train()
-    images = torch.randn(3, 24, 14, 14)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    layer.to(memory_format=layout)
-    images = images.to(memory_format=layout).requires_grad_()
-    weight = layer.weight.detach().clone().requires_grad_()
-    other = images.detach().clone().requires_grad_()
-    ours, plain = layer(images), torch.nn.functional.conv2d(other, weight)
-    slope = torch.randn_like(plain)
-    ours.backward(slope)
-    plain.backward(slope)
-    close = {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(ours, plain, **close)
-    torch.testing.assert_close(images.grad, other.grad, **close)
-    torch.testing.assert_close(layer.weight.grad, weight.grad, **close)
-    if channels_last:  # else every layer behind it would rearrange its input, and DDP warns
-        assert ours.is_contiguous(memory_format=torch.channels_last)
-        assert layer.weight.grad.stride() == layer.weight.stride()
 
 
 def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> Any:
@@ -567,33 +375,3 @@ def test_onednn_s_form_trains_as_the_model(
     statistics = {name: t for name, t in tensors(plain).items() if ".running_" in name}
     for name, value in statistics.items():
         torch.testing.assert_close(tensors(ours)[name], value, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.needs("avx512_bf16", "linux_x86_64")
-def test_bfloat16_in_blocks_is_as_near_to_float32_as_in_nhwc() -> None:
-    import torch
-
-    net = resnet(18, 6)
-    *_, loss, exact = gradients(net, "float32", 64, 8, fast=False)
-    errors = []
-    for fast in (False, True):
-        *_, reduced, found = gradients(net, "bfloat16", 64, 8, fast)
-        assert reduced == pytest.approx(loss, rel=0.02)
-        apart = [torch.norm(found[n] - g) / torch.norm(g) for n, g in exact.items()]
-        errors.append(float(torch.stack(apart).mean()))
-    assert 0 < errors[1] < 1.25 * errors[0] < 0.5
-
-
-def test_the_step_takes_the_form_for_its_batches() -> None:
-    """Many pixels a batch: in blocks, where this machine has them. Few, or compiled: the model."""
-    import torch
-
-    from rn50lib.torch import cpu as onednn
-
-    def blocked(**fields: Any) -> bool:
-        return isinstance(build(dtype="float32", **fields).trained, onednn.Blocked)
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    assert blocked(batch_size=32, image_shape=64) == onednn.has_onednn(device, torch.float32)
-    assert not blocked(batch_size=32, image_shape=64, compile=True)
-    assert not blocked(batch_size=4, image_shape=32)

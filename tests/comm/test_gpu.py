@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rn50lib.distributed.gpu import own_gpu
 from tests.conftest import clean_environment
 from tests.launch import fake_gpus as fake
 
@@ -44,19 +42,12 @@ tf.config.get_visible_devices = lambda kind: gpus
 tf.config.set_visible_devices = lambda chosen, kind: print("GPU", *chosen)
 tf.config.experimental.set_memory_growth = lambda gpu, on: None
 from rn50lib.tensorflow.train_step import configure
-from rn50lib.distributed.gpu import choose_gpu
+from rn50lib.distributed import choose_gpu
 
 rank = int(os.environ["LOCAL_RANK"])
 choose_gpu("tensorflow", rank)
 configure(1, rank)
 """
-
-
-@pytest.mark.parametrize(
-    ("local_rank", "visible", "own"), [(0, 1, 0), (3, 1, 0), (0, 4, 0), (3, 4, 3), (5, 2, 1)]
-)
-def test_own_gpu(local_rank: int, visible: int, own: int) -> None:
-    assert own_gpu(local_rank, visible) == own
 
 
 @pytest.mark.slow
@@ -80,20 +71,6 @@ def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) ->
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) == expected
-
-
-def test_nobody_else_says_which(repository: Path) -> None:
-    """`set_device(local_rank)` without asking `own_gpu` ends with "invalid device ordinal"."""
-    own = re.compile(r"set_device\(|\"cuda\", *comm|local_rank *%|\[(\w+\.)?local_rank\]")
-    folder = repository / "rn50lib"
-    parts = [folder / name for name in ("torch", "tensorflow", "distributed", "data")]
-    found = [
-        file.relative_to(folder).as_posix()
-        for part in parts
-        for file in part.rglob("*.py")
-        if own.search(file.read_text()) and file.name != "launch_env.py"
-    ]
-    assert found == ["distributed/gpu.py"]
 
 
 @pytest.mark.slow

@@ -130,8 +130,8 @@ def test_same_bytes_with_several_labels(tmp_path):
 def test_mxnet_reads_what_our_writer_writes_and_we_read_the_same(tmp_path):
     import zlib
 
+    from data_prep.encoding import pack_header
     from data_prep.recordwriter import Writer
-    from rn50lib.data.framing import pack_header
     from rn50lib.data.recordio import Reader
 
     rng = random.Random(4)

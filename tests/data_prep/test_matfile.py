@@ -34,9 +34,9 @@ def test_a_file_of_scipys(name):
 @pytest.mark.parametrize(
     ("data", "name", "reason"),
     [
-        (b"", "synsets", "no MATLAB 5 file"),
-        (b"x" * 500, "synsets", "no MATLAB 5 file"),
-        ((FIXTURES / "meta.mat").read_bytes(), "other", "other is no array of structs"),
+        (b"", "synsets", "not a MATLAB 5 file"),
+        (b"x" * 500, "synsets", "not a MATLAB 5 file"),
+        ((FIXTURES / "meta.mat").read_bytes(), "other", "other is not an array of structs"),
         ((FIXTURES / "meta.mat").read_bytes(), "nothing", "no variable nothing"),
         ((FIXTURES / "meta.mat").read_bytes()[:700], "synsets", "the file is cut short"),
     ],

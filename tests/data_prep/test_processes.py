@@ -22,17 +22,12 @@ def test_answers_of_several_workers():
     assert list(processes.run(prepare, {}, [], 3)) == []
 
 
-def test_what_a_library_prints_does_no_harm():
-    ((_, answer),) = processes.run(prepare, {"name": ""}, ["print"], 1)
-    assert answer[1] == "print"
-
-
 @pytest.mark.parametrize(
     ("task", "kind", "text"),
     [
         ("user error", UserError, "this is wrong: do that"),
         ("full", UserError, "/some/file: No space left on device"),
-        ("bug", RuntimeError, "ZeroDivisionError"),
+        ("bug", ZeroDivisionError, None),
     ],
 )
 def test_errors_reach_the_caller(task, kind, text):
@@ -41,11 +36,11 @@ def test_errors_reach_the_caller(task, kind, text):
 
 
 def test_a_worker_that_dies_costs_one_task():
-    tasks = ["a", "die", "b", "exit", "c"]
+    tasks = ["a", "die", "print", "exit", "c"]
     answers = dict(processes.run(prepare, {"name": ""}, tasks, 1))
     assert answers[1] == processes.Died("killed by signal 9")
     assert answers[3] == processes.Died("ended with status 3")
-    assert [answers[i][1] for i in (0, 2, 4)] == ["a", "b", "c"]
+    assert [answers[i][1] for i in (0, 2, 4)] == ["a", "print", "c"]
 
 
 def _alive(pid):

@@ -20,7 +20,7 @@ from tests.test_docs import CHECKED, ROOT, commands
 VAL = len(shapes.TRUTH)
 
 
-def picture(number: int) -> bytes:
+def make_image(number: int) -> bytes:
     """A JPEG that no other number gives."""
     pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     out = io.BytesIO()
@@ -35,11 +35,11 @@ def make_archives(folder: Path) -> None:
             inner = io.BytesIO()
             with tarfile.open(fileobj=inner, mode="w") as tar:
                 for i in range(shapes.TRAIN_IMAGES[c]):
-                    shapes.add(tar, f"{wnid}_{i}.JPEG", picture(100 * c + i))
+                    shapes.add(tar, f"{wnid}_{i}.JPEG", make_image(100 * c + i))
             shapes.add(outer, f"{wnid}.tar", inner.getvalue())
     with tarfile.open(folder / "ILSVRC2012_img_val.tar", "w") as tar:
         for number in range(1, VAL + 1):
-            shapes.add(tar, shapes.val_image(number)[0], picture(1000 + number))
+            shapes.add(tar, shapes.val_image(number)[0], make_image(1000 + number))
     shapes.make_devkit(folder / "ILSVRC2012_devkit_t12.tar.gz")
 
 

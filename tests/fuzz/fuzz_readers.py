@@ -23,11 +23,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from data_prep.encoding import pack_header
 from data_prep.tfrecordwriter import frame_record
-from rn50lib.data.example import parse_example
-from rn50lib.data.framing import RecordError, pack_header
+from rn50lib.data.recordfile import RecordError
 from rn50lib.data.recordio import Reader
-from rn50lib.data.tfrecord import TFRecordReader
+from rn50lib.data.tfrecord import TFRecordReader, parse_example
 from tests.records import known
 from tests.records.test_tfrecord import INDEX, RECORDS, SHARD
 

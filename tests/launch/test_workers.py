@@ -19,7 +19,7 @@ import pytest
 
 from rn50 import checks, launch
 from rn50lib import checkpoint
-from rn50lib.distributed import launch_env, slurm
+from rn50lib.distributed import launch_env
 from rn50lib.distributed.launch_env import LaunchEnv
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Photos, full, strict_json, timeless
@@ -174,12 +174,12 @@ def test_who_a_worker_is_comes_from_what_started_it(env: dict, wanted: Any) -> N
      ("r[1-2]n[04,06]", "r1n04"), ("n[9,11-12]", "n9"), ("", "")],
 )  # fmt: skip
 def test_the_first_of_slurm_s_hosts(hosts: str, first: str) -> None:
-    assert slurm.first_host(hosts) == first
+    assert launch_env.first_host(hosts) == first
 
 
 def test_the_tasks_of_a_step_meet_at_one_port() -> None:
     told = [
-        slurm.torch_environment(LaunchEnv("srun", r, 4, r % 2, 2),
+        launch_env.torch_environment(LaunchEnv("srun", r, 4, r % 2, 2),
                                 {"SLURM_JOB_NODELIST": "gpu[03-04]", "SLURM_JOB_ID": "4711",
                                  "SLURM_STEP_ID": "0"})
         for r in range(4)
@@ -372,11 +372,11 @@ def test_the_traceback_of_the_failing_rank_comes_last(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "from rn50lib.data import order\n"
+        "from rn50lib.data import sampler\n"
         "def shard(order_, rank, size, batch):\n"
         "    if rank == 1:\n"
         "        raise ValueError('rank one cannot count')\n"
-        "    return order.shard(order_, rank, size, batch)\n"
+        "    return sampler.shard(order_, rank, size, batch)\n"
     )
     argv = argv_of(photos, launcher, "-e", "1", "--override", "shard=mine.py:shard")
     done = finish(argv, tmp_path)
@@ -548,14 +548,14 @@ def test_a_run_that_failed_restarts_from_the_newest_checkpoint_that_verifies(
 ) -> None:
     """Rank 1 is killed in the third epoch, after the newest checkpoint was damaged."""
     (tmp_path / "mine.py").write_text(
-        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.data import order\n"
+        "import os, signal\nfrom pathlib import Path\nfrom rn50lib.data import sampler\n"
         "def shard(order_, rank, size, batch):\n"
         "    newest = Path('m-0002.safetensors')\n"
         "    if rank == 1 and newest.exists() and not Path('died').exists():\n"
         "        Path('died').touch()\n"
         "        os.truncate(newest, 1000)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return order.shard(order_, rank, size, batch)\n"
+        "    return sampler.shard(order_, rank, size, batch)\n"
     )
     argv = argv_of(photos, launcher, "-e", "4", "--model-prefix", "m", "--max-restarts", "1",
                    "--override", "shard=mine.py:shard", "--report", "r.json")  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -19,20 +18,15 @@ LIMIT_S = 600  # of a cell, so that a notebook that hangs fails; the machine may
 MASTERS = {master.stem: master for master in build.masters(ROOT) if build.is_exercise(master)}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    """The folder of the built-in data, which the first notebook draws."""
-    return tmp_path_factory.mktemp("data")
-
-
 @pytest.mark.parametrize("solved", [False, True], ids=["untouched", "solved"])
 @pytest.mark.parametrize("name", MASTERS)
-def test_exercise_notebook_runs_to_its_end(name, solved, data, tmp_path, monkeypatch):
+def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, monkeypatch):
     import papermill
 
     mark = processes.new_mark()
     env = clean_environment(
-        RN50_CHECK="record", RN50_DATA=str(data), RN50_RUNS=str(tmp_path), TMPDIR=str(tmp_path),
+        RN50_CHECK="record", RN50_DATA=str(course_data), RN50_RUNS=str(tmp_path),
+        TMPDIR=str(tmp_path),
     )  # fmt: skip
     env = kernels.with_kernelspec(env | {processes.MARK: mark}, tmp_path / "jupyter")
     for key, value in env.items():

@@ -2,7 +2,6 @@
 wrong.
 """
 
-import multiprocessing
 import os
 import pickle
 import struct
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.encoding import frame, pack_header
 from data_prep.recordwriter import Writer
-from rn50lib.data.framing import RecordError, pack_header
-from rn50lib.data.recordio import Reader
+from rn50lib.data.recordfile import RecordError
+from rn50lib.data.recordio import Reader, join, locate
 from rn50lib.errors import UserError
 from tests.records import known
 
@@ -45,6 +45,41 @@ def test_writer_writes_what_mxnet_writes(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.crc", "a.idx", "a.rec"]
 
 
+def frame_by_the_rule(payload: bytes) -> bytes:
+    """The format's description, read word by word."""
+    parts, start = [], 0
+    for at in range(0, len(payload) // 4 * 4, 4):
+        if payload[at : at + 4] == known.MAGIC:
+            parts.append(payload[start:at])
+            start = at + 4
+    parts.append(payload[start:])
+    out = b""
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        flag = (0 if last else 1) if number == 0 else (3 if last else 2)
+        out += known.MAGIC + struct.pack("<I", flag << 29 | len(part)) + part
+    return out + b"\0" * (-len(out) % 4)
+
+
+# Payloads in which the magic, whole, cut and shifted, is frequent.
+payloads = st.lists(
+    st.one_of(
+        st.sampled_from([known.MAGIC, known.MAGIC[:2], known.MAGIC[2:], known.MAGIC * 2]),
+        st.binary(max_size=9),
+    ),
+    max_size=12,
+).map(b"".join)
+
+
+@given(payloads)
+def test_framing_follows_the_rule_and_comes_back(payload):
+    framed = frame(payload)
+    assert framed == frame_by_the_rule(payload)
+    span = locate(framed, 0, len(framed))
+    assert span.end == len(framed)
+    assert join(framed, span) == payload
+
+
 def test_reader_reads_what_mxnet_wrote(known_rec):
     reader = Reader(known_rec)
     assert len(reader) == 5
@@ -70,21 +105,6 @@ def test_iterating_needs_no_index_and_anything_else_says_how_to_get_one(known_re
     assert f"`python -m data_prep.im2rec --index {known_rec.with_suffix('')}`" in str(caught.value)
 
 
-def test_index_order_need_not_be_file_order(known_rec):
-    index = known_rec.with_suffix(".idx")
-    index.write_bytes(b"".join(reversed(known.IDX.splitlines(keepends=True))))
-    assert [Reader(known_rec)[i][1] for i in range(5)] == [r[2] for r in reversed(known.RECORDS)]
-
-
-def test_index_that_numbers_the_records_from_0_is_good(known_rec):
-    """MXNet's rec2idx numbers the records instead of taking their ids as keys."""
-    offsets = [line.split(b"\t")[1] for line in known.IDX.splitlines()]
-    known_rec.with_suffix(".idx").write_bytes(
-        b"".join(b"%d\t%s\n" % pair for pair in enumerate(offsets))
-    )
-    assert Reader(known_rec)[2][1] == known.RECORDS[2][2]
-
-
 def test_labels(tmp_path):
     with Writer(tmp_path / "a") as writer:
         labels = [3.0, [5.0], 0.0, 999.0, [1.0]]
@@ -106,35 +126,6 @@ def test_label_that_is_no_class_is_named(tmp_path, label):
         Reader(tmp_path / "a.rec").labels()
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param("fork", marks=pytest.mark.needs("fork")),
-        pytest.param("spawn", marks=pytest.mark.slow),
-        pytest.param("forkserver", marks=pytest.mark.slow),
-    ],
-)
-def test_workers_read_at_random_at_the_same_time(tmp_path, method):
-    images = write(tmp_path / "a", 200, size=5000)
-    reader = Reader(tmp_path / "a.rec")
-    assert reader[0][1] == images[0]  # the file is open here before the workers start
-    positions = np.random.default_rng(1).integers(0, 200, 600).tolist()
-    with multiprocessing.get_context(method).Pool(3) as pool:
-        records = pool.map(reader.read, positions, chunksize=5)
-        pool.close()  # by SIGTERM nobody would end, whom a loader's server of forks has started
-        pool.join()
-    assert [record[24:] for record in records] == [images[i] for i in positions]
-
-
-def test_pickling_carries_no_open_file(tmp_path):
-    write(tmp_path / "a", 3)
-    reader = Reader(tmp_path / "a.rec")
-    reader[0]
-    copy = pickle.loads(pickle.dumps(reader))
-    assert copy._file._map is None
-    assert copy[2] == reader[2]
-
-
 def test_file_changed_before_a_worker_opens_it(tmp_path):
     write(tmp_path / "a", 3)
     state = pickle.dumps(Reader(tmp_path / "a.rec"))
@@ -144,18 +135,6 @@ def test_file_changed_before_a_worker_opens_it(tmp_path):
 
 
 # -- what is wrong, and how it is said -----------------------------------------------------------
-
-
-def test_cut_at_any_byte(known_rec):
-    starts = [int(line.split(b"\t")[1]) for line in known.IDX.splitlines()]
-    for cut in range(len(known.REC)):
-        known_rec.write_bytes(known.REC[:cut])
-        good = sum(end <= cut for end in starts[1:])
-        reader = Reader(known_rec)
-        assert [reader[i][1] for i in range(good)] == [r[2] for r in known.RECORDS[:good]]
-        with pytest.raises(RecordError, match=f"^{known_rec}: ") as caught:
-            reader[good]
-        assert caught.value.offset == starts[good]
 
 
 def test_damage_is_told_with_its_place_and_costs_no_other_record(tmp_path):
@@ -171,15 +150,6 @@ def test_damage_is_told_with_its_place_and_costs_no_other_record(tmp_path):
             attempt()
         assert caught.value.offset == offset
         assert f"`python -m data_prep.verify {tmp_path}/a.rec`" in str(caught.value)
-
-
-def test_index_of_another_file(tmp_path):
-    write(tmp_path / "a", 30, size=100)
-    write(tmp_path / "b", 30, size=120)
-    with pytest.raises(RecordError) as caught:
-        Reader(tmp_path / "a.rec", tmp_path / "b.idx").labels()
-    assert f"{tmp_path}/b.idx does not belong to it" in str(caught.value)
-    assert f"`python -m data_prep.im2rec --index {tmp_path / 'a'}`" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -207,29 +177,6 @@ def test_broken_index(tmp_path, text):
     (tmp_path / "a.idx").write_text(text)
     with pytest.raises(RecordError, match=r"a\.idx.*data_prep\.im2rec --index .*/a`"):
         Reader(tmp_path / "a.rec").labels()
-
-
-@pytest.mark.parametrize("data", [b"", b"hello, this is a text file\n", known.REC * 2])
-def test_file_that_does_not_belong_to_its_index(tmp_path, data):
-    write(tmp_path / "a", 3)
-    (tmp_path / "a.rec").write_bytes(data)
-    with pytest.raises(RecordError, match=r"a\.rec: "):
-        Reader(tmp_path / "a.rec").labels()
-
-
-def test_no_record_file(tmp_path):
-    with pytest.raises(RecordError, match=r"a\.rec: the record file cannot be opened"):
-        Reader(tmp_path / "a.rec")
-
-
-def test_record_too_short_for_its_header(tmp_path):
-    with Writer(tmp_path / "a") as writer:
-        writer.write(0, pack_header(0, 0, b"image"))
-        writer.write(1, b"short")
-    reader = Reader(tmp_path / "a.rec")
-    assert reader.read(1) == b"short"
-    with pytest.raises(RecordError, match="a record of 5 bytes is too short"):
-        reader[1]
 
 
 @settings(max_examples=100, deadline=None)
@@ -321,31 +268,11 @@ def test_without_checksums_or_with_those_of_another_file(tmp_path):
 # -- writing -------------------------------------------------------------------------------------
 
 
-def test_nothing_appears_before_the_end_and_nothing_is_lost_by_an_error(tmp_path):
-    images = write(tmp_path / "a", 3)
-    before = (tmp_path / "a.rec").read_bytes()
-    with pytest.raises(ZeroDivisionError), Writer(tmp_path / "a") as writer:
-        writer.write(1, pack_header(0, 1, b"new"))
-        assert (tmp_path / "a.rec").read_bytes() == before
-        raise ZeroDivisionError
-    assert sorted(os.listdir(tmp_path)) == ["a.crc", "a.idx", "a.rec"]
-    assert Reader(tmp_path / "a.rec")[2][1] == images[2]
-
-
 def test_a_key_comes_once(tmp_path):
     with pytest.raises(UserError, match="the key 5 comes twice"), Writer(tmp_path / "a") as writer:
         writer.write(5, pack_header(0, 5, b"x"))
         writer.write(5, pack_header(0, 5, b"y"))
     assert os.listdir(tmp_path) == []
-
-
-def test_another_framing_can_be_put_in(tmp_path):
-    def framing(payload):
-        return known.MAGIC + struct.pack("<I", len(payload)) + payload + b"\0" * (-len(payload) % 4)
-
-    with Writer(tmp_path / "a", framing=framing) as writer:
-        writer.write(0, pack_header(2, 0, b"image"))
-    assert Reader(tmp_path / "a.rec")[0] == (2, b"image")
 
 
 def test_records_beyond_4_gib_are_read(tmp_path):

@@ -3,14 +3,15 @@
 import gzip
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.tfrecordwriter import format_index, frame_record, write_records
-from rn50lib.data.framing import RecordError
-from rn50lib.data.tfrecord import TFRecordReader, find_shards, masked_crc
-from rn50lib.errors import UserError
+from data_prep.tfrecordwriter import format_index, frame_record, serialize_example, write_records
+from rn50lib.data.recordfile import RecordError
+from rn50lib.data.shard_scan import find_numbers
+from rn50lib.data.tfrecord import TFRecordReader, find_shards, parse_example
 
 # TFRecordWriter of TensorFlow 2.21: three records.
 RECORDS = [b"abc", b"", bytes.fromhex("0a130a110a056c6162656c120812060a040000803f")]
@@ -28,13 +29,6 @@ def shard(tmp_path):
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "train-00000-of-00001.idx").write_bytes(INDEX)
     return find_shards(tmp_path, "train")[0]
-
-
-def test_checksum_is_crc32c_masked():
-    """The check value of CRC32C is 0xe3069283; the mask is spelt out here."""
-    crc = 0xE3069283
-    rotated = (crc >> 15) | ((crc << 17) & 0xFFFFFFFF)
-    assert masked_crc(b"123456789") == (rotated + 0xA282EAD8) % 2**32
 
 
 def test_known_bytes(tmp_path):
@@ -57,21 +51,6 @@ def test_reading(shard, with_index):
         reader.read(3)
 
 
-def test_cut_at_any_byte(shard):
-    starts = [0, 19, 35]
-    for cut in range(1, len(SHARD)):
-        shard.path.write_bytes(SHARD[:cut])
-        good = sum(end <= cut for end in starts[1:])
-        if cut in starts:
-            assert len(list(TFRecordReader(shard.path))) == good  # nothing says there was more
-            continue
-        for attempt in (lambda: list(TFRecordReader(shard.path)),
-                        lambda: TFRecordReader(shard.path).offsets):  # fmt: skip
-            with pytest.raises(RecordError, match=f"^{shard.path}: damaged at offset") as caught:
-                attempt()
-            assert caught.value.offset == starts[good]
-
-
 def test_every_changed_byte_is_seen(shard):
     for at in range(len(SHARD)):
         damaged = bytearray(SHARD)
@@ -91,25 +70,6 @@ def test_every_changed_byte_is_seen(shard):
             reader.read(found)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_random_damage_is_told(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("damage") / "x"
-    at = data.draw(st.integers(0, len(SHARD)))
-    new = data.draw(st.binary(max_size=20))
-    damaged = SHARD[:at] + new + SHARD[at + data.draw(st.integers(0, 20)) :]
-    path.write_bytes(damaged)
-    got = []
-    try:
-        got.extend(data for _, data in TFRecordReader(path).records())
-    except RecordError as error:
-        assert error.offset is not None
-        return
-    # Without an index, a whole record that is gone, or a whole one more, cannot be told.
-    whole = iter(RECORDS)
-    assert all(record in whole for record in got)
-
-
 @pytest.mark.parametrize("text", ["", "0 19\nx 16\n35 37\n", "0\t19\t3\n"])
 def test_index_that_cannot_be_read(shard, text):
     shard.index.write_text(text)
@@ -118,33 +78,87 @@ def test_index_that_cannot_be_read(shard, text):
     assert f"`python -m data_prep.tfrecord --index {shard.path.parent}`" in str(caught.value)
 
 
-def test_index_with_other_borders(shard):
-    shard.index.write_text("0 16\n16 19\n35 37\n")
-    with pytest.raises(RecordError, match="damaged at offset 16"):
-        TFRecordReader(shard.path, shard.index).read(1)
-
-
-def test_missing_shards(tmp_path):
-    with pytest.raises(UserError, match=r"no shards validation-NNNNN-of-NNNNN here"):
-        find_shards(tmp_path, "val")
-    for name in ("train-00000-of-00003", "train-00002-of-00003"):
-        (tmp_path / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"train-00001-of-00003 is missing \(2 of 3"):
-        find_shards(tmp_path, "train")
-    (tmp_path / "train-00000-of-00001").write_bytes(b"")
-    with pytest.raises(UserError, match="there are shards of 1 and of 3"):
-        find_shards(tmp_path, "train")
-
-
-def test_empty_file(tmp_path):
-    (tmp_path / "x").write_bytes(b"")
-    with pytest.raises(RecordError, match="the file is empty"):
-        list(TFRecordReader(tmp_path / "x"))
-
-
 def test_a_shard_compressed_with_gzip_is_named(shard):
     shard.path.write_bytes(gzip.compress(SHARD))
     for index in (None, shard.index):
         with pytest.raises(RecordError, match="compressed with gzip.*gunzip") as caught:
             list(TFRecordReader(shard.path, index))
         assert "damaged" not in str(caught.value)
+
+
+# -- examples -------------------------------------------------------------------------------------
+
+# SerializeToString() of tf.train.Example, TensorFlow 2.21.
+KNOWN = [
+    ({"a": [1, -1, 300]}, "0a180a160a016112111a0f0a0d01ffffffffffffffffff01ac02"),
+    ({"b": [b"xy", b""]}, "0a0f0a0d0a016212080a060a0278790a00"),
+    ({"label": 1.0}, "0a130a110a056c6162656c120812060a040000803f"),
+]
+
+kinds = st.one_of(
+    st.binary(max_size=3000),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(width=32, allow_nan=False),
+    st.lists(st.binary(max_size=20), min_size=1, max_size=4),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4),
+    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4),
+)
+features = st.dictionaries(st.text(max_size=20), kinds, max_size=5)
+
+
+@pytest.mark.parametrize(("example", "hexed"), KNOWN)
+def test_examples_are_those_of_tensorflow(example, hexed):
+    assert serialize_example(example).hex() == hexed
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+@settings(max_examples=50, deadline=None)
+@given(features)
+def test_tensorflow_reads_the_same_and_we_read_tensorflows(example):
+    import tensorflow as tf
+
+    theirs = tf.train.Example.FromString(serialize_example(example))
+    got = {}
+    for key, feature in theirs.features.feature.items():
+        got[key] = list(getattr(feature, feature.WhichOneof("kind")).value)
+    assert got == {k: v if isinstance(v, list) else [v] for k, v in example.items()}
+    assert parse_example(theirs.SerializeToString()) == got
+
+
+def test_numbers_one_by_one_are_read_too():
+    """Old writers do not pack lists: every number is a separate field."""
+    body = bytes.fromhex("080108ac02")
+    feature = bytes([0x1A, len(body)]) + body
+    entry = bytes([0x0A, 1]) + b"a" + bytes([0x12, len(feature)]) + feature
+    features_ = bytes([0x0A, len(entry)]) + entry
+    assert parse_example(bytes([0x0A, len(features_)]) + features_) == {"a": [1, 300]}
+
+
+LABEL = "image/class/label"
+labelled = st.fixed_dictionaries(
+    {LABEL: kinds}, optional={"image/encoded": st.binary(max_size=300), "ä": kinds}
+)
+
+
+def side_by_side(records):
+    """The label of each record; -1 if it is left to `parse_example`."""
+    ends = np.cumsum([0, *map(len, records)])
+    data = np.frombuffer(b"".join(records), np.uint8)
+    return find_numbers(data, ends[:-1], ends[1:], LABEL).tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(labelled, features), min_size=1, max_size=5))
+def test_many_at_once_are_read_as_one_by_one_or_left_to_it(examples):
+    records = [serialize_example(example) for example in examples]
+    for record, label in zip(records, side_by_side(records), strict=True):
+        if label >= 0:
+            assert parse_example(record)[LABEL] == [label]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.binary(max_size=300)), min_size=1))
+def test_the_usual_ones_are_all_read_at_once(pairs):
+    records = [serialize_example({"a": b, "x": b"y" * 200, LABEL: a}) for a, b in pairs]
+    assert side_by_side(records) == [a for a, _ in pairs]

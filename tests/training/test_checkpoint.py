@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import resource
 import struct
 import tempfile
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
 from rn50lib.errors import UserError
-from rn50lib.resnet import Network, resnet, tiny
+from rn50lib.resnet import Network, tiny
 
 IDENTITY = {"model": "resnet-tiny v1.5", "num_classes": 5, "seed": 0, "data": "48 images"}
 
@@ -60,12 +59,6 @@ def test_other_programs_read_the_arrays(tmp_path: Path) -> None:
     assert np.frombuffer(raw, "<f4").tolist() == [0, 1, 2, 3]
 
 
-def test_the_symbol_file_gives_the_network(tmp_path: Path) -> None:
-    checkpoint.write_symbol(tmp_path / "m", resnet(34, 7, "v1"))
-    assert (tmp_path / "m-symbol.json").exists()
-    assert checkpoint.read_network(tmp_path / "m") == resnet(34, 7, "v1")
-
-
 def test_epochs_under_a_prefix(tmp_path: Path) -> None:
     for epoch in (2, 10, 1):
         checkpoint.save(tmp_path / "m", small(epoch))
@@ -90,22 +83,6 @@ def test_a_truncated_file_is_passed_over_and_named(tmp_path: Path) -> None:
     assert [str(checkpoint.path(prefix, epoch)) in line for epoch, line in
             zip((3, 2), passed_over, strict=True)] == [True, True]  # fmt: skip
     assert all(line.startswith("passed over: ") and "damaged" in line for line in passed_over)
-
-
-@pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\xff" * 100, b"{}" * 40])
-def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "m-0001.safetensors"
-    file.write_bytes(content)
-    with pytest.raises(UserError, match="m-0001.safetensors"):
-        checkpoint.load(tmp_path / "m", 1)
-
-
-def test_somebody_else_s_safetensors_file_is_named(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    save_file({"fc.weight": np.ones(3, np.float32)}, tmp_path / "m-0001.safetensors")
-    with pytest.raises(UserError, match="not a checkpoint of rn50"):
-        checkpoint.load(tmp_path / "m", 1)
 
 
 @functools.cache
@@ -170,25 +147,6 @@ def test_without_room_the_file_of_the_same_name_survives(
     with pytest.raises(UserError):
         checkpoint.save(tmp_path / "m", made(1))
     assert same(checkpoint.load(tmp_path / "m", 1), small(1))
-
-
-def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / ".m-0001.4242.tmp.safetensors"
-    left.write_bytes(b"half")
-    assert checkpoint.epochs(tmp_path / "m") == []
-    checkpoint.save(tmp_path / "m", small())
-    assert os.listdir(tmp_path) == ["m-0001.safetensors"]
-
-
-def test_the_content_is_on_the_disk_before_the_name_points_at_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (done.append("sync"), fsync(fd)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("rename"), replace(a, b)))
-    checkpoint.save(tmp_path / "m", small())
-    assert done == ["sync", "rename", "sync"]  # the file, its name, the folder
 
 
 # --- another run's --------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from rn50lib import checkpoint
-from rn50lib.recipe import LARGE_BATCH
 from tests.support import TINY, Ended, Photos, run_here, strict_json, timeless
 
 Run = Callable[..., Ended]
@@ -98,34 +97,3 @@ def test_a_run_is_not_resumed_as_another_kind(
     checkpoint.save("m", found)
     assert problem in rn50(*again, *flags).error
     assert rn50(*again).status == 0
-
-
-@pytest.mark.parametrize("recipe", LARGE_BATCH, ids=lambda recipe: recipe.name)
-def test_a_preset_says_where_it_is_from_and_what_it_reached(rn50: Run, recipe: Any) -> None:
-    ended = rn50("run", "--preset", recipe.name, "--loader", "synthetic", "--dry-run")
-    assert ended.status == 0, ended.err
-    _, arithmetic, source, *rest = ended.out.splitlines()
-    batch = recipe.global_batch
-    n, b = batch // recipe.batch_size, recipe.batch_size
-    assert arithmetic.startswith(f"global batch {n} x {b} = {batch}; learning rate {recipe.lr:g} x")
-    assert source == f"{recipe.name}: {recipe.source}; {recipe.expected}"
-    assert not any("not promised" in line for line in rest)
-
-
-def test_eight_gpus_make_the_batch_of_256_by_adding_up(rn50: Run) -> None:
-    ended = rn50("run", "--preset", "goyal2017", "-n", "8", "--macrobatch-size", "1024", "--loader",
-                 "synthetic", "--dry-run")  # fmt: skip
-    assert (
-        "global batch 8 x 32 x 32 batches per update = 8192; learning rate 0.1 x 8192" in ended.out
-    )
-    assert "not promised" not in ended.out
-    less = rn50("run", "--preset", "goyal2017", "-n", "8", "--loader", "synthetic", "--dry-run")
-    assert "published with a global batch of 8192, this run's is 256" in less.out
-
-
-def test_a_contradiction_is_one_line(rn50: Run) -> None:
-    ended = rn50("run", "--recipe", "reference", "--optimizer", "lars", "--loader", "synthetic")
-    assert ended.error == (
-        "--optimizer lars: the learning rate of the recipe reference is for SGD: pass --lr too,"
-        " or --recipe mlperf_lars_8k or mlperf_lars_64k"
-    )

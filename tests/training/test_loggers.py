@@ -51,7 +51,7 @@ def test_a_function_gets_every_line_of_the_file_and_the_report(rn50: Run, photos
 def test_a_logger_that_fails_does_not_end_the_training(rn50: Run, photos: Photos) -> None:
     Path("hook.py").write_text(HOOK)
     ended = train(rn50, photos, "--logger", "hook.py:tell_badly", "--logger", "tensorboard")
-    assert ended.err.count("no such table") == 1 and "goes on without it" in ended.err
+    assert ended.err.count("no such table") == 1 and "continues without it" in ended.err
     assert len(strict_json(Path("run", "report.json"))["metrics"]["val.loss"]) == 2
     assert list(Path("run", "tensorboard").glob("events.out.tfevents.*"))
 

@@ -18,14 +18,6 @@ def test_one_step_by_hand() -> None:
     assert velocity == pytest.approx(0.735) and weight == pytest.approx(0.9265)
 
 
-def test_a_new_rate_acts_on_the_whole_velocity() -> None:
-    one, zero = np.ones(1), np.zeros(1)
-    weight, velocity = optim.sgd(one, one, zero, lr=0.1, momentum=0.5, weight_decay=0)
-    weight, velocity = optim.sgd(weight, zero, velocity, lr=0.01, momentum=0.5, weight_decay=0)
-    # torch's rule: 0.9 - 0.01 x 0.5; Keras would go on with the old rate: 0.9 - 0.1 x 0.5
-    assert weight == pytest.approx(0.895)
-
-
 @pytest.mark.needs("torch")
 def test_the_rule_is_torch_s_while_the_rate_changes() -> None:
     import torch
@@ -62,14 +54,6 @@ def test_lars_gives_a_vector_the_plain_rate_and_a_zero_gradient_no_infinity() ->
     np.testing.assert_array_equal(made, layer)
 
 
-def test_lars_keeps_a_long_step_long_when_the_rate_falls() -> None:
-    """You et al.'s form: the velocity holds the rate that it was made with."""
-    layer, still = np.array([[3.0, 4.0]]), np.zeros((1, 2))
-    _, velocity = optim.lars(layer, np.array([[0.6, 0.8]]), still, 10, 0.5, weight_decay=0.0)
-    made, _ = optim.lars(layer, still, velocity, lr=0.001, momentum=0.5, weight_decay=0.0)
-    np.testing.assert_allclose(made, layer - 0.5 * 10 * 0.005 * np.array([[0.6, 0.8]]))
-
-
 def test_weights_decay_and_nothing_else() -> None:
     shapes = resnet(50).parameters()
     decayed, plain = optim.weights_only(shapes)
@@ -97,13 +81,6 @@ def test_the_loss_scale_by_hand(
     scale: float, good_steps: int, finite: bool, wanted: tuple[float, int]
 ) -> None:
     assert optim.loss_scale_update(scale, good_steps, finite, growth_steps=5) == wanted
-
-
-def test_a_scale_that_always_grows() -> None:
-    state = (8.0, 0)
-    for wanted in (16.0, 32.0, 64.0):
-        state = optim.loss_scale_update(*state, finite=True, growth_steps=1)
-        assert state == (wanted, 0)
 
 
 def test_what_a_loss_scale_flag_says() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import math
 from collections.abc import Callable
@@ -15,19 +13,10 @@ import pytest
 
 from data_prep import im2rec
 from rn50lib import checkpoint
-from rn50lib.hooks import REPLACEABLE
 from rn50lib.resnet import tiny
 from tests.support import TINY, Photos, strict_json
 
 Run = Callable[..., Any]
-
-
-@pytest.mark.parametrize("name", REPLACEABLE)
-def test_the_table_says_what_the_defaults_take(name: str) -> None:
-    module, _, function = REPLACEABLE[name].default.partition(":")
-    default = getattr(importlib.import_module(module), function)
-    assert tuple(inspect.signature(default).parameters) == REPLACEABLE[name].parameters
-    assert REPLACEABLE[name].returns
 
 
 @pytest.fixture
@@ -87,12 +76,6 @@ def test_schedule(with_override: Callable[..., Path]) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_schedule_of_zero_trains_nothing(with_override: Callable[..., Path]) -> None:
-    folder = with_override("schedule", "def schedule(progress, batch, recipe):\n    return 0.0")
-    assert equal(weights(folder), start())
-
-
-@pytest.mark.needs("torch")
 def test_shard(with_override: Callable[..., Path]) -> None:
     code = "def shard(order, rank, size, batch):\n    return order[: 2 * batch].reshape(2, batch)"
     folder = with_override("shard", code, "--logger", "tensorboard")
@@ -109,17 +92,6 @@ def test_decay_groups(with_override: Callable[..., Path]) -> None:
     plain = weights(with_override("decay_groups", code.format("list(names)", "[]"), *flags[2:],
                                   "--wd", "0"))  # fmt: skip
     assert equal(none_decayed, plain) and not equal(none_decayed, all_decayed)
-
-
-@pytest.mark.needs("torch")
-def test_decay_groups_that_forget_a_parameter_are_refused(
-    rn50: Run, photos: Photos, tmp_path: Path
-) -> None:
-    code = "def decay_groups(names):\n    return [n for n in names if 'bn' not in n], []"
-    (tmp_path / "mine.py").write_text(code)
-    ended = rn50("train", "--data-root", photos.root, *TINY, "--override",
-                 "decay_groups=mine.py:decay_groups")  # fmt: skip
-    assert "decay_groups" in ended.error and "not trained" in ended.error
 
 
 @pytest.mark.needs("torch")
@@ -187,7 +159,7 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
     [
         ("speed=mine.py:schedule", GOOD, "no function 'speed'"),
         ("schedule=nowhere.py:schedule", GOOD, "no file 'nowhere.py'"),
-        ("schedule=mine.txt:schedule", GOOD, "no Python file; its name must end in .py"),
+        ("schedule=mine.txt:schedule", GOOD, "not a Python file; its name must end in .py"),
         ("schedule", GOOD, "NAME=FILE:FUNCTION"),
         ("schedule=mine.py", GOOD, "NAME=FILE:FUNCTION"),
         ("schedule=mine.py:other", GOOD, "no function 'other'"),

@@ -160,15 +160,6 @@ def test_a_run_can_be_repeated_to_the_last_bit(
 # --- checkpoints, scoring, resume -----------------------------------------------------------------
 
 
-def test_a_checkpoint_each_epoch(trained: Path) -> None:
-    assert checkpoint.epochs(trained / "m") == [1, 2, 3]
-    metrics = strict_json(trained / "r.json")["metrics"]
-    for epoch in (1, 2, 3):
-        held = checkpoint.load(trained / "m", epoch)
-        assert held.epoch == epoch
-        assert held.metrics == {key: values[:epoch] for key, values in metrics.items()}
-
-
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_scoring_a_checkpoint_gives_its_validation_exactly(
     rn50: Run, trained: Path, photos: Photos, epoch: int, tmp_path: Path
@@ -185,15 +176,6 @@ def test_scoring_a_checkpoint_gives_its_validation_exactly(
     assert not any(key.startswith("train.") for key in report["metrics"])
     assert report["env"]["checkpoint"].endswith(f"m-{epoch:04d}.safetensors")
     assert checkpoint.epochs(trained / "m") == [1, 2, 3]  # scoring writes none
-
-
-@pytest.mark.slow
-def test_the_score_verb_in_processes_of_its_own(run_cli: Run, trained: Path) -> None:
-    done = run_cli("score", trained / "m", "2")
-    assert done.returncode == 0, done.stderr
-    told = strict_json(trained / "r.json")["metrics"]
-    assert done.stdout == f"val.top1 {told['val.top1'][1]} val.top5 {told['val.top5'][1]}\n"
-    assert "the checkpoint's" in done.stderr
 
 
 def resume(rn50: Run, photos: Photos, *flags: str) -> Any:
@@ -225,14 +207,6 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert ended.status == 0
     assert "passed over: checkpoint m-0002.safetensors is damaged" in ended.err
     assert "m-0001.safetensors: 1 epoch is done" in ended.err
-    assert same_weights("m", trained / "m", 3)
-
-
-def test_with_nothing_to_resume_a_run_starts_and_says_so(
-    rn50: Run, trained: Path, photos: Photos
-) -> None:
-    ended = resume(rn50, photos, "--resume")
-    assert ended.status == 0 and "nothing to resume under m" in ended.err
     assert same_weights("m", trained / "m", 3)
 
 
@@ -348,34 +322,10 @@ def test_no_metrics_measures_speed_alone(rn50: Run, photos: Photos) -> None:
         assert metrics[f"{phase}.total_ips"][0] > 0
 
 
-def test_without_metrics_the_weights_are_the_same(rn50: Run, photos: Photos) -> None:
-    for prefix, flags in (("a", ()), ("b", ("--no-metrics", "--no-val"))):
-        run(rn50, photos, "--model-prefix", prefix, *flags)
-    assert same_weights("a", "b", 1)
-
-
-def test_only_inference_of_an_untrained_network(rn50: Run, photos: Photos) -> None:
-    report = run(rn50, photos, "--only-inference", "-e", "2")
-    assert set(report["metrics"]) == {
-        f"val.{part}" for part in ("top1", "top5", "loss", "time", "total_ips")
-    }
-    assert len(report["metrics"]["val.loss"]) == 2
-    assert report["metrics"]["val.loss"][0] == report["metrics"]["val.loss"][1]
-
-
 def test_a_phase_of_one_step_has_no_time(rn50: Run, photos: Photos) -> None:
     metrics = run(rn50, photos, "--benchmark-iters", "1")["metrics"]
     assert metrics["train.time"] == metrics["val.total_ips"] == [None]
     assert metrics["train.loss"][0] > 0
-
-
-def test_profile_ci_caps_and_runs(rn50: Run, photos: Photos, tmp_path: Path) -> None:
-    ended = rn50("train", "--data-root", photos.root, "--profile", "ci", "-b", "208", "-e", "90",
-                 "--run-dir", str(tmp_path), "--threads", "1")  # fmt: skip
-    assert ended.status == 0, ended.err
-    report = strict_json(tmp_path / "report.json")
-    assert report["model"] == "resnet-tiny"
-    assert "profile ci: --batch-size 208 capped to 4" in report["env"]["caps"]
 
 
 def test_a_diverged_loss_is_an_error_and_leaves_no_checkpoint(rn50: Run, photos: Photos) -> None:
@@ -429,7 +379,7 @@ def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "traced"), [(1, 1), (2, 1), (6, 3)])
+@pytest.mark.parametrize(("steps", "traced"), [(1, 1), (6, 3)])
 def test_the_profile_is_a_chrome_trace_of_a_few_steps(
     rn50: Run, photos: Photos, steps: int, traced: int
 ) -> None:
@@ -437,13 +387,8 @@ def test_the_profile_is_a_chrome_trace_of_a_few_steps(
     trace = json.loads(Path("new/t.json").read_text())
     names = {event.get("name", "") for event in trace["traceEvents"]}
     assert any("convolution" in name for name in names)
+    assert names >= {"forward", "backward", "exchange", "update"}
     assert len({name for name in names if name.startswith("ProfilerStep")}) == traced
-
-
-def test_a_trace_that_cannot_be_written(rn50: Run, photos: Photos) -> None:
-    Path("file").touch()
-    line = rn50("train", "--data-root", photos.root, *RUN, "--profile-trace", "file/t.json").error
-    assert "--profile-trace file/t.json" in line
 
 
 @pytest.mark.slow
@@ -471,12 +416,3 @@ def test_a_run_in_processes_of_its_own(run_cli: Run, photos: Photos, tmp_path: P
         str(folder / "experiment.json"),
     ]
     assert len(lines(folder)) >= 3
-
-
-@pytest.mark.slow
-def test_a_timing_run_keeps_no_model(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
-    flags = ("--data-root", photos.root, *TINY, "-e", "1", "--run-dir", "here")
-    done = run_cli("run", *flags, "--benchmark-iters", "2")
-    assert done.returncode == 0, done.stderr
-    assert "first decay" not in done.stderr and "warm-up" not in done.stderr
-    assert not list(tmp_path.rglob("*.safetensors"))

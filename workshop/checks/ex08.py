@@ -8,7 +8,6 @@ import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from workshop import session
@@ -202,7 +201,7 @@ def quick() -> bool:
 
 
 def capstone(answer: Callable[[str, str], None]) -> str:
-    with script.pictures() as case:
+    with script.images() as case:
         _right_run(answer, case, "your script, is it right?")
         if hasattr(type(answer), "beside") or quick():  # other work shares the machine
             return "all is right; how fast it is was not measured here."
@@ -229,13 +228,7 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
     """A run of the learner's script, found to keep all the rules."""
-    before = script.contents(case.folder)
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
-    if changed := before.items() ^ script.contents(case.folder).items():
-        wrong(
-            f"the script has changed the folder of the pictures: {Path(min(changed)[0]).name}.",
-            "Each run begins with nothing but JPEGs: keep what you have decoded in memory.",
-        )
     if found := capstone_judge.problems(seen, case):
         more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
@@ -250,9 +243,7 @@ def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
     """What was seen of a script that came to its end; Wrong for one that did not."""
     if isinstance(seen, script.Seen):
         return seen
-    place = "Run a cell with the line train(…) to see more of it."
-    if "line" in seen:
-        place = f"In {seen['function']}, line {seen['line']} of the cell: `{seen['text']}`."
+    place = seen["place"] or "Run a cell with the line train(…) to see more of it."
     wrong(f"the script stopped with {seen['error']}.", place)
 
 
@@ -262,7 +253,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
     if importlib.util.find_spec("torch") is None:
         print("Not run: PyTorch is not installed here.")
         return
-    with script.pictures(SMALL if quick() else None) as case:
+    with script.images(SMALL if quick() else None) as case:
         if function is None:
             seen = _slow_run(case, "the slow script")
         else:

@@ -1,10 +1,8 @@
-"""The talk's two recipes: a learner's script, run on two ranks and judged by what it did there.
-
-`workshop.try_script` starts it and watches; nothing is guessed from its text.
-"""
+"""The talk's two recipes: a learner's script, judged by what it does on two ranks."""
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.tfrecordwriter import example_pieces
 from workshop import try_script
 from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 
-RANKS, BATCH, PICTURES, SIDE = 2, 4, 96, 16
+RANKS, BATCH, IMAGES, SIDE = 2, 4, 96, 16
 MORE_STEPS = 60  # than any right script takes: it is watched to its end
 CALL = '\ntrain("signs.npz", "out")\n'
 READING = """
 
-# ---- what stands below your read(): a small network, and recipe 1 ----
+# ---- what follows your read(): a small network, and recipe 1 ----
 from pathlib import Path
 
 import horovod.tensorflow as hvd
@@ -51,7 +50,7 @@ print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
 MISSING = {  # a change: what is wrong without it, and what to do
     "start": ("Horovod is not started", "Change 1: hvd.init(), before anything else of Horovod."),
     "share": (
-        "the ranks do not share the pictures",
+        "the ranks do not share the images",
         "Change 2: each rank takes its own part: order[hvd.rank() :: hvd.size()].",
     ),
     "rate": (
@@ -74,9 +73,11 @@ MISSING = {  # a change: what is wrong without it, and what to do
 }
 
 
-def pictures(path: Path, count: int = PICTURES) -> Path:
-    """A file with `count` small pictures of two signs, a red disc and a yellow triangle:
-    `images` (count, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (count,)."""
+def draw_signs(path: Path, count: int = IMAGES) -> Path:
+    """Write a file with `count` small images of two signs, a red disc and a yellow triangle.
+
+    It holds `images` (count, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (count,).
+    """
     draw = np.random.default_rng(0)
     labels = np.arange(count) % 2
     y, x = np.mgrid[:SIDE, :SIDE] / (SIDE - 1) - 0.5
@@ -89,12 +90,12 @@ def pictures(path: Path, count: int = PICTURES) -> Path:
 
 
 def signs() -> Path:
-    """The pictures of the exercise, in a temporary folder."""
-    return pictures(Path(tempfile.mkdtemp(prefix="signs-")) / "signs.npz")
+    """Write the images of the exercise to a temporary folder; return the file."""
+    return draw_signs(Path(tempfile.mkdtemp(prefix="signs-")) / "signs.npz")
 
 
 def horovod(answer: Callable[..., Any]) -> str:
-    """Check of recipe 1: `answer(data, out)`."""
+    """Check recipe 1: `answer(data, out)`."""
     found = run(answer)
     if "error" in found:
         failed(found)
@@ -106,12 +107,12 @@ def horovod(answer: Callable[..., Any]) -> str:
         # from a seed that the learner has set, and a resumed rank 0 would be alone
         if status == "missing" or (change in ("alike", "writes", "share") and status != "seen"):
             wrong(f"{what}: {evidence}.", remedy, there)
-    right = PICTURES // (RANKS * BATCH)
+    right = IMAGES // (RANKS * BATCH)
     if steps != right:
-        as_one = ", as many as one alone" * (steps == PICTURES // BATCH)
+        as_one = ", as many as one alone" * (steps == IMAGES // BATCH)
         wrong(
             f"each rank takes {steps} steps{as_one}, where {right} are an epoch of {RANKS} ranks.",
-            f"{PICTURES} pictures, {BATCH} on each rank in a step.",
+            f"{IMAGES} images, {BATCH} on each rank in a step.",
         )
     return f"{steps} steps on {RANKS} ranks. " + " ".join(
         f"{text[:1].upper()}{text[1:]}." for change, (_, text) in rows.items() if change != "writes"
@@ -119,7 +120,7 @@ def horovod(answer: Callable[..., Any]) -> str:
 
 
 def failed(found: dict[str, Any]) -> None:
-    """Wrong, or an error, for a script that did not come to its end."""
+    """Raise Wrong, or an error, for a script that failed."""
     error, place = found["error"], found["place"]
     if any(word in error for word in ("not been initialized", "has not been init")):
         wrong("the script ends in: " + error, MISSING["start"][1])
@@ -130,12 +131,14 @@ def failed(found: dict[str, Any]) -> None:
 
 @compare.beside
 def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
-    """The learner's cell, and `end` below it, as a script on two ranks and on one; what was seen,
-    as plain data. The pictures lie beside it, in signs.npz."""
+    """Run the learner's cell and `end` as a script, on two ranks and on one.
+
+    Its images are in signs.npz, in the same folder. Returns what was seen, as plain data.
+    """
     with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
         script = Path(folder) / "train.py"
         script.write_text(alone.cell_of(answer) + end, encoding="utf-8")
-        with np.load(pictures(Path(folder) / "signs.npz")) as file:
+        with np.load(draw_signs(Path(folder) / "signs.npz")) as file:
             images, labels = file["images"], file["labels"]
         (Path(folder) / "out").mkdir()
         if end == READING:
@@ -143,48 +146,41 @@ def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
         try:
             seen = try_script(
                 script,
-                np=RANKS,
+                ranks=RANKS,
                 launcher="horovodrun",
                 steps=MORE_STEPS,
                 single=end == CALL,
                 env={"CUDA_VISIBLE_DEVICES": ""},
             )
         except RunFailed as problem:
-            return told(problem, script)
+            return script_error(problem.log, script)
     rows = {row.change: [row.status, row.evidence] for row in seen.rows}
-    return {"rows": rows, "steps": seen.steps, "printed": seen.output}
+    return {"rows": rows, "steps": seen.steps}
 
 
 def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> list[str]:
-    """Pictures (N, 3, H, W), uint8, as TFRecord shards in the slides' schema; their paths."""
+    """Write images (N, 3, H, W), uint8, as TFRecord shards in the slides' schema; return them."""
     import tensorflow as tf
 
     folder.mkdir()
-    train = tf.train
     paths = [str(folder / f"train-{n:05}-of-{shards:05}") for n in range(shards)]
     for path, part in zip(paths, np.array_split(np.arange(len(labels)), shards), strict=True):
         with tf.io.TFRecordWriter(path) as writer:
             for n in part:
                 pixels = images[n].transpose(1, 2, 0)
-                height, width = (train.Int64List(value=[side]) for side in pixels.shape[:2])
-                feature = {
-                    "height": train.Feature(int64_list=height),
-                    "width": train.Feature(int64_list=width),
-                    "img_raw": train.Feature(bytes_list=train.BytesList(value=[pixels.tobytes()])),
-                    "label": train.Feature(float_list=train.FloatList(value=[labels[n]])),
-                }
-                example = train.Example(features=train.Features(feature=feature))
-                writer.write(example.SerializeToString())
+                features = dict(zip(("height", "width"), pixels.shape, strict=False))
+                features |= {"img_raw": pixels.tobytes(), "label": float(labels[n])}
+                writer.write(b"".join(example_pieces(features)))
     return paths
 
 
 def tfrecord(read: Callable[..., Any]) -> str:
-    """Check of recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
+    """Check recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
     found = run(read, READING)
     if "error" in found:
         failed(found)
     status, evidence = found["rows"]["share"]
-    right = PICTURES // (RANKS * BATCH)
+    right = IMAGES // (RANKS * BATCH)
     # "not seen": without a Dataset.shard only pixels are compared, which the script does not change
     if status == "missing" or found["steps"] != right:
         wrong(f"on two ranks: {found['steps']} of {right} steps, {evidence}.",
@@ -192,13 +188,12 @@ def tfrecord(read: Callable[..., Any]) -> str:
     return f"{right} steps on {RANKS} ranks: {evidence}."
 
 
-def told(problem: RunFailed, script: Path) -> dict[str, Any]:
-    """The last line of a script's traceback, and the innermost line of its own."""
-    lines = [line.strip() for line in problem.log.strip().splitlines()]
-    own = [i for i, line in enumerate(lines) if f'{script.name}", line' in line]
+def script_error(traceback: str, script: Path) -> dict[str, str]:
+    """Return the `error` that a traceback ends with, and its innermost `place` in the script."""
+    lines = [line.strip() for line in traceback.strip().splitlines()]
     place = ""
-    if own:
-        function = lines[own[-1]].rpartition(" in ")[2]
-        place = f"In {function}: `{lines[own[-1] + 1]}`." if own[-1] + 1 < len(lines) else ""
-    errors = [line for line in lines if ": " in line and line.split(":")[0].isidentifier()]
+    for line, text in zip(lines, lines[1:], strict=False):
+        if found := re.search(rf'{re.escape(script.name)}", line (\d+), in (.+)', line):
+            place = f"In {found[2]}, line {found[1]} of the cell: `{text}`."
+    errors = [line for line in lines if re.match(r"[\w.]+(: |$)", line)]
     return {"error": (errors or lines or ["it failed"])[-1], "place": place}

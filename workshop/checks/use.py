@@ -17,7 +17,7 @@ from typing import Any
 from rn50 import launch
 from rn50.autoconfig import resolve
 from rn50.checks import has_dali
-from rn50lib.data.framing import MAGIC_BYTES
+from rn50lib.data.recordio import MAGIC_BYTES
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine

@@ -292,12 +292,12 @@ def show_status(args: argparse.Namespace) -> int:
 def try_script(args: argparse.Namespace) -> int:
     """Run a script under observation and print the verdict."""
     from rn50lib.files import write_file
+    from workshop import observe
     from workshop.errors import RunFailed
-    from workshop.try_script.command import try_script as attempt
 
     try:
-        result = attempt(
-            args.script, *args.others, np=args.n, launcher=args.launcher, steps=args.steps,
+        result = observe.try_script(
+            args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
             seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip

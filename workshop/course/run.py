@@ -226,6 +226,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
             papermill.execute_notebook(
                 path, target, job.parameters, kernel_name="python3", cwd=folder,
                 progress_bar=False, autosave_cell_every=5,
+                coalesce_streams=True,  # %%bash writes pieces of 100 characters
                 start_timeout=catalogue.KERNEL_START_S, timeout_func=clock.left,
             )  # fmt: skip
     except CellTimeoutError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50lib.data import framing
+from data_prep import encoding
 from rn50lib.errors import UserError
 from tests.conftest import ROOT
 from workshop.checks import ask, engine, records, table
@@ -104,7 +104,7 @@ def test_status_counts_what_was_passed(rn50, home, tmp_path):
 
     total = len(table.EXERCISES)
     assert f"0 of {total} exercises passed" in status()
-    ask.check("ex01.frame", framing.frame)
+    ask.check("ex01.frame", encoding.frame)
     ask.hint("ex03.ring")
     found = json.loads(status("--json"))
     assert found["passed"] == 1

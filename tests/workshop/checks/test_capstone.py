@@ -11,10 +11,10 @@ from tests.workshop.checks.wrong_answers_ex07_08 import CAPSTONES
 from workshop.checks import capstone, capstone_judge, engine
 from workshop.course import solutions
 
-SMALL = {"train": 5, "val": 2}  # 60 and 24 pictures: both have a smaller last batch
-HARDLY = "the network hardly learns"  # 60 pictures are too few for it
+SMALL = {"train": 5, "val": 2}  # 60 and 24 images: both have a smaller last batch
+HARDLY = "the network hardly learns"  # 60 images are too few for it
 SLOW_MISTAKES = (
-    "validation pictures were trained on",
+    "validation images were trained on",
     "every epoch has the same order",
     "the learning rate is 0 in the whole first epoch",
     "validates in training mode",
@@ -61,7 +61,7 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
     """The judge is held against scripts whose one mistake is known; without one it is silent."""
     hardly = [i for i, (_, _, diagnosis) in enumerate(CAPSTONES, 1) if diagnosis == HARDLY]
     paths = scripts(tmp_path)
-    with capstone.pictures(SMALL) as case:
+    with capstone.images(SMALL) as case:
         seen = capstone.observe(case, [*paths, capstone.baseline()])
         told = [found(one, case) for one in seen]
     assert [said for said in told[0] if HARDLY not in said] == []
@@ -71,7 +71,7 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
     assert len(told[-1]) == len(SLOW_MISTAKES), told[-1]
     for said, mistake in zip(told[-1], SLOW_MISTAKES, strict=True):
         assert mistake in said
-    with capstone.pictures() as case:  # enough pictures to learn from
+    with capstone.images() as case:  # enough images to learn from
         assert case.train % capstone.BATCH  # a script that drops the last batch is found
         first, *others = capstone.observe(case, [paths[0], *(paths[i] for i in hardly)])
         assert found(first, case) == []
@@ -81,15 +81,16 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_what_is_kept_for_the_next_run_is_found():
+def test_a_run_leaves_nothing_for_the_next_one(tmp_path):
     """A script that decodes once and for all would be measured without its decoding."""
     line = "    net = Net(len(classes))\n"
     keep = '    torch.save(images, Path(data, "decoded.pt"))\n'
     assert line in solution()
-    source = solution().replace(line, keep + line)
-    result = engine.judge("ex08.capstone", answered("ex08.capstone", source))
-    assert result.outcome == engine.WRONG, result.lines
-    assert "changed the folder of the pictures: decoded.pt" in result.said
+    script = tmp_path / "script.py"
+    script.write_text(solution().replace(line, keep + line))
+    with capstone.images(SMALL) as case:
+        assert isinstance(capstone.observe(case, [script])[0], capstone.Seen)
+        assert {path.suffix for path in case.folder.glob("**/*.*")} == {".jpg"}
 
 
 @pytest.mark.acceptance

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from data_prep import tfrecordwriter
+from data_prep import encoding, tfrecordwriter
 from rn50lib import optim
 from rn50lib import resnet as network
-from rn50lib.data import framing, order
+from rn50lib.data import sampler
 from rn50lib.errors import UserError
 from rn50lib.recipe import learning_rate
 from tests.conftest import ROOT
@@ -248,8 +248,8 @@ def test_built_exercises_hold_no_solution():
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("ex01.frame", framing.frame), ("ex01.crc", tfrecordwriter.frame_record),
-        ("ex03.shard", order.shard), ("ex02.schedule", learning_rate),
+        ("ex01.frame", encoding.frame), ("ex01.crc", tfrecordwriter.frame_record),
+        ("ex03.shard", sampler.shard), ("ex02.schedule", learning_rate),
         ("ex06.scaler", optim.loss_scale_update),
     ],
 )  # fmt: skip

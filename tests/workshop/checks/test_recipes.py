@@ -65,7 +65,7 @@ SIGNS = {"blue": ("bicycle", "roundabout"), "red": ("no-entry", "stop")}
 
 @pytest.fixture(scope="module")
 def two_classes(roadsigns_small: SmallDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data root with 12 pictures of blue signs and 12 of red ones: soon told apart."""
+    """A data root with 12 images of blue signs and 12 of red ones, which are easy to learn."""
     root = tmp_path_factory.mktemp("two-classes")
     for colour, classes in SIGNS.items():
         (root / "train" / colour).mkdir(parents=True)
@@ -79,7 +79,7 @@ def two_classes(roadsigns_small: SmallDataset, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def shards(two_classes: Path) -> Path:
-    """The same pictures as TFRecord in the slides' schema, 64 px, six in each of four shards."""
+    """The same images as TFRecord in the slides' schema, 64 px, six in each of four shards."""
     command = [sys.executable, "-m", "data_prep.tfrecord", two_classes, "--schema", "slides"]
     run([*command, "--size", 64, "--train-shards", 4, "--jobs", 1], ROOT)
     return two_classes / "tfrecord"
@@ -142,7 +142,7 @@ def test_one_process_learns_the_pictures(roadsigns_small: SmallDataset, tmp_path
     fall = losses(done.stdout)
     assert len(fall) == 12
     assert max(fall[-3:]) < 0.5 * fall[0], fall
-    # its only batch holds each of the eight pictures once, in every epoch
+    # its only batch holds each of the eight images once, in every epoch
     seen = Counter((tmp_path / "seen").read_text().splitlines())
     assert len(seen) == 12 * 8 and set(seen.values()) == {1}
     assert "12 steps, " in done.stdout and re.search(r"^weights \w{12}$", done.stdout, re.M)
@@ -152,7 +152,7 @@ def test_one_process_learns_the_pictures(roadsigns_small: SmallDataset, tmp_path
 @needs_horovod
 @pytest.mark.needs("mpi", "horovod_mpi")
 def test_two_ranks_share_the_work_and_resume(two_classes: Path, tmp_path: Path) -> None:
-    """Each rank in a folder of its own, so that one sees which of them wrote what."""
+    """Each rank runs in its own folder, which shows what it wrote."""
     folders = [tmp_path / "rank0", tmp_path / "rank1"]
     for folder in folders:
         folder.mkdir()
@@ -171,13 +171,13 @@ def test_two_ranks_share_the_work_and_resume(two_classes: Path, tmp_path: Path) 
     assert {path.name for path in folders[1].iterdir()} == {"seen.1"}
     assert {path.name for path in folders[0].iterdir()} == {"seen.0", "saved"}
 
-    # per epoch, the two together read each of the 24 pictures once
+    # per epoch, the two together read each of the 24 images once
     seen = [(f / f"seen.{r}").read_text().splitlines() for r, f in enumerate(folders)]
     assert [len(lines) for lines in seen] == [48, 48]
     assert set(Counter(seen[0] + seen[1]).values()) == {1}
 
-    # as if the run had been killed before the last epoch was saved: the same command goes on
-    # from the third, and ends where the undisturbed run ended
+    # as if the run had been killed before the last epoch was saved: the same command continues
+    # from the third, and ends as the uninterrupted run did
     saved = folders[0] / "saved"
     assert {path.stem for path in saved.glob("ckpt-*")} == {"ckpt-2", "ckpt-3", "ckpt-4"}
     for path in saved.glob("ckpt-4.*"):
@@ -207,7 +207,7 @@ def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
     # the warm-up ends at 2 x 0.001 and stays there
     assert re.findall(r"lr: (\S+)", done.stdout) == ["0.0020"] * 4
 
-    # one process goes on where two ended
+    # one process continues the run of two
     again = run([*train, 5], tmp_path, TF_USE_LEGACY_KERAS="1")
     assert "ckpt-4, after epoch 4" in again.stdout
     assert "Epoch 5/5" in again.stdout and "Epoch 4/5" not in again.stdout
@@ -217,7 +217,7 @@ def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
 @needs_horovod
 @pytest.mark.parametrize("value", [None, "0"])
 def test_recipe_two_refuses_keras_3(value: str | None, tmp_path: Path) -> None:
-    """In one line, before anything is loaded: Horovod would not average, and not say so."""
+    """Horovod would silently not average, so the error comes before anything is loaded."""
     environment = {} if value is None else {"TF_USE_LEGACY_KERAS": value}
     done = run([sys.executable, TFRECORD, "--help"], tmp_path, status=1, **environment)
     assert done.stdout == ""
@@ -243,7 +243,7 @@ for number in range(200):
     image = recipe.augment(tf.constant(corner), tf.constant([number, 5], tf.int64))
     flips.add(tuple(int(v) for v in np.argwhere(image.numpy()[..., 0])[0]))
 
-recipe.augment = lambda image, seed: image  # to know which pictures these are
+recipe.augment = lambda image, seed: image  # to know which images these are
 ranks = []
 for rank in range(2):
     batches = recipe.read(shards, rank, 2, 4, 0)
@@ -261,7 +261,7 @@ np.savez(
 
 @pytest.fixture(scope="module")
 def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """What the functions of the recipe give: one process, because importing TensorFlow is slow."""
+    """The results of the recipe's functions, from one process: TensorFlow is slow to import."""
     out = tmp_path_factory.mktemp("probe") / "found.npz"
     command = [sys.executable, "-c", PROBE, FOLDER, shards, out]
     run(command, out.parent, TF_USE_LEGACY_KERAS="1")
@@ -277,8 +277,8 @@ def test_tensorflow_reads_the_pixels_that_pillow_sees(
     expected = []
     for label, name in enumerate(SIGNS):
         for path in sorted((two_classes / "train" / name).glob("*.jpg")):
-            picture = ImageOps.fit(Image.open(path), (64, 64), Image.Resampling.BILINEAR)
-            expected.append((label, np.asarray(picture).tobytes()))
+            image = ImageOps.fit(Image.open(path), (64, 64), Image.Resampling.BILINEAR)
+            expected.append((label, np.asarray(image).tobytes()))
     read = [(int(n), i.tobytes()) for n, i in zip(probe["labels"], probe["images"], strict=True)]
     assert sorted(read) == sorted(expected)
 
@@ -287,7 +287,7 @@ def test_tensorflow_reads_the_pixels_that_pillow_sees(
 @needs_horovod
 def test_ranks_read_different_shards(probe: dict[str, np.ndarray]) -> None:
     names = {(i / np.float32(255)).tobytes(): n for n, i in enumerate(probe["images"])}
-    ranks = [  # rank, epoch: which pictures, in order
+    ranks = [  # rank, epoch: which images, in order
         [[names[i.tobytes()] for batch in epoch for i in batch] for epoch in rank]
         for rank in probe["ranks"]
     ]

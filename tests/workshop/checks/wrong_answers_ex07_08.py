@@ -4,17 +4,17 @@ from __future__ import annotations
 
 GLOB, PERM = 'folder.glob("*/*.jpg")', "torch.randperm(len(labels))"
 CAPSTONES = [  # a line of the solution, what stands in its place, and the diagnosis
-    (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation pictures were trained on"),
+    (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation images were trained on"),
     (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)",
-     "132 times a training picture was trained on"),
+     "132 times a training image was trained on"),
     (f"{PERM}.split(BATCH)", "torch.arange(BATCH, len(labels)).split(BATCH)",
      "not 3 times 60, 16 of them never"),
     (PERM, "torch.randint(len(labels), (len(labels),))", "come a second time"),
-    (f"{PERM}.split(BATCH)", f"{PERM}.split(2 * BATCH)", "a step trains on 32 pictures"),
-    ("resize((SIZE, SIZE)", "resize((32, 32)", "pictures of 32 × 32 pixels"),
+    (f"{PERM}.split(BATCH)", f"{PERM}.split(2 * BATCH)", "a step trains on 32 images"),
+    ("resize((SIZE, SIZE)", "resize((32, 32)", "images of 32 × 32 pixels"),
     ("    return np.asarray(image.convert",
      "    image = image.convert('RGB').resize((32, 32))\n    return np.asarray(image.convert",
-     "the pictures are blurred"),
+     "the images are blurred"),
     (".float()", ".flip(1).float()", "red and blue are exchanged"),
     ("(images - mean) / std", "images / 255", "the pixels go from 0 to 1"),
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
@@ -22,8 +22,8 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
      "the learning rate is 0 in the whole first epoch"),
     ("    net.eval()\n", "", "validates in training mode"),
     ("    net.eval()\n", "    net.eval()\n    images, labels = images[:20], labels[:20]\n",
-     "4 of 24 validation pictures were not looked at"),
-    ("100 * hits / len(labels)", "97.0", "is said to be 97.00 %"),
+     "4 of 24 validation images were not looked at"),
+    ("100 * hits / len(labels)", "97.0", "is reported as 97.00 %"),
     ("100 * hits / len(labels)", "hits / len(labels)", "val_top1 is a fraction"),
     ("images.split(4 * BATCH)])\n    net.train()\n    hits = (logits.argmax(1) == labels).sum()",
      "images.split(BATCH)])\n    net.train()\n    right = (logits.argmax(1) == labels).float()\n"
@@ -33,11 +33,12 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
     ("net(images[chosen]), labels[chosen]", "net(images[chosen]), labels[chosen].roll(1)",
      "the network hardly learns"),
     ("    net.train()\n", "", "trained in evaluation mode"),
-    ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is said to be nan"),
+    ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is reported as nan"),
     ('report["val_top1"].append(top1)', "pass", "should have 3 numbers in each list"),
     ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
      ".item()", "the validation loss of epoch 1"),
     ("            optimizer.step()", "            for weight in net.parameters():\n"
-     "                weight.grad.mul_(1e30)\n            optimizer.step()", "no number any more"),
+     "                weight.grad.mul_(1e30)\n            optimizer.step()",
+     "the logits are not finite"),
     ("    steps = -(-len(labels) // BATCH)", "    steps = len(nowhere)", "NameError"),
 ]  # fmt: skip

@@ -36,6 +36,7 @@ def test_good_master_has_no_finding(rn50, checkout):
         ("# ## The same again", "# [a](01_nothing.ipynb)", "01_nothing.ipynb leads nowhere"),
         ("# ## The same again", "# [a](../exercises/none/README.md)", "leads nowhere"),
         ("print(number)", "!ls", "cell 3: a shell line"),
+        ("print(number)", "%%bash\nls", "a shell line"),
         ("print(number)", "%pip install x", "a shell line"),
         ("print(number)", "get_ipython().system('ls')", "a shell line"),
         ("print(number)", "plt.show()", "a figure without alt text"),

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from rn50lib import recipe
-from rn50lib.data.decode import crop, open_image
-from rn50lib.data.imageinfo import eight_bits
-from rn50lib.data.order import image_seed
 from rn50.plot import COLOURS, MARKERS, style
+from rn50lib import recipe
+from rn50lib.data.decode import crop, eight_bits, open_image
+from rn50lib.data.sampler import image_seed
 from workshop.lessons.data.survey import Survey
 from workshop.lessons.figures import HATCHES
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from rn50lib.errors import UserError
 from rn50lib.data.decode import crop, open_image
+from rn50lib.errors import UserError
 from rn50lib.recipe import center_crop_box
 
 

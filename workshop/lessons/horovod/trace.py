@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.distributed.timeline import waits_path
+from rn50lib.distributed.horovod import waits_path
 from rn50lib.errors import UserError
 
 NEGOTIATION, COPY, ALLREDUCE = "negotiation", "copy", "allreduce"

@@ -1,0 +1,113 @@
+"""The writers' half of the formats: RecordIO's framing, the sidecar of shards, image headers.
+
+No decoder is needed for an image's header, and a damaged image gives None instead of an error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rn50lib.data.recordfile import file_sizes, save_arrays
+from rn50lib.data.recordio import (
+    FIRST,
+    HEADER,
+    LAST,
+    LENGTH_BITS,
+    MAGIC,
+    MAX_PAYLOAD,
+    MIDDLE,
+    PART,
+    WHOLE,
+)
+from rn50lib.data.shard_scan import split_arrays
+from rn50lib.data.shards import sidecar_path
+from rn50lib.data.tfrecord import TFRecordReader, find_shards
+from rn50lib.errors import UserError
+
+
+def pack_header(label: float | Sequence[float], index: int, payload: bytes) -> bytes:
+    """Return the record for one image: header, labels (float32) if they are a sequence, image.
+
+    ``index`` is the key of the ``.idx`` and ``.lst``.
+    """
+    if isinstance(label, (int, float)) or not hasattr(label, "__len__"):
+        return HEADER.pack(0, float(label), index, 0) + payload  # type: ignore[arg-type]
+    count = len(label)
+    return HEADER.pack(count, 0.0, index, 0) + struct.pack(f"<{count}f", *label) + payload
+
+
+def frame(payload: bytes) -> bytes:
+    """Frame one record: magic, flag and length, the payload, zeros up to a multiple of four bytes.
+
+    If the payload holds the magic at an offset divisible by four, a part ends there and those four
+    bytes are left out; the reader puts them back. Raises UserError for more than MAX_PAYLOAD bytes.
+    """
+    if len(payload) > MAX_PAYLOAD:
+        raise UserError(
+            f"an image of {len(payload):,} bytes does not fit into RecordIO, which holds at most "
+            f"{MAX_PAYLOAD:,} bytes in a record: make the image smaller or leave it out"
+        )
+    words = np.frombuffer(payload, "<u4", len(payload) // 4)
+    cuts = (4 * np.flatnonzero(words == MAGIC)).tolist()
+    pieces: list[bytes] = []
+    start = 0
+    for number, stop in enumerate([*cuts, len(payload)]):
+        flag = FIRST if number == 0 else MIDDLE
+        if stop == len(payload):
+            flag = LAST if cuts else WHOLE
+        pieces += [PART.pack(MAGIC, (flag << LENGTH_BITS) | (stop - start)), payload[start:stop]]
+        start = stop + 4
+    pieces.append(bytes(-len(payload) % 4))
+    return b"".join(pieces)
+
+
+def write_sidecar(
+    folder: Path, split: str, labels: np.ndarray, classes: Sequence[str], raw: bool
+) -> None:
+    """Write labels and offsets of shards that were just written with their indexes.
+
+    ``labels`` are those of all records, in their order; ``classes`` are empty if the records do
+    not name them; ``raw`` says that the examples are the slides'.
+    """
+    shards = find_shards(folder, split)
+    offsets = [TFRecordReader(shard.path, shard.index).offsets for shard in shards]
+    found = split_arrays(offsets, labels, classes, raw)
+    save_arrays(sidecar_path(folder, split), file_sizes([shard.path for shard in shards]), found)
+
+
+class ImageInfo(NamedTuple):
+    """The header of an image file.
+
+    ``format`` is "JPEG" or "PNG"; ``channels`` 1 is grey, 3 colour, 4 CMYK or alpha; ``bits`` are
+    those of a sample.
+    """
+
+    format: str
+    width: int
+    height: int
+    channels: int
+    bits: int = 8
+
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
+_JPEG_SIZE = struct.Struct(">BHHB")
+
+
+def image_info(data: bytes) -> ImageInfo | None:
+    """Read the header of a JPEG or PNG; None if it is neither, or ends too early."""
+    from rn50lib.data.decode import find_frame  # it imports Pillow, which packing does not need
+
+    if (at := find_frame(data)) is not None:
+        bits, height, width, channels = _JPEG_SIZE.unpack_from(data, at + 4)
+        return ImageInfo("JPEG", width, height, channels, bits)
+    if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 26:
+        width, height = struct.unpack_from(">II", data, 16)
+        if known := _PNG_CHANNELS.get(data[25]):
+            return ImageInfo("PNG", width, height, known, data[24])
+    return None

@@ -1,0 +1,214 @@
+"""The common half of RecordIO and TFRecord: files, checksums, lists of numbers, a disk cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import io
+import mmap
+import os
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rn50lib.errors import UserError
+from rn50lib.files import write_file
+
+GZIP = b"\x1f\x8b\x08"
+"""The first bytes of a gzip file (RFC 1952)."""
+
+SPARSE = 32_000
+"""Bytes per record above which reading the whole file costs more than the page at each record."""
+
+Arrays = dict[str, np.ndarray]
+LARGE = 100_000_000
+"""Bytes of files from which on a result is worth caching, or a message while it is made."""
+
+
+class RecordError(UserError):
+    """A record file that is damaged or does not fit its index; `path` and `offset`, if known."""
+
+    def __init__(self, message: str, path: object = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+    def __reduce__(self) -> tuple:
+        # An exception that a loader's worker raises travels to the main process by pickle.
+        return type(self), (str(self), self.path, self.offset)
+
+
+@functools.cache
+def crc32c() -> Callable[[int, bytes], int]:
+    """Return google-crc32c's ``extend(crc, data)``, imported only if checksums are needed."""
+    import google_crc32c
+
+    return google_crc32c.extend
+
+
+def read_pairs(path: str | os.PathLike) -> np.ndarray:
+    """Return lines of two whole numbers from 0 on as int64 of shape (lines, 2).
+
+    Raises ValueError, which says what is wrong, as the end of a message.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+    with warnings.catch_warnings(), contextlib.suppress(DeprecationWarning, ValueError):
+        warnings.simplefilter("error")  # if it is not a number; np.loadtxt takes twice the time
+        numbers = np.fromstring(data, np.int64, sep=" ")
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        if 0 < len(numbers) == 2 * lines and numbers.min() >= 0 and numbers.max() < 2**63 - 1:
+            return numbers.reshape(-1, 2)
+    raise ValueError("does not hold two whole numbers in each line")
+
+
+class MappedFile:
+    """A file that is opened at the first read; ``size`` is its length in bytes.
+
+    It can be pickled: the new process opens the file again, and refuses it if it has changed.
+    Raises RecordError if the file cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._map: Any = None
+        self._file: Any = None
+        self._identity = self._stat()
+        self.size = self._identity[0]
+
+    def data(self, records: int = sys.maxsize) -> Any:
+        """Return the mapped file, a buffer whose slices are copies.
+
+        It is read from first to last, by the whole or at the start of so many ``records``.
+        """
+        if self._map is None:
+            if self._stat() != self._identity:
+                raise self.error("the file was changed after it was opened; start again")
+            if self.size == 0:
+                raise self.error("the file is empty; write it again", 0)
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            # no reading ahead: with random access it would read several times the data
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        dense = records * SPARSE > self.size
+        self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
+        return self._map
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from ``start`` to ``stop``, or to the end of the file."""
+        if self._file is None:
+            self.data()
+        return os.pread(self._file.fileno(), stop - start, start)
+
+    def error(self, problem: str, offset: int | None = None) -> RecordError:
+        """Return the error for a problem with this file."""
+        return RecordError(f"{self.path}: {problem}", self.path, offset)
+
+    def damaged(self, offset: int, reason: str) -> RecordError:
+        """Return the error for a record that cannot be read."""
+        if offset == 0 and self.read(0, len(GZIP)) == GZIP:
+            return self.error(
+                "the file is compressed with gzip, which cannot be read at random: decompress it: "
+                f"`gunzip < {self.path} > {self.path}.new && mv {self.path}.new {self.path}`",
+                0,
+            )
+        return self.error(
+            f"damaged at offset {offset:,}: {reason}; copy the file or write it again. "
+            f"`python -m data_prep.verify {self.path}` lists all damage",
+            offset,
+        )
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None, "_file": None}
+
+    def _stat(self) -> tuple[int, int, int]:
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: the record file cannot be opened ({error.strerror})", self.path
+            ) from None
+        return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+# -- disk cache ----------------------------------------------------------------------------------
+
+
+def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays cached at `path` for `files`, or compute and cache them.
+
+    The cache is valid while size, time and inode of each file stay the same. One process of a
+    machine computes while the others wait (unless the file system has no locks).
+    """
+    with open(files[0], "rb") as file:
+        if (found := load_arrays(path, file_state(files))) is not None:
+            return found
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        before = file_state(files)
+        if (found := load_arrays(path, before)) is None:
+            found = compute()
+            if file_state(files) == before:
+                save_arrays(path, before, found)
+        return found
+
+
+def file_state(files: Sequence[Path]) -> str:
+    """Return a text that changes if one of the files is written again or copied."""
+    found = [file.stat() for file in files]
+    return "".join(f"{s.st_size} {s.st_mtime_ns} {s.st_ino}\n" for s in found)
+
+
+def file_sizes(files: Sequence[Path]) -> str:
+    """Return the sizes of files, which stay the same if they are copied."""
+    return "".join(f"{file.stat().st_size}\n" for file in files)
+
+
+def load_sidecar(path: Path, files: Sequence[Path]) -> Arrays | None:
+    """Return what the writer of `files` left; None if a file is newer or its size differs."""
+    with contextlib.suppress(OSError):
+        written = path.stat().st_mtime_ns
+        if all(file.stat().st_mtime_ns <= written for file in files):
+            return load_arrays(path, file_sizes(files))
+    return None
+
+
+def load_arrays(path: Path, state: str) -> Arrays | None:
+    """Return the arrays saved with this state, or None."""
+    for place in _places(path):
+        with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+            with np.load(place, allow_pickle=False) as stored:
+                if str(stored["state"]) == state:
+                    return {name: stored[name] for name in stored.files if name != "state"}
+    return None
+
+
+def save_arrays(path: Path, state: str, arrays: Arrays) -> None:
+    """Save arrays at `path`, or in the user's cache if `path` cannot be written."""
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, state=np.array(state), **arrays)
+    for place in _places(path):
+        with contextlib.suppress(OSError):  # a read-only folder, a full disk
+            write_file(place, content.getvalue())
+            return
+
+
+def _places(path: Path) -> Iterator[Path]:
+    yield path
+    with contextlib.suppress(RuntimeError):  # no home
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+        yield cache / "rn50" / "kept" / name

@@ -1,0 +1,120 @@
+"""The set-up of a run: checks, the data sets, and the report's `env`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rn50lib import checkpoint
+from rn50lib.config import Resolved, TrainConfig, flag_name
+from rn50lib.data import open_pipeline
+from rn50lib.distributed import Comm, assert_same_across_ranks
+from rn50lib.errors import UserError
+from rn50lib.files import check_file, check_output, check_writable, make_folder
+from rn50lib.hardware import machine
+from rn50lib.report import is_report
+
+PER_HOST = {  # the fields that may differ between the ranks of a run
+    "data_root", "init_from", "threads", "data_nthreads", "bind", "hosts", "launcher", "report",
+    "logger", "profile_trace", "timeline",
+}  # fmt: skip
+
+
+def check_group(config: TrainConfig, comm: Comm) -> None:
+    """Raise UserError if the number of workers is wrong or their configurations differ.
+
+    Call it before the first broadcast: ranks that differ would wait for each other forever.
+    """
+    if comm.size != config.n:
+        raise UserError(
+            f"-n {config.n}: {config.comm} has connected {comm.size} worker(s): start them"
+            f" with `rn50 run -n {config.n}`, torchrun, horovodrun, mpirun or srun"
+        )
+    if comm.size > 1 and config.backend == "tensorflow" and config.step is None:
+        from rn50lib.tensorflow.train_step import configure
+
+        configure(config.threads, comm.local_rank)  # the first exchange would fix its settings
+    shared = [f.name for f in fields(TrainConfig) if f.name not in PER_HOST]
+    assert_same_across_ranks({flag_name(n): getattr(config, n) for n in shared}, comm)
+
+
+def open_sources(config: TrainConfig) -> dict[str, Any]:
+    """Return the data set of each split that the run uses; None for synthetic images."""
+    splits = ["val"] if config.only_inference else ["train", "val"]
+    if config.no_val or (config.test_io and not config.only_inference):
+        splits.remove("val")
+    if config.loader == "synthetic":
+        return dict.fromkeys(splits)
+    from rn50lib.data.source import open_source
+
+    root = Path(config.data_root)
+    return {split: open_source(root, split, config.data_format) for split in splits}
+
+
+def remarks(config: TrainConfig, sources: dict[str, Any], data: dict[str, str]) -> Iterator[str]:
+    """Yield the lines that describe the data sets."""
+    for split, text in data.items():
+        yield f"  {split}: {text}"
+        yield from (f"  {remark}" for remark in getattr(sources[split], "remarks", ()))
+    train, wanted = sources.get("train"), config.num_examples
+    if train is not None and wanted and wanted > len(train):
+        yield f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used"
+
+
+def check_outputs(config: TrainConfig) -> None:
+    """Create the output folders. Raise UserError if an output cannot be written."""
+    if config.report:
+        check_output(config.report, "--report", "a report", is_report)
+    for name in ("profile_trace", "timeline"):
+        if file := getattr(config, name):
+            check_writable(file, flag_name(name))
+    if config.timeline:  # Horovod writes it, and a second file next to it
+        check_file(config.timeline, f"--timeline {config.timeline}")
+    if checkpoint.saves(config):
+        folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
+        make_folder(folder, f"--model-prefix {config.model_prefix}")
+
+
+def environment(resolved: Resolved, sources: dict[str, Any]) -> dict[str, Any]:
+    """Return the report's `env`: machine, values with their reasons, caps and overrides."""
+    config, axes, versions = resolved.experiment, {}, {}
+    for f in fields(TrainConfig):
+        value = getattr(config, f.name)
+        if not (value is None or value is f.default is False or value == ()):
+            axes[f.name] = {"value": value, "reason": resolved.reasons.get(f.name, "default")}
+    for package in ("numpy", "pillow"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    found = {split: source for split, source in sources.items() if source is not None}
+    return {
+        "machine": machine().to_dict(),
+        "versions": versions,
+        "axes": axes,
+        "caps": list(resolved.caps),
+        "overrides": list(config.override),
+        "data": {split: f"{s.path} ({len(s)} images, {s.format})" for split, s in found.items()},
+        "allocator": os.environ.get("GLIBC_TUNABLES"),
+    }
+
+
+def time_input(config: TrainConfig, sources: dict[str, Any], comm: Comm) -> int:
+    """Print how many images per second the input pipeline of a worker delivers alone."""
+    split = "val" if config.only_inference else "train"
+    with contextlib.closing(
+        open_pipeline(config, sources[split], split, comm.rank, comm.size)
+    ) as pipeline:
+        for epoch in range(config.num_epochs):
+            batches = pipeline.epoch(epoch)
+            next(batches)  # starts the workers; not timed
+            begin = time.perf_counter()
+            images = sum(batch.valid for batch in batches)
+            seconds = time.perf_counter() - begin
+            rate = f"{images / seconds:.1f} img/s" if images else "too few batches to time"
+            print(f"epoch {epoch + 1}: {rate}, {len(pipeline)} batches of {config.batch_size}")
+    return 0

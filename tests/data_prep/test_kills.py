@@ -1,0 +1,78 @@
+"""kill -9 at random moments: the old set or the new one is there, and the next run completes it."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_prep.output import finish_swap
+from tests.conftest import clean_environment
+from tests.data_prep.test_imagenet import contents, inner_tar, write_tar
+
+
+def make_images(root, each):
+    for name in ("a", "b"):
+        for split in ("train", "val"):
+            (root / split / name).mkdir(parents=True)
+            for i in range(each if split == "train" else 20):
+                image = bytes.fromhex("ffd8ffc0000b080020002001011100") + f"{name} {i}".encode()
+                (root / split / name / f"{i}.jpg").write_bytes(image * 1000)
+
+
+def im2rec(folder):
+    make_images(folder / "set", 1500)
+    (folder / "out").mkdir()
+    root = [str(folder / "out" / "a"), str(folder / "set" / "train")]
+    program = [sys.executable, "-m", "data_prep.im2rec"]
+    subprocess.run([*program, "--list", "--recursive", *root], check=True)
+    return [*program, "--pass-through", "--num-thread", "2", *root]
+
+
+def tfrecord(folder):
+    make_images(folder / "set", 600)
+    root = [str(folder / "set"), str(folder / "out")]
+    flags = ["--train-shards", "12", "--jobs", "2", "--quiet"]
+    return [sys.executable, "-m", "data_prep.tfrecord", *root, *flags]
+
+
+def imagenet(folder):
+    (folder / "set").mkdir()
+    inner = {f"n{i:08}.tar": inner_tar(f"n{i:08}", 60) for i in range(60)}
+    write_tar(folder / "set" / "ILSVRC2012_img_train.tar", inner)
+    root = [str(folder / "set"), str(folder / "out")]
+    return [sys.executable, "-m", "data_prep.imagenet", *root, "--jobs", "2"]
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("make", [im2rec, tfrecord, imagenet])
+def test_killed_at_20_random_moments(tmp_path, make):
+    command, out = make(tmp_path), tmp_path / "out"
+    settings = {"env": clean_environment(), "stdout": subprocess.DEVNULL}
+    start = time.monotonic()
+    subprocess.run(command, check=True, **settings)
+    whole = time.monotonic() - start
+    good = contents(out)
+    rng, killed = random.Random(0), 0
+    for attempt in range(20):
+        if make is not im2rec:
+            shutil.rmtree(out)
+        elif attempt % 2:  # every other time there is no old set
+            for ending in ("rec", "idx", "crc"):
+                (out / f"a.{ending}").unlink()
+        child = subprocess.Popen(command, **settings)
+        time.sleep(rng.uniform(0, whole))
+        child.kill()
+        killed += child.wait(timeout=30) == -signal.SIGKILL
+        finish_swap(out)
+        if out.exists():
+            for name, data in contents(out).items():
+                assert name.startswith(".") or data == good[name]
+        subprocess.run(command, check=True, **settings)
+        assert contents(out) == good
+        assert sorted(os.listdir(tmp_path)) == ["out", "set"]
+    assert killed >= 10

@@ -1,0 +1,352 @@
+"""The promises of every loader, on every source: order, sharding, odd and damaged files.
+
+The photos are flat colours, so a batch itself tells which images it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep.encoding import pack_header
+from data_prep.recordwriter import Writer
+from data_prep.tfrecordwriter import example_pieces, format_index, write_records
+from rn50lib import hooks as overrides
+from rn50lib.data import Batch, open_pipeline, sampler
+from rn50lib.data.source import Source, open_source
+from rn50lib.data.tfrecord import index_path
+from rn50lib.errors import UserError
+from tests.pipelines.conftest import ODD, pack
+from tests.support import Photos, full, numbers, write_photo
+
+FORMATS = ("files", "recordio", "tfrecord")
+LOADERS: dict[str, dict[str, Any]] = {
+    "torch": {"loader": "native", "backend": "torch"},
+    "tensorflow": {"loader": "native", "backend": "tensorflow", "data_nthreads": 2},
+    "dali": {"loader": "dali", "backend": "torch"},
+}
+ORDERED = {"torch": FORMATS, "tensorflow": FORMATS[:2], "dali": FORMATS[:1]}
+MARKS = {
+    name: [pytest.mark.needs(name), *([pytest.mark.slow] if name != "torch" else [])]
+    for name in LOADERS
+}
+every_loader = pytest.mark.parametrize(
+    "loader", [pytest.param(name, marks=MARKS[name]) for name in LOADERS]
+)
+every_format = pytest.mark.parametrize("data_format", FORMATS)
+every_ordered = pytest.mark.parametrize(
+    ("loader", "data_format"),
+    [pytest.param(name, f, marks=MARKS[name]) for name in LOADERS for f in ORDERED[name]],
+)
+TRAIN, VAL = 48, 19  # images; the batch sizes and numbers of ranks below divide neither
+
+
+def read(
+    loader: str, source: Source, split: str = "train", epoch: int = 0, rank: int = 0,
+    size: int = 1, start_step: int = 0, skip: int = 0, **fields: Any,
+) -> list[Batch]:  # fmt: skip
+    asked = LOADERS[loader] | {"test_io": True} | fields
+    pipeline = open_pipeline(full(**asked), source, split, rank, size)
+    try:
+        batches = list(pipeline.epoch(epoch, start_step, skip))
+        assert skip or len(batches) == len(pipeline) - start_step
+        assert pipeline.ordered == (source.format in ORDERED[loader])
+        return batches
+    finally:
+        pipeline.close()
+
+
+def pixels(batches: list[Batch]) -> np.ndarray:
+    return np.concatenate([np.asarray(batch.images)[: batch.valid] for batch in batches])
+
+
+def labels(batches: list[Batch]) -> list[int]:
+    return [int(k) for batch in batches for k in np.asarray(batch.labels)[: batch.valid]]
+
+
+@pytest.fixture(scope="module")
+def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The photos with their records, and 3 shards for training and 2 for validation."""
+    return pack(Path(shutil.copytree(photos.root, tmp_path_factory.mktemp("loaders") / "set")))
+
+
+# -- order -----------------------------------------------------------------------------------------
+
+
+@every_loader
+@every_format
+def test_ranks_share_the_images(packed: Path, loader: str, data_format: str) -> None:
+    """Training: none twice. Validation: each once. The number of steps is the same on all ranks."""
+    for split, (size, batch) in itertools.product(("train", "val"), ((2, 5), (5, 2))):
+        source = open_source(packed, split, data_format)
+        ranks = [
+            read(loader, source, split, 3, rank, size, batch_size=batch) for rank in range(size)
+        ]
+        steps = TRAIN // (size * batch) if split == "train" else -(-VAL // (size * batch))
+        assert [len(made) for made in ranks] == [steps] * size
+        batches = list(itertools.chain(*ranks))
+        for made in batches:
+            assert np.asarray(made.images).shape == (batch, 32, 32, 3)
+            assert np.asarray(made.images).dtype == np.uint8
+            assert np.asarray(made.labels).dtype == np.int32
+        seen = [int(n) for n in numbers(pixels(batches))]
+        if split == "train":  # 8 images in each class
+            assert labels(batches) == [n // 8 for n in seen]
+            assert len(seen) == len(set(seen)) == steps * size * batch
+        else:  # 4 in the first class, 3 in the others
+            assert labels(batches) == [max(n - 1, 0) // 3 for n in seen]
+            assert sorted(seen) == list(range(VAL))
+
+
+@every_ordered
+def test_the_order_is_the_promised_one(packed: Path, loader: str, data_format: str) -> None:
+    """Step s takes order[s x G : (s + 1) x G], and rank r the rows from r x B of it."""
+    source = open_source(packed, "train", data_format)
+    images = [Image.open(io.BytesIO(source.read(i))).resize((4, 4)) for i in range(TRAIN)]
+    shown = numbers(np.stack([np.asarray(image) for image in images]))
+    planned = [shown[i] for i in sampler.epoch_order(TRAIN, seed=5, epoch=2)]
+    for rank, skip in itertools.product((0, 2), (0, 7)):
+        made = read(loader, source, epoch=2, rank=rank, size=3, seed=5, skip=skip)
+        assert len(made) == (TRAIN - skip) // 12
+        for step, batch in enumerate(made):
+            first = skip + step * 12 + rank * 4
+            assert numbers(batch.images) == planned[first : first + 4]
+
+
+@every_loader
+@every_format
+def test_an_epoch_continues_from_any_step(textured: Path, loader: str, data_format: str) -> None:
+    source = open_source(textured, "train", data_format)
+    whole, rest = (read(loader, source, epoch=1, start_step=step) for step in (0, 2))
+    assert np.array_equal(pixels(whole)[8:], pixels(rest)) and labels(whole)[8:] == labels(rest)
+    assert not np.array_equal(pixels(whole), pixels(read(loader, source, epoch=2)))
+
+
+@every_loader
+@every_format
+def test_a_part_of_the_data_stays_the_same_part(
+    packed: Path, loader: str, data_format: str
+) -> None:
+    source = open_source(packed, "train", data_format)
+    parts = [read(loader, source, epoch=e, num_examples=24) for e in (0, 1)]
+    shown = [numbers(pixels(part)) for part in parts]
+    assert sorted(shown[0]) == sorted(shown[1]) and len(set(shown[0])) == 24
+    assert shown[0] != shown[1]
+    assert labels(parts[0]) == [number // 8 for number in shown[0]]
+    for split in ("train", "val"):
+        source = open_source(packed, split, data_format)
+        assert len(read(loader, source, split, benchmark_iters=2)) == 2
+
+
+ANOTHER_PROCESS = """
+import sys
+from tests.pipelines.test_loaders import hashes, opened
+pipelines = opened(sys.argv[1], sys.argv[2], threads=3)
+if sys.argv[1] == "tensorflow":  # the backend still has to choose its device
+    from tensorflow.python.eager import context
+    assert context.context()._context_handle is None
+print(*hashes(pipelines))
+"""
+
+
+def opened(loader: str, root: str | Path, threads: int) -> list[Any]:
+    experiment = full(**LOADERS[loader] | {"data_nthreads": threads, "seed": 7, "batch_size": 5})
+    sources = [open_source(root, "train", data_format) for data_format in FORMATS]
+    return [open_pipeline(experiment, source, "train", 0, 2) for source in sources]
+
+
+def hashes(pipelines: list[Any]) -> list[str]:
+    """Return a hash of all batches of two epochs of each pipeline."""
+    found = []
+    for pipeline, epoch in itertools.product(pipelines, (0, 3)):
+        digest = hashlib.sha256()
+        for batch in pipeline.epoch(epoch):
+            digest.update(np.asarray(batch.images).tobytes() + np.asarray(batch.labels).tobytes())
+        found.append(digest.hexdigest())
+        if epoch:
+            pipeline.close()
+    return found
+
+
+@pytest.mark.slow
+@every_loader
+def test_seed_and_epoch_give_the_same_batches_in_any_process(
+    textured: Path, repository: Path, loader: str
+) -> None:
+    """With a different number of threads or workers, too."""
+    code = f"if __name__ == '__main__':\n{ANOTHER_PROCESS}".replace("\n", "\n    ")
+    done = subprocess.run(
+        [sys.executable, "-c", code, loader, str(textured)],
+        capture_output=True, text=True, cwd=repository,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == hashes(opened(loader, textured, threads=0))
+
+
+# -- odd and damaged files -------------------------------------------------------------------------
+
+
+@every_loader
+@every_format
+def test_odd_images_pass(odd: Path, loader: str, data_format: str) -> None:
+    for split in ("train", "val"):
+        source = open_source(odd, split, data_format)
+        made = read(loader, source, split, num_classes=len(ODD), batch_size=len(ODD))
+        assert sorted(labels(made)) == list(range(len(ODD)))
+        for label, image in zip(labels(made), pixels(made), strict=True):
+            mean = image.mean(axis=(0, 1))
+            assert np.abs(mean - ODD[label].colour).max() < 6, (ODD[label].name, mean)
+
+
+def store(root: Path, data_format: str, images: list[bytes]) -> list[str]:
+    """Write images as the val split; return the start of their names in messages."""
+    if data_format == "files":
+        paths = [root / split / "a" / f"{i}.jpg" for split in ("train", "val") for i in range(4)]
+        for path, image in zip(paths, images * 2, strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image)
+        return [f"{path} " for path in paths[4:]]
+    if data_format == "recordio":
+        with Writer(root / "val") as writer:
+            for key, image in enumerate(images):
+                writer.write(key, pack_header(0, key, image))
+        return [f"{root}/val.rec: record with key {key} at offset " for key in range(4)]
+    path = root / "validation-00000-of-00001"
+    examples = [{"image/encoded": image, "image/class/label": 1} for image in images]
+    with open(path, "wb", buffering=0) as file:
+        entries = write_records(file, map(example_pieces, examples))
+    index_path(path).parent.mkdir()
+    index_path(path).write_bytes(format_index(entries))
+    return [f"{path}: record {i} at offset {offset:,} " for i, (offset, _) in enumerate(entries)]
+
+
+@every_loader
+@every_format
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [("cut", "is damaged and does not decode"), ("text", "is not an image"), ("empty", "no bytes")],
+)
+def test_a_bad_image_is_named(
+    tmp_path: Path, loader: str, data_format: str, bad: str, problem: str
+) -> None:
+    """DALI does not say which image of a stream failed; the remedy does."""
+    images = []
+    for i in range(4):
+        write_photo(tmp_path / f"{i}.jpg", i, 300, 300)
+        images.append((tmp_path / f"{i}.jpg").read_bytes())
+    images[2] = {"cut": images[2][:-700], "text": b"This is not a photo. " * 60, "empty": b""}[bad]
+    place = store(tmp_path, data_format, images)[2]
+    source = open_source(tmp_path, "val", data_format)
+    with pytest.raises(UserError) as caught:
+        read(loader, source, "val", num_classes=1, batch_size=3)
+    message = str(caught.value)
+    assert "\n" not in message
+    if loader == "dali" and data_format != "files":
+        assert f"`python -m data_prep.verify {tmp_path}`" in message
+    else:
+        assert message.startswith(place.rstrip()) and problem in message
+
+
+@every_loader
+@pytest.mark.parametrize("data_format", ["recordio", "tfrecord"])
+def test_a_changed_byte_stops_training(
+    packed: Path, tmp_path: Path, loader: str, data_format: str
+) -> None:
+    """Also with DALI, which itself looks at no checksum and trains on the changed image."""
+    root = Path(shutil.copytree(packed, tmp_path / "set"))
+    assert len(labels(read(loader, open_source(root, "train", data_format)))) == TRAIN
+    name = "records/train.rec" if data_format == "recordio" else "tfrecord/train-00001-of-00003"
+    data = bytearray((root / name).read_bytes())
+    data[data.index(b"\xff\xda", len(data) // 2) + 20] ^= 4
+    (root / name).write_bytes(data)
+    with pytest.raises(UserError, match=f"{name}: damaged at offset .* checksum"):
+        read(loader, open_source(root, "train", data_format))
+
+
+@every_loader
+def test_a_removed_file_is_named(tmp_path: Path, loader: str) -> None:
+    for split, i in itertools.product(("train", "val"), range(4)):
+        write_photo(tmp_path / split / "a" / f"{i}.jpg", i)
+    source = open_source(tmp_path, "train")
+    (tmp_path / "train" / "a" / "3.jpg").unlink()
+    with pytest.raises(UserError, match=r"train/a/3\.jpg: this image cannot be read"):
+        read(loader, source, num_classes=1)
+
+
+@every_loader
+def test_a_batch_larger_than_the_data_is_refused(packed: Path, loader: str) -> None:
+    with pytest.raises(UserError, match="--batch-size 64: one step takes 64 images .* gives 48"):
+        read(loader, open_source(packed, "train"), batch_size=64)
+
+
+@pytest.mark.parametrize(
+    "loader", [pytest.param(name, marks=MARKS[name]) for name in ("tensorflow", "dali")]
+)
+def test_fast_resampling_lets_fine_patterns_through(tmp_path: Path, loader: str) -> None:
+    """Stripes of one pixel are grey from afar. Without antialiasing some of them stay stripes."""
+    stripes = np.zeros((60, 60, 3), np.uint8)
+    stripes[:, ::2] = 255
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        Image.fromarray(stripes).save(tmp_path / split / "a" / "0.jpg", quality=100)
+    source = open_source(tmp_path, "val")
+    contrast = [
+        pixels(read(loader, source, "val", num_classes=1, resample=how)).std()
+        for how in ("antialias", "fast")
+    ]
+    assert contrast[0] < 15 < 40 < contrast[1]
+
+
+# -- a learner's functions -------------------------------------------------------------------------
+
+MINE = """
+def augment(seed, width, height, augmentation):
+    return (0, 0, width // 2, height), False
+
+def outside(seed, width, height, augmentation):
+    return (5, 0, width, height), False
+
+def shard(order, rank, size, batch):
+    return order[:batch].reshape(1, batch)
+"""
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Iterator[Any]:
+    (tmp_path / "mine.py").write_text(MINE)
+    yield lambda seam, name: overrides.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
+    overrides.install(())
+
+
+@every_loader
+@every_format
+def test_a_learners_function_is_used_or_refused(
+    textured: Path, loader: str, data_format: str, learner: Any
+) -> None:
+    source = open_source(textured, "train", data_format)
+    learner("shard", "shard")
+    if data_format in ORDERED[loader]:
+        assert len(read(loader, source)) == 1
+    else:
+        with pytest.raises(UserError, match="--override shard: .* use --data-format files"):
+            read(loader, source)
+    learner("augment", "augment")
+    if loader == "dali":
+        with pytest.raises(UserError, match="--override augment: .* use --loader native"):
+            read(loader, source)
+        return
+    assert 110 < pixels(read(loader, source))[..., 0].max() < 140  # red rises from left to right
+    learner("augment", "outside")
+    with pytest.raises(UserError, match=r"--override augment: the crop \(left 5, top 0"):
+        read(loader, source)

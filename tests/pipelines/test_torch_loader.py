@@ -1,0 +1,226 @@
+"""The native loader under PyTorch: its crops, its workers, and how much of a JPEG it decodes."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from rn50lib import recipe
+from rn50lib.data import Batch, open_pipeline, sampler
+from rn50lib.data.decode import find_frame
+from rn50lib.data.source import Source, open_source
+from rn50lib.data.torch_loader import TorchPictures
+from rn50lib.errors import UserError
+from tests.pipelines.test_images import photograph
+from tests.support import Photos, full, write_photo
+
+pytestmark = pytest.mark.needs("torch")
+
+
+def read(
+    source: Source, split: str = "train", epoch: int = 0, rank: int = 0, size: int = 1,
+    start_step: int = 0, **fields: Any,
+) -> list[Batch]:  # fmt: skip
+    pipeline = open_pipeline(full(test_io=True, **fields), source, split, rank, size)
+    try:
+        batches = list(pipeline.epoch(epoch, start_step))
+        assert len(batches) == len(pipeline) - start_step
+        return batches
+    finally:
+        pipeline.close()
+
+
+# --- pixels ---------------------------------------------------------------------------------------
+
+
+def by_position(batches: list[Batch]) -> np.ndarray:
+    return np.concatenate([np.asarray(b.images) for b in batches])
+
+
+def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
+    source = open_source(textured, "train", "files")
+    one = by_position(read(source, batch_size=1, epoch=1))
+    assert np.array_equal(one, by_position(read(source, batch_size=6, epoch=1)))
+    parts = [by_position(read(source, batch_size=2, epoch=1, rank=r, size=2)) for r in (0, 1)]
+    together = np.stack([part.reshape(3, 2, *one.shape[1:]) for part in parts], axis=1)
+    assert np.array_equal(one, together.reshape(one.shape))
+
+
+def test_a_training_image_is_its_crop_mirrored_or_not(textured: Path) -> None:
+    """By plain Pillow, from the file: decode, crop, resize, mirror."""
+    source = open_source(textured, "train", "files")
+    made = by_position(read(source, batch_size=4, epoch=3, seed=2))
+    mirrored = 0
+    for pixels, index in zip(made, sampler.epoch_order(12, seed=2, epoch=3), strict=True):
+        whole = Image.open(source.name(int(index)))
+        seed = sampler.image_seed(2, 3, int(index))
+        (left, top, width, height), mirror = recipe.augment(seed, *whole.size)
+        part = whole.crop((left, top, left + width, top + height))
+        wanted = part.resize((32, 32), Image.Resampling.BILINEAR)
+        if mirror:
+            wanted = wanted.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        assert np.abs(pixels.astype(float) - np.asarray(wanted)).mean() <= 3
+        mirrored += mirror
+    assert 0 < mirrored < 12
+
+
+def test_training_images_are_turned_as_asked(textured: Path) -> None:
+    """The slides' augmentation, on top of the same crops; validation images stay as they are."""
+    for split in ("train", "val"):
+        source = open_source(textured, split, "files")
+        level = by_position(read(source, split, batch_size=4))
+        over = by_position(read(source, split, batch_size=4, flip_up_down=True))
+        turned = by_position(read(source, split, batch_size=4, rotate=30.0))
+        if split == "val":
+            assert np.array_equal(level, over) and np.array_equal(level, turned)
+            continue
+        flipped = [np.array_equal(a[::-1], b) for a, b in zip(level, over, strict=True)]
+        same = [np.array_equal(a, b) for a, b in zip(level, over, strict=True)]
+        assert 0 < sum(flipped) < 12 and sum(flipped) + sum(same) == 12
+        angles = []
+        for a, b in zip(level, turned, strict=True):
+            fits = [
+                np.abs(
+                    np.asarray(Image.fromarray(a).rotate(d, Image.Resampling.BILINEAR)) - 1.0 * b
+                )
+                for d in range(-30, 31)
+            ]
+            angles.append(int(np.argmin([difference.mean() for difference in fits])) - 30)
+            assert min(difference.mean() for difference in fits) < 5
+        assert len(set(angles)) > 6 and min(angles) < 0 < max(angles)  # each by itself
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path) -> None:
+    for split, i in itertools.product(("train", "val"), range(8)):
+        write_photo(tmp_path / split / "a" / f"{i}.jpg", i)
+    (tmp_path / "train" / "a" / "7.jpg").write_bytes(b"This is not a photo. " * 60)
+    with pytest.raises(UserError, match=r"train/a/7\.jpg is not an image"):
+        read(open_source(tmp_path, "train"), num_classes=1, data_nthreads=2)
+    assert workers() == []
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_held_stays_as_it_was(textured: Path) -> None:
+    """Through later epochs and one that was broken off, also where only a view is held."""
+    source = open_source(textured, "train", "files")
+    fields: dict[str, Any] = {"batch_size": 1, "image_shape": 64, "num_classes": 2}
+    wanted = [[b.images.numpy().copy() for b in read(source, epoch=e, **fields)] for e in range(3)]
+    pipeline = open_pipeline(full(data_nthreads=1, **fields), source, "train", 0, 1)
+    held = []
+    try:
+        for epoch in (0, 1, 2) * 2:
+            for step, batch in enumerate(pipeline.epoch(epoch)):
+                np.testing.assert_array_equal(batch.images, wanted[epoch][step])
+                if step % 3 == 0 or epoch == 2:  # few enough for others to take their place, or all
+                    held.append((batch.images[:, 1:].numpy(), wanted[epoch][step][:, 1:]))
+                if epoch == 1 and step == 1:
+                    break  # the workers finish what they were asked for
+        for view, pixels in held:
+            np.testing.assert_array_equal(view, pixels)
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.slow
+def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
+    source = open_source(photos.root, "train", "files")
+    pipeline = open_pipeline(full(data_nthreads=2), source, "train", 0, 1)
+    batches = pipeline.epoch(0)
+    next(batches)
+    assert len(workers()) == 2
+    pipeline.close()  # in the middle of an epoch
+    assert workers() == []
+
+
+def workers() -> list[psutil.Process]:
+    """The loaders' workers below this process; they are the children of a fork server."""
+    below = [c for child in psutil.Process().children() for c in child.children()]
+    return [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+# --- the rows that a crop needs -------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(photos: Photos) -> TorchPictures:
+    return TorchPictures(open_source(photos.root, "train", "files"), True, full())
+
+
+def jpeg(width: int, height: int, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(photograph(width, height))).save(buffer, "JPEG", **how)
+    return buffer.getvalue()
+
+
+def frame_of(data: bytes) -> int:
+    frame = find_frame(data)
+    assert frame is not None
+    return frame
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
+@pytest.mark.parametrize("way", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
+@pytest.mark.parametrize("train", [True, False])
+def test_rows_above_the_bottom_are_the_whole_image_s(
+    photos: Photos, train: bool, ratio: int, subsampling: str, way: dict[str, Any]
+) -> None:
+    import simplejpeg
+
+    pictures = TorchPictures(open_source(photos.root, "train", "files"), train, full())
+    width, height = 139, 117
+    data = jpeg(width, height, subsampling=subsampling, **way)
+    smaller = {"min_height": -(-height // ratio), "min_width": -(-width // ratio)}
+    smaller |= {"fastdct": train, "fastupsample": train}
+    whole = simplejpeg.decode_jpeg(data, min_factor=ratio, **smaller)
+    for bottom in (1, 15, 16, 17, 63, 64, 100, 115, 116, 117):
+        rows = pictures.decode(data, frame_of(data), bottom, ratio)
+        above = -(-bottom // ratio)
+        assert rows.shape[1:] == whole.shape[1:]
+        np.testing.assert_array_equal(rows[:above], whole[:above])
+        if not way and bottom == 15 and ratio == 1:
+            assert len(rows) < 20  # the promise is not kept by decoding everything
+
+
+def test_damage_is_seen_where_the_crop_reaches_it(pictures: TorchPictures) -> None:
+    data = bytearray(jpeg(400, 300, quality=90))
+    whole = pictures.decode(bytes(data), frame_of(data), 300, 1).copy()
+    at = len(data) * 6 // 10
+    del data[at : at + 500]  # the rows that are left end before the image does
+    with pytest.raises(ValueError):
+        pictures.decode(bytes(data), frame_of(data), 290, 1)
+    above = pictures.decode(bytes(data), frame_of(data), 60, 1)
+    np.testing.assert_array_equal(above[:60], whole[:60])
+
+
+def test_a_header_that_claims_a_huge_image_is_refused(photos: Photos) -> None:
+    data = bytearray(jpeg(400, 300))
+    data[frame_of(data) + 5 : frame_of(data) + 9] = b"\xff\xdc" * 2
+    pictures = TorchPictures(open_source(photos.root, "train", "files"), True, full())
+    with pytest.raises(UserError, match="not an image that can be decoded"):
+        pictures.part(bytes(data), 0, 0)
+
+
+# --- synthetic ------------------------------------------------------------------------------------
+
+
+def test_synthetic_images_are_the_same_again_and_again() -> None:
+    made = open_pipeline(full(loader="synthetic", benchmark_iters=3), None, "train", 0, 1)
+    batches = list(made.epoch(0))
+    assert len(made) == len(batches) == 3 and made.examples == 12
+    assert batches[0].images.shape == (4, 32, 32, 3) and batches[0].images.dtype == np.uint8
+    assert batches[0].labels.dtype == np.int32 and set(batches[0].labels) <= set(range(6))
+    assert all(np.array_equal(b.images, batches[0].images) for b in batches)
+    assert len(list(made.epoch(1, start_step=2))) == 1
+    made.close()

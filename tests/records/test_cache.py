@@ -1,0 +1,151 @@
+"""Labels of large record files: read once, by one rank, and again if the files change."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_prep.encoding import pack_header
+from data_prep.recordwriter import Writer
+from data_prep.tfrecordwriter import example_pieces, format_index, write_records
+from rn50lib.data import recordio, shards
+from rn50lib.data.source import open_source
+from rn50lib.data.tfrecord import index_path, shard_name
+from tests.conftest import clean_environment
+
+SHARDS = 3
+
+
+def write(root: Path, form: str, labels: list[int]) -> None:
+    """A train split, each image the text of its label."""
+    if form == "recordio":
+        (root / "records").mkdir(exist_ok=True)
+        with Writer(root / "records" / "train") as writer:
+            for key, label in enumerate(labels):
+                writer.write(key, pack_header(label, key, b"%d" % label))
+        return
+    for number in range(SHARDS):
+        path = root / "tfrecord" / shard_name("train", number, SHARDS)
+        index_path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb", buffering=0) as file:
+            entries = write_records(file, (
+                example_pieces({
+                    "image/encoded": b"%d" % label,
+                    "image/class/label": label + 1,
+                    "image/class/synset": f"n{label:08}",
+                })
+                for label in labels[number::SHARDS]
+            ))  # fmt: skip
+        index_path(path).write_bytes(format_index(entries))
+
+
+def contents(root: Path, form: str) -> list[tuple[int, bytes]]:
+    source = open_source(root, "train", form)
+    return [(int(label), source.read(i)) for i, label in enumerate(source.labels)]
+
+
+def note(root: Path) -> Path:
+    (found,) = root.rglob("train.labels")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def all_files_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordio, "LARGE", 1)
+    monkeypatch.setattr(shards, "LARGE", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("form", ["recordio", "tfrecord"])
+def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> None:
+    root = tmp_path / "set"
+    for labels in ([5, 300, 0, 7, 7, 2, 70_000], [1, 1, 0, 3]):
+        root.mkdir(exist_ok=True)
+        write(root, form, labels)
+        wanted = sorted((label, b"%d" % label) for label in labels)
+        assert sorted(contents(root, form)) == wanted
+        assert note(root).stat().st_size > 0
+        written = note(root).stat().st_mtime_ns
+        source = open_source(root, "train", form)
+        assert sorted(source.labels.tolist()) == sorted(labels)
+        if form == "tfrecord":  # what the records name, kept as well
+            assert [source.classes[label] for label in labels] == [f"n{x:08}" for x in labels]
+        assert note(root).stat().st_mtime_ns == written
+
+    note(root).write_bytes(b"cut short while it was copied")
+    assert sorted(contents(root, form)) == wanted
+
+
+@pytest.mark.parametrize("form", ["recordio", "tfrecord"])
+def test_a_folder_that_is_only_read_has_its_note_in_the_cache(tmp_path: Path, form: str) -> None:
+    root = tmp_path / "set"
+    root.mkdir()
+    write(root, form, [3, 1, 2])
+    open_source(root, "train", form)
+    there = note(root)
+    there.unlink()
+    there.mkdir()  # nothing can be written over a folder, not by root either
+    for _ in range(2):
+        assert sorted(contents(root, form)) == [(1, b"1"), (2, b"2"), (3, b"3")]
+    assert len(list((tmp_path / "cache").rglob("kept/*"))) == 1
+
+
+RANK = """
+import sys
+from pathlib import Path
+import numpy as np
+from rn50lib.data.recordfile import disk_cache
+
+def compute():
+    with open(sys.argv[2], "a") as file:
+        file.write("computed\\n")
+    return {"a": np.arange(3)}
+
+print(disk_cache(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], compute)["a"].tolist())
+"""
+
+
+def test_one_rank_computes_for_all(tmp_path: Path) -> None:
+    file, log = tmp_path / "file", tmp_path / "log"
+    file.write_bytes(b"x")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(file), str(log)],
+                         env=clean_environment(), stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]  # fmt: skip
+    assert {rank.communicate()[0] for rank in ranks} == {"[0, 1, 2]\n"}
+    assert log.read_text() == "computed\n"
+
+
+def from_disk() -> int:
+    """Bytes that the kernel has fetched from a disk for this process."""
+    return int(Path("/proc/self/io").read_text().split("read_bytes: ")[1].split()[0])
+
+
+def test_reading_at_random_reads_little_more_than_the_records(tmp_path: Path) -> None:
+    """By the kernel's count, of a file that is not in memory. Readahead takes four times that."""
+    root = tmp_path / "set"
+    (root / "records").mkdir(parents=True)
+    image = os.urandom(100_000)
+    with Writer(root / "records" / "train") as writer:
+        for key in range(400):
+            writer.write(key, pack_header(0, key, image))
+    os.sync()
+    with open(root / "records" / "train.rec", "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        before = from_disk()
+        os.pread(file.fileno(), 4096, 20_000_000)
+        on_a_disk = from_disk() > before  # a file system in memory has nothing to fetch
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    source = open_source(root, "train", "recordio")
+    before = from_disk()
+    wanted = sum(len(source.read(i)) for i in random.Random(0).sample(range(400), 20))
+    read = from_disk() - before
+    assert read < 1.6 * wanted
+    assert read > 0.5 * wanted or not on_a_disk

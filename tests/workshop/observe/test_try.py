@@ -1,0 +1,344 @@
+"""`rn50 workshop try`: scripts that are right, and the same with changes taken out of them.
+
+The scripts in `scripts/` run on two ranks by their launchers, under the recorder.
+What is right in them, and what is taken out, is known from the text; the verdict comes from what
+they did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import workshop
+from rn50lib.errors import UserError
+from workshop.errors import RunFailed
+from workshop.observe import sandbox, verdict
+from workshop.observe.run import choose_launcher
+
+SCRIPTS = Path(__file__).parent / "scripts"
+KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
+CHANGES = ["start", "share", "rate", "average", "alike", "writes"]
+HVD_RATE, HVD_WRITES = (" * hvd.size()", ""), ("if hvd.rank() == 0:", "if True:")
+HVD_OPTIMIZER = (
+    "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())\n"
+)
+# script, the changes that are missing then, the text that makes them, and what takes its place
+CUTS = [
+    ("horovod_pytorch", "share", "num_replicas=hvd.size(), rank=hvd.rank()",
+     "num_replicas=1, rank=0, shuffle=False"),
+    ("horovod_pytorch", "rate", *HVD_RATE),
+    ("horovod_pytorch", "average", HVD_OPTIMIZER, ""),
+    ("horovod_pytorch", "average", "=model.named_parameters())",
+     "=model.named_parameters(), op=hvd.Sum)"),
+    ("horovod_pytorch", "alike", "hvd.broadcast_parameters(", "dict("),
+    ("horovod_pytorch", "writes", *HVD_WRITES),
+    ("ddp", "start share average writes", 'init_process_group("gloo")',
+     'init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())'),
+    ("ddp", "share", "DistributedSampler(data)", "DistributedSampler(data, 1, 0)"),
+    ("ddp", "average alike", "model = DistributedDataParallel(model)\n", ""),
+    ("ddp", "writes", "if rank == 0:", "if True:"),
+    ("by_hand", "average", "dist.all_reduce(parameter.grad)", "pass"),
+    ("by_hand", "average", "        parameter.grad /= size\n", ""),
+    ("by_hand", "share", "[rank::size]", ""),
+    ("by_hand", "writes", "losses-{rank}", "losses"),
+    ("horovod_tape", "share", "data.shard(hvd.size(), hvd.rank()).shuffle(256)", "data"),
+    ("horovod_tape", "rate", *HVD_RATE),
+    ("horovod_tape", "average", "tape = hvd.DistributedGradientTape(tape)", "pass"),
+    ("horovod_tape", "alike", "hvd.broadcast_variables(model.variables, root_rank=0)", "pass"),
+    ("horovod_tape", "writes", *HVD_WRITES),
+    ("horovod_keras", "share", "data.shard(hvd.size(), hvd.rank()).shuffle(256)", "data"),
+    ("horovod_keras", "rate", *HVD_RATE),
+    ("horovod_keras", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
+    ("horovod_keras", "alike", "    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
+]  # fmt: skip
+
+NOISY = """
+class Noisy(TensorDataset):
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + torch.rand(()), label
+data = Noisy(images, labels)
+"""
+DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
+DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_EVERY_SECOND = (
+    "shuffle=True)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
+    "for images, labels in loader:",
+    "shuffle=True, generator=torch.Generator().manual_seed(2))\n"
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
+    "for number, (images, labels) in enumerate(loader):\n"
+    "    if number % size != rank:\n        continue",
+)
+DDP_SPLIT = (
+    "data = TensorDataset(images, labels)\n",
+    "data = torch.utils.data.Subset(TensorDataset(images, labels), range(8, 256))\n",
+)
+HVD_WARMUP = (
+    "hvd.broadcast_parameters(",
+    "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
+    "    optimizer, lambda step: min(1, (step + 1) / (32 / hvd.size())))\n"
+    "hvd.broadcast_parameters(",
+)
+HVD_STEP = ("    optimizer.step()", "    optimizer.step(); warm_up.step()")
+BY_HAND_RATE = (
+    "    optimizer.zero_grad()",
+    "    optimizer.zero_grad(); optimizer.param_groups[0]['lr'] *= 1.1",
+)
+BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
+# script, edits, a change and what can be known of it
+KNOWN = [
+    ("ddp", [DDP_NOISY], "share", "seen"),
+    ("ddp", [DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_EVERY_SECOND], "share", "seen"),
+    ("ddp", [DDP_SPLIT, DDP_ALONE], "share", "missing"),
+    ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
+     "share", "not seen"),
+    ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP], "rate", "seen"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP, HVD_RATE], "rate", "missing"),
+    ("by_hand", [BY_HAND_RATE, ("split(32 // size)", "split(32)")], "rate", "not seen"),
+]  # fmt: skip
+
+
+def attempt(path: Path, single: bool = True) -> verdict.Result:
+    return workshop.try_script(path, single=single, env=KERAS_2, seconds=60)
+
+
+def edited(folder: Path, name: str, *edits: tuple[str, str]) -> Path:
+    """A copy of a script in `folder`, with its text changed."""
+    text = (SCRIPTS / f"{name}.py").read_text()
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return path
+
+
+def statuses(result: verdict.Result) -> dict[str, str]:
+    return {row.change: row.status for row in result.rows}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("horovod")
+def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = edited(tmp_path, "horovod_pytorch")
+    (tmp_path / "model.pt").write_text("trained for a week")
+    told = tmp_path / "told.json"
+    command = [sys.executable, "-m", "rn50", "workshop", "try", path.name]
+    done = subprocess.run(
+        [*command, "-n", "2", "--seconds", "60", "--json", told.name, "--", "--ignored", "1"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = {row["change"]: row for row in json.loads(told.read_text())["rows"]}
+    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(CHANGES, "seen")
+    assert "0.02 on 2 ranks, 0.01 on one" in rows["rate"]["evidence"]
+    assert "averaged (hvd.DistributedOptimizer" in rows["average"]["evidence"]
+    assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
+    for line in ("✓ start alike", "✓ share the samples", "40 samples on each rank"):
+        assert line in done.stdout
+    assert (tmp_path / "model.pt").read_text() == "trained for a week"
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, "model.pt", told.name])
+
+
+WRITER = """
+import os, pathlib, shutil, subprocess
+for name in ("many", "many/deep", "loop/link", "elsewhere", "elsewhere/inner"):
+    folder = pathlib.Path(name)
+    assert len(list(folder.iterdir())) >= 3, name
+    (folder / "new").write_text("new")
+    (folder / "small").write_text("other")
+    os.replace(folder / "large", folder / "moved")
+    (folder / "gone").unlink()
+    subprocess.run(["touch", folder / "by-a-program"], check=True)
+open("large", "wb").write(b"other")
+assert open("large", "rb").read() == b"other"
+os.symlink("large-3", "made")
+open("made", "wb").close()
+shutil.rmtree("tree")
+pathlib.Path("dangling").write_text("new")
+for write in (
+    lambda: open(ORIGINAL + "/few/absolute", "w"),
+    lambda: os.remove(ORIGINAL + "/large"),
+    lambda: os.mkdir(ORIGINAL + "/folder"),
+    lambda: open(ORIGINAL + "/large", "r+"),
+    lambda: open("large-2", "r+b"),
+    lambda: open("to-large", "ab"),
+    lambda: os.truncate("cut", 3),
+    lambda: os.chmod("mode", 0o600),
+    lambda: os.link("large-2", "hard"),
+):
+    try:
+        write()
+    except OSError as error:
+        continue
+    raise SystemExit("a write has reached the original folder")
+"""
+BY_A_PROGRAM = 'assert subprocess.run("echo other >> tree-large", shell=True).returncode'
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """Everything in a folder: contents, modes and times, of links where they lead to."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        state = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+        found[str(path)] = (state.st_mode, state.st_mtime_ns, content)
+    return found
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_no_write_reaches_the_folder(
+    tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may or may not help to protect it."""
+    if not kernel:
+        monkeypatch.setattr(sandbox, "LIBC", None)
+    elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
+        pytest.skip("the kernel does not let this user mount")
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in (here / "many" / "deep", here / "few", here / "tree" / "sub", there / "inner"):
+        name.mkdir(parents=True)
+    large = b"x" * (sandbox.SMALL + 1)
+    for name in (here / "many", here / "many" / "deep", here / "few", there, there / "inner"):
+        for file in ("small", "gone"):
+            (name / file).write_text("yours")
+        (name / "large").write_bytes(large)
+    for number in range(301):
+        (here / "many" / f"{number}").write_text("yours")
+    for name in ("large", "large-2", "large-3", "tree-large", "cut", "mode", "tree/sub/large"):
+        (here / name).write_bytes(large)
+    for name, to in (("link", "few"), ("loop", "."), ("elsewhere", there), ("to-large", "large-2"),
+                     ("dangling", there / "nothing")):  # fmt: skip
+        (here / name).symlink_to(to)
+    path = here / "train.py"
+    path.write_text(f"ORIGINAL = {str(here)!r}\n{WRITER}" + BY_A_PROGRAM * kernel)
+    before = snapshot(tmp_path)
+    workshop.try_script(path, launcher="python", single=False)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_folder_with_too_many_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "ENTRIES", 4)
+    for number in range(5):
+        (tmp_path / f"{number}.py").write_text("")
+    with pytest.raises(UserError, match="more than 4 files"):
+        workshop.try_script(tmp_path / "1.py", launcher="python", single=False)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
+    """Augmentation hides nothing, and a temporary file without a name does not count."""
+    unnamed = "import tempfile\ntempfile.TemporaryFile()\nif True:"
+    edits = [DDP_NOISY, DDP_ALONE, ("if rank == 0:", unnamed)]
+    edits.append(("model = DistributedDataParallel(model)\n", ""))
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert result.missing == ["share", "average", "alike", "writes"] and not result.passed
+    assert result["start"].status == "seen"
+    assert result["rate"].status == "not seen"
+    assert "all 256 samples" in result["share"].evidence
+    assert "several ranks wrote model.pt" in result["writes"].evidence
+    assert "✗ average the gradients" in result._repr_html_()
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod", "torch")
+@pytest.mark.parametrize("name, edits, change, status", KNOWN)
+def test_a_verdict_is_given_only_where_it_can_be_known(
+    tmp_path: Path, name: str, edits: list[tuple[str, str]], change: str, status: str
+) -> None:
+    result = attempt(edited(tmp_path, name, *edits))
+    assert result[change].status == status, str(result)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\nlabel = 1/0"
+    )
+    command = [sys.executable, "-m", "rn50", "workshop", "try", str(path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "label = 1/0" in done.stderr and "ZeroDivisionError" in done.stderr
+    assert done.stderr.rstrip().endswith("error: broken.py failed on 2 ranks")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "text, launcher",
+    [
+        ("import horovod.torch as hvd, torch.distributed", "horovodrun"),
+        ("from horovod import torch", "horovodrun"),
+        ("import torch.distributed as dist", "torchrun"),
+        ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
+    ],
+)
+def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:
+    (tmp_path / "script.py").write_text(text)
+    assert choose_launcher(tmp_path / "script.py")[0] == launcher
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["gone.py"], "no such script: gone.py"),
+        (["-n", "1", __file__], "a script is tried on 2 ranks or more"),
+        ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
+        ([__file__, "--steps", "0"], "'0' must be a whole number of 1 or more"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "rn50", "workshop", "try", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SCRIPTS.glob("*.py"))])
+def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
+    result = attempt(edited(tmp_path, name))
+    expected = dict.fromkeys(CHANGES, "seen")
+    if name == "by_hand":
+        expected["alike"] = "not seen"  # equal seeds may be intended
+    assert statuses(result) == expected, str(result)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
+@pytest.mark.parametrize("name, changes, old, new", CUTS, ids=lambda text: text[:24])
+def test_every_change_taken_out_is_found(
+    tmp_path: Path, name: str, changes: str, old: str, new: str
+) -> None:
+    result = attempt(edited(tmp_path, name, (old, new)), single=changes == "rate")
+    assert result.missing == changes.split(), str(result)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
+def test_keras_3_and_horovod_do_not_average(tmp_path: Path) -> None:
+    path = edited(
+        tmp_path, "horovod_keras",
+        ("optimizers.legacy.SGD", "optimizers.SGD"),
+        ("    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
+        ("    hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=2),\n", ""),
+    )  # fmt: skip
+    try:
+        result = workshop.try_script(path, single=False, seconds=0)
+    except RunFailed as failure:
+        pytest.fail(failure.log)
+    assert result["average"].status == "missing"
+    assert "although there was hvd.DistributedOptimizer" in result["average"].evidence

@@ -1,1 +1,0 @@
-"""Notebook 07: forms of one checkpoint, their speed and their latency."""
