@@ -353,7 +353,7 @@ for name, ips in published.items():
     )
 
 # %% [markdown]
-# *Synthetic* is the perfect loader of this notebook's first cells, so the last column is the headroom again. On the DGX-1 of the MXNet tables DALI ran with three threads per GPU. The 40 reader threads in those commands feed only MXNet's own loader.
+# *Synthetic* is the perfect loader of this notebook's first cells, so the last column is the headroom again. On the DGX-1 of the MXNet tables DALI ran with three threads per GPU. The reference's 40 reader threads (`--data-nthreads`) feed only MXNet's own loader.
 #
 # ## The same image?
 #
