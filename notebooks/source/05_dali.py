@@ -351,6 +351,7 @@ for name, ips in published.items():
     print(
         f"{name:10} {ips:9,.2f} images/s, {100 * ips / published['synthetic']:.1f} % of synthetic"
     )
+print(session.results["published.v100.8gpu.input.dali.ips"].provenance)
 
 # %% [markdown]
 # *Synthetic* is the perfect loader of this notebook's first cells, so the last column is the headroom again. On the DGX-1 of the MXNet tables DALI ran with three threads per GPU. The reference's 40 reader threads (`--data-nthreads`) feed only MXNet's own loader.

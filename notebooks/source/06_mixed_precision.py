@@ -37,7 +37,7 @@ workshop.ladder.figure()
 #
 # The figure's right side shows how much that can be: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
-# GPUs from Volta on compute in `float16`. Processors that support 16 bits at all use `bfloat16`. The processor's own flags tell:
+# GPUs from Volta on compute in `float16`. Processors with 16-bit arithmetic mostly have `bfloat16`. Ask your processor's own flags:
 
 # %% language="bash" magic_args="-e"
 # grep -o -w -E 'avx512_bf16|amx_bf16|amx_fp16|bf16' /proc/cpuinfo | sort | uniq -c || true
