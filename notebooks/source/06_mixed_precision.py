@@ -204,9 +204,10 @@ runs = {
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
-for (name, (losses, scales)), style in zip(runs.items(), ("-", "--", "-.", ":"), strict=True):
-    left.plot(losses, style, label=name)
-    right.step(range(len(scales)), np.log2(scales), style, where="post", label=name)
+looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
+for (name, (losses, scales)), (color, style) in zip(runs.items(), looks, strict=True):
+    left.plot(losses, style, color=color, label=name)
+    right.step(range(len(scales)), np.log2(scales), style, color=color, where="post")
     print(f"{name:24} mean loss of the last 5 steps: {np.mean(losses[-5:]):.2f}")
 left.set(title="Training in float16", xlabel="step", ylabel="cross-entropy loss")
 right.set(title="Loss scale", xlabel="step", ylabel="power of two")
@@ -218,7 +219,7 @@ workshop.figure(
 # %% [markdown]
 # With your rule the first steps are skipped until the scale fits, and later one step each time that it tries too much. With the usual wait of 2,000 steps that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped, nothing is learnt, and no error appears: only a loss that does not fall. Without the test, the fourth run writes infinity into the weights and prints NaN from then on, which at least is noticed.
+# The third run is a **silent failure**. Every update is skipped, nothing is learnt, and no error appears: only a loss that jumps from batch to batch and does not fall. Without the test, the fourth run writes infinity into the weights and prints NaN from then on, which at least is noticed.
 #
 # The run without a scale looks no worse than yours, which spent its first steps on finding the scale: in so few steps only the largest gradients matter. A loss curve does not show what share of the gradients is missing. That is why you counted them.
 #
