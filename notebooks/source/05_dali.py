@@ -29,7 +29,7 @@ from rn50lib.torch.model import ResNet
 
 session = workshop.start("05", profile)
 rounds, root, cores = rounds or session.rounds, session.data_root / "train", session.machine.cores
-ranks = min(8, len(session.machine.gpus)) or 2  # workers of the ladder's runs, as in notebook 03
+ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 os.environ |= {"DATA": str(session.data_root), "TF_CPP_MIN_LOG_LEVEL": "3"}
 DALI = workshop.has("nvidia.dali")

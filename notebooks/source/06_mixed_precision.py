@@ -27,7 +27,7 @@ from rn50lib.torch.model import ResNet
 
 session = workshop.start("06", profile)
 pairs = pairs or session.pairs
-ranks = min(8, len(session.machine.gpus)) or 2  # workers of the ladder's runs, as in notebook 05
+ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
 workshop.ladder.figure()
 
 # %% [markdown]
